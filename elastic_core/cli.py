@@ -123,11 +123,11 @@ def explain(argv: Sequence[str]) -> None:
     manager, reading = _read(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
     reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
     unused = compose.unused_options(reading.settings, manager)
-    kept = None
+    told: Mapping[str, Any] = {}
     if reading.script:
         entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
-        kept = compose.kept_imports(reading.settings, entry.work)
-    about = reading, manager.added_options(), manager.secret_options(), unused, kept
+        told = compose.explained_starter(reading.settings, entry.work, manager)
+    about = reading, manager.added_options(), manager.secret_options(), unused, told
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
     compose.check_available(reading.settings, manager, reading.origins, reading.tables)  # what `run` would refuse
 

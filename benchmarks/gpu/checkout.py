@@ -29,6 +29,7 @@ PROJECTS = (
     "plugins/elastic-file-timer",
     "plugins/elastic-http-health",
     "plugins/elastic-testing",
+    "plugins/elastic-warm",
     "examples/elastic-sqlite",
 )
 NEEDED = ("pluggy", "psutil", "structlog", *(("tomli",) if sys.version_info < (3, 11) else ()))

@@ -1,5 +1,5 @@
 """The worker starters that come with the core: `subprocess` for commands; `spawn`, `fork` and `forkserver` for Python
-functions, by `multiprocessing`; `warm` for both."""
+functions, by `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks import Option, WorkerStarterRecord, hookimpl
+from elastic_core.hooks import WorkerStarterRecord, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,19 +31,6 @@ def _for_functions(method: str, work: Work, options: Mapping[str, Any]) -> Start
     return FunctionStarter(work.function, work.args, method)
 
 
-def _warm(work: Work, options: Mapping[str, Any]) -> Starter:
-    from elastic_core.workers.warm.starter import warm_starter
-
-    return warm_starter(work, options)
-
-
-_WARM_OPTIONS = (
-    Option("cache", str, None, "folder where what the workers import is kept for the next run"),
-    Option("exclude", str, "", "modules and packages that only workers import, separated by spaces"),
-    Option("memory", int, 0, "what the template may allocate; 0: a quarter of the machine's memory", "bytes", least=0),
-)
-
-
 def _unfit(expected: str, found: str, better: str) -> ConfigurationError:
     return ConfigurationError(Problem("--worker-starter", f"expected {expected} to run, found {found}; use {better}"))
 
@@ -56,10 +43,4 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:
         WorkerStarterRecord("spawn", "functions, each in a new Python", spawn),
         WorkerStarterRecord("fork", "functions, each in a copy of the agent's process", fork, forks=True),
         WorkerStarterRecord("forkserver", "functions, each in a copy of a fresh Python", forkserver),
-        WorkerStarterRecord(
-            "warm",
-            "Python programs and functions, each in a copy of a Python that has imported what they import",
-            _warm,
-            _WARM_OPTIONS,
-        ),
     ]

@@ -3,7 +3,7 @@
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
 from elastic_core.compose.chosen import (
     check_available,
-    kept_imports,
+    explained_starter,
     origins_named,
     problems_of,
     unused_options,
@@ -18,7 +18,7 @@ __all__ = [
     "check_available",
     "composed",
     "function_entry",
-    "kept_imports",
+    "explained_starter",
     "origins_named",
     "parts_for",
     "problems_of",

@@ -166,21 +166,14 @@ def starter_conf(settings: Settings) -> dict[str, str]:
     return {**{name: value for name, value in flags.items() if value}, **settings.worker_starter_conf}
 
 
-def kept_imports(settings: Settings, work: Work) -> dict[str, Any] | None:
-    """What earlier runs have kept about the imports of such workers, for people: the `file`, the number of `modules`,
-    and by name why modules are `left` to the workers. None where nothing is kept."""
-    folder = starter_conf(settings).get("cache")
-    if starter_name(settings) != "warm" or not folder:
-        return None
-    from elastic_core.workers.warm.keeper import read_cache
-    from elastic_core.workers.warm.starter import cache_file
-
-    if (file := cache_file(work, folder)) is None:
-        return None
-    cached = read_cache(file)
-    learned = cached.learned if cached else None
-    modules, left = (len(learned.modules), learned.left) if learned else (0, {})
-    return {"file": str(file), "modules": modules, "left": left}
+def explained_starter(settings: Settings, work: Work, manager: PluginManager) -> Mapping[str, Any]:
+    """What the starter that is asked for tells about such work; empty if it tells nothing."""
+    if (name := starter_name(settings)) is None:
+        return {}
+    record = manager.select(WorkerStarterRecord, name)
+    if record.explain is None:
+        return {}
+    return record.explain(work, _typed(record, starter_conf(settings), "worker_starter_conf", None))
 
 
 def backend(

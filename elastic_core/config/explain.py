@@ -38,7 +38,7 @@ def as_dict(
     added_options: Iterable[Option],
     secrets: Collection[str] = (),
     not_used: Collection[str] = (),
-    kept_imports: Mapping[str, Any] | None = None,
+    starter: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The reading as JSON values.
 
@@ -46,8 +46,7 @@ def as_dict(
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
     secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
     was made with the same `added_options`. `not_used`: names in `--rdzv-conf` that the backend does not need; they
-    stand beside the others' value, under `not_used`, if there are any. `kept_imports`: `file`, number of `modules` and
-    `left` (name to reason), where warm start has a cache; else null.
+    stand beside the others' value, under `not_used`, if there are any. `starter`: what the worker starter tells.
     """
     return {
         "version": VERSION,
@@ -60,7 +59,7 @@ def as_dict(
             for name, entry in _settings(reading, secrets, not_used).items()
         },
         "plugin_options": _plugin_options(reading, added_options),
-        "kept_imports": kept_imports,
+        "worker_starter": dict(starter or {}),
     }
 
 
@@ -69,7 +68,7 @@ def as_text(
     added_options: Iterable[Option],
     secrets: Collection[str] = (),
     not_used: Collection[str] = (),
-    kept_imports: Mapping[str, Any] | None = None,
+    starter: Mapping[str, Any] | None = None,
 ) -> str:
     """The reading as lines of three columns: setting, value with unit, origin. Arguments as for `as_dict`."""
     rows = []
@@ -82,19 +81,17 @@ def as_text(
     script = " ".join([reading.script or "none", *reading.script_args])
     left_out = (f"left out: {problem}" for problem in reading.left_out)
     head = [f"config file: {reading.config_file or 'none'}", *left_out, f"script: {script}", ""]
-    return "\n".join(map(in_one_line, [*head, *lines, *_kept(kept_imports)])) + "\n"
+    return "\n".join(map(in_one_line, [*head, *lines, *_told(starter or {})])) + "\n"
 
 
-def _kept(imports: Mapping[str, Any] | None) -> list[str]:
-    if imports is None:
-        return []
-    if not imports["modules"]:
-        return ["", f"warm start: nothing is kept in {imports['file']} yet"]
-    left = imports["left"]
-    head = (
-        f"warm start: {imports['modules']} modules are kept in {imports['file']}, {len(left)} of them for the workers"
-    )
-    return ["", head, *(f"  {name} {why}" for name, why in left.items())]
+def _told(starter: Mapping[str, Any]) -> list[str]:
+    """One line for each fact, and one for each entry of a fact that has several."""
+    lines = ["", "worker starter:"] if starter else []
+    for name, fact in starter.items():
+        lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")
+        if isinstance(fact, Mapping):
+            lines += [f"    {key} {why}" for key, why in fact.items()]
+    return lines
 
 
 def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[str]) -> dict[str, dict[str, Any]]:

@@ -123,6 +123,8 @@ class WorkerStarterRecord:
         factory: receives what the workers run, and the starter's options. It is called once per agent. A
             ConfigurationError says that this starter does not run such work.
         forks: whether it forks the agent's process, which some clients of stores do not survive.
+        explain: facts for `elastic explain`, as JSON values by name, about such work and these options. Empty, or no
+            function: there is nothing to tell.
     """
 
     name: str
@@ -131,6 +133,7 @@ class WorkerStarterRecord:
     options: tuple[Option, ...] | None = ()
     aliases: tuple[str, ...] = ()
     forks: bool = False
+    explain: Callable[[Work, Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,14 @@ KINDS: tuple[Kind, ...] = (
         ("start", "stop"),
         {"http": "elastic-http-health"},
     ),
-    Kind(WorkerStarterRecord, "elastic_worker_starters", "worker starter", "--worker-starter", ("start",)),
+    Kind(
+        WorkerStarterRecord,
+        "elastic_worker_starters",
+        "worker starter",
+        "--worker-starter",
+        ("start",),
+        {"warm": "elastic-warm"},
+    ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     Kind(EventSinkRecord, "elastic_event_sinks", "event sink", "--event-log-handler"),
 )

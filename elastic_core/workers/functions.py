@@ -28,7 +28,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
 from elastic_core.workers.numa import bind
-from elastic_core.workers.process import reap
+from elastic_core.workers.process import reap_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,7 +77,7 @@ class FunctionStarter:
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
     def result(self, launch: Launch) -> object:
-        return read_result(launch)
+        return read_function_result(launch)
 
 
 def _call(
@@ -88,7 +88,7 @@ def _call(
     return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 
 
-def read_result(launch: Launch) -> object:
+def read_function_result(launch: Launch) -> object:
     """What the function returned. Raises EOFError when the child ended before its value was written."""
     with launch.result.open("rb") as file:
         return pickle.load(file)
@@ -169,7 +169,7 @@ class _FunctionChild:
 
     def poll(self) -> int | None:
         exitcode = self._process.exitcode
-        return reap(self.pid) if exitcode is None and not self._reaped_elsewhere else exitcode
+        return reap_child(self.pid) if exitcode is None and not self._reaped_elsewhere else exitcode
 
     def own_sentinel(self) -> int | None:
         # The fork server reaps its children and passes the exit code on afterwards: only its pipe tells when.

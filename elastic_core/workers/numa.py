@@ -143,7 +143,7 @@ def bind(cpus: Cpus | set[int]) -> None:
 
 
 @contextlib.contextmanager
-def bound_to(cpus: Cpus) -> Iterator[None]:
+def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
     """While inside, children of this thread start on these processors only; empty changes nothing. Fails soft."""
     if not cpus:
         yield

@@ -72,7 +72,7 @@ class WorkerProcess:
             self.sentinel = -1
 
 
-def reap(pid: int) -> int | None:
+def reap_child(pid: int) -> int | None:
     """The exit code of a child that has ended, None while it runs. Where the host program waits for all children
     (`waitpid(-1)`) the code may be lost; `subprocess` would call that a success and `multiprocessing` never answer."""
     try:

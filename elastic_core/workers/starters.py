@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.environment import substitute_local_rank
-from elastic_core.workers.numa import bound_to
-from elastic_core.workers.process import reap, remedy
+from elastic_core.workers.numa import bound_to_cpus
+from elastic_core.workers.process import reap_child, remedy
 
 if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch
@@ -26,7 +26,7 @@ class CommandStarter:
     def start(self, launch: Launch) -> Child:
         command = substitute_local_rank(self._command, launch.local_rank)
         try:
-            with bound_to(launch.cpus):
+            with bound_to_cpus(launch.cpus):
                 process = subprocess.Popen(
                     command,
                     env=launch.environment,
@@ -63,7 +63,7 @@ class _CommandChild:
 
     def poll(self) -> int | None:
         if self._process.returncode is None:
-            self._process.returncode = reap(self.pid)
+            self._process.returncode = reap_child(self.pid)
         return self._process.returncode
 
     def own_sentinel(self) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from elastic_testing import EventSinkContract, RankPolicyContract, StarterContract
@@ -14,12 +13,8 @@ from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterR
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
-from elastic_core.workers.warm.learned import Learned
-from elastic_core.workers.warm.starter import cache_file
 
 pytestmark = pytest.mark.integration
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux")
 
 
 def select(kind, name):
@@ -30,54 +25,6 @@ class TestSubprocess(StarterContract):
     @pytest.fixture
     def starter_for(self):
         return lambda command: select(WorkerStarterRecord, "subprocess").factory(Work(command), {})
-
-
-@pytest.fixture
-def warm_starter_for(tmp_path):
-    """A function that makes the starter `warm`, which gets its options; it is closed at the end."""
-    made = []
-
-    def starter_for(command, **options):
-        record = select(WorkerStarterRecord, "warm")
-        values = {option.name: option.default for option in record.options}
-        made.append(record.factory(Work(command), {**values, **options}))
-        return made[-1]
-
-    yield starter_for
-    for starter in made:
-        close = getattr(starter, "close", lambda: None)
-        close()
-        close()
-
-
-@linux
-class TestWarmWithoutATemplate(StarterContract):
-    @pytest.fixture
-    def starter_for(self, warm_starter_for):
-        return warm_starter_for
-
-
-@linux
-class TestWarm(StarterContract):
-    """From a template that is there before the first worker, by what an earlier run has kept."""
-
-    @pytest.fixture
-    def starter_for(self, warm_starter_for, tmp_path):
-        def starter_for(command):
-            file = cache_file(Work(command), str(tmp_path / "cache"))
-            if file is None:
-                return warm_starter_for(command)
-            learned = Learned({"colorsys": ""}, seconds=30)
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(learned.as_json({}, (), ["contract", "contract_mark", "contract_of_the_agent"]))
-            return warm_starter_for(command, cache=str(tmp_path / "cache"))
-
-        return starter_for
-
-    def test_it_is_warm(self, starter_for, tmp_path):
-        starter = starter_for(self._python("import sys; sys.exit(4 if 'colorsys' in sys.modules else 3)"))
-        assert self._ended(self._start(starter, tmp_path, None, None)) == 4
-        assert starter.template_pid is not None
 
 
 @pytest.mark.parametrize("name", ["spawn", "fork", "forkserver"])

@@ -224,3 +224,26 @@ if find_spec("elastic_etcd_legacy") and find_spec("google.protobuf"):
         for value in rest:
             keep_alive_in(value)
         assert from_bytes(to_bytes(from_bytes(first))) == from_bytes(first)
+
+
+if find_spec("elastic_warm"):
+    from elastic_warm import learned
+
+    @target(
+        (),
+        b'{"format": 1, "modules": {}, "left": {}, "seconds": 1, "environment": {}, "without": [], "varying": []}',
+        b'{"format": 1, "seconds": 1' + b"0" * 400 + b"}",
+        DEEP,
+    )
+    def warm_cache(data):
+        """What an earlier run has learned for the warm start."""
+        with suppress(UnicodeDecodeError):
+            learned.from_json(data.decode("ascii"))
+
+    @target((), b"0\t1\tnumpy\t/usr/lib/numpy.py", b"1\t0\tnumpy\t\n7\t7\t__main__\tx")
+    def warm_lines(data):
+        """What workers tell of their imports."""
+        known = learned.Learned()
+        for line in data.split(b"\n"):
+            known.hear(line.decode("utf-8", "surrogateescape"), 1)
+        json.loads(known.as_json({}, (), ()))

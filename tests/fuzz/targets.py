@@ -57,7 +57,6 @@ from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_b
 from elastic_core.support.secret_files import read_secret
 from elastic_core.text import in_one_line, printable
 from elastic_core.workers.failure import Evidence, describe, explain, read_error_file
-from elastic_core.workers.warm import learned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -435,27 +434,6 @@ def secret_file(data):
     with suppress(ValueError):
         assert len(read_secret(path)) <= 4096
     seal_of(RendezvousParameters("c10d", "", "job", 1, 1, secret_file=str(path)))
-
-
-@target(
-    (),
-    b'{"format": 1, "modules": {}, "left": {}, "seconds": 1, "environment": {}, "without": [], "varying": []}',
-    b'{"format": 1, "seconds": 1' + b"0" * 400 + b"}",
-    DEEP,
-)
-def warm_cache(data):
-    """What an earlier run has learned for the warm start."""
-    with suppress(UnicodeDecodeError):
-        learned.from_json(data.decode("ascii"))
-
-
-@target((), b"0\t1\tnumpy\t/usr/lib/numpy.py", b"1\t0\tnumpy\t\n7\t7\t__main__\tx")
-def warm_lines(data):
-    """What workers tell of their imports."""
-    known = learned.Learned()
-    for line in data.split(b"\n"):
-        known.hear(line.decode("utf-8", "surrogateescape"), 1)
-    json.loads(known.as_json({}, (), ()))
 
 
 # -- words

@@ -69,5 +69,6 @@ def _talkative(data):
 
 def test_all_that_is_kept_has_a_target():
     installed = {"elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_http_health", "elastic_file_timer"}
+    installed |= {"elastic_warm"}
     if all(map(find_spec, installed)):
         assert {path.name for path in KEPT.iterdir()} <= TARGETS.keys()

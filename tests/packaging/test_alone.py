@@ -19,6 +19,7 @@ ALONE = {
     "elastic-file-timer": set(),
     "elastic-http-health": set(),
     "elastic-testing": set(),
+    "elastic-warm": set(),
 }
 """Which others of ours come with it, besides the core."""
 

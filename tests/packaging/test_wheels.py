@@ -30,6 +30,7 @@ ENTRY_POINTS = {
     "elastic-file-timer": {("elastic", "file", "elastic_file_timer.plugin")},
     "elastic-http-health": {("elastic", "http", "elastic_http_health.plugin")},
     "elastic-testing": set(),
+    "elastic-warm": {("elastic", "warm", "elastic_warm.plugin")},
 }
 NAMES = sorted(ENTRY_POINTS)
 

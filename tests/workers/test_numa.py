@@ -18,7 +18,7 @@ from elastic_core.workers.numa import (
     Cpu,
     Machine,
     bind,
-    bound_to,
+    bound_to_cpus,
     choose,
     read_machine,
 )
@@ -214,7 +214,7 @@ SAY = "import os; print(sorted(os.sched_getaffinity(0)))"
 def test_children_are_bound_and_we_are_not():
     before = os.sched_getaffinity(0)
     one = frozenset({max(before)})
-    with bound_to(one):
+    with bound_to_cpus(one):
         done = subprocess.run([sys.executable, "-S", "-c", SAY], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(sorted(one))
     assert os.sched_getaffinity(0) == before
@@ -222,7 +222,7 @@ def test_children_are_bound_and_we_are_not():
 
 def test_we_are_unbound_after_an_error_too():
     before = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), bound_to(frozenset({max(before)})):
+    with pytest.raises(RuntimeError), bound_to_cpus(frozenset({max(before)})):
         raise RuntimeError
     assert os.sched_getaffinity(0) == before
 
@@ -230,7 +230,7 @@ def test_we_are_unbound_after_an_error_too():
 @pytest.mark.parametrize("cpus", [NO_CPUS, frozenset({100_000})])
 def test_no_processors_and_impossible_ones_change_nothing(cpus):
     before = os.sched_getaffinity(0)
-    with bound_to(cpus):
+    with bound_to_cpus(cpus):
         assert os.sched_getaffinity(0) == before
     bind(cpus)
     assert os.sched_getaffinity(0) == before

@@ -14,7 +14,7 @@ from elastic_core.workers.process import (
     REAPED_BY_OTHERS,
     WorkerProcess,
     make_exits_visible,
-    reap,
+    reap_child,
     thread_sentinel,
     wait_readable,
 )
@@ -61,20 +61,20 @@ def test_a_child_s_own_sentinel_goes_before_others(spawn):
 
 def test_a_child_is_reaped_with_its_code_or_that_of_its_signal(spawn):
     process = spawn("import sys; sys.exit(sys.stdin.read() == '' and 4)", stdin=-1)
-    assert reap(process.pid) is None
+    assert reap_child(process.pid) is None
     process.stdin.close()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert reap(process.pid) == 4
+    assert reap_child(process.pid) == 4
     killed = spawn("import time; time.sleep(600)")
     killed.kill()
     os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
-    assert reap(killed.pid) == -signal.SIGKILL
+    assert reap_child(killed.pid) == -signal.SIGKILL
 
 
 def test_a_child_that_others_waited_for_has_no_code(spawn):
     process = spawn("pass")
     process.wait()
-    assert reap(process.pid) == REAPED_BY_OTHERS
+    assert reap_child(process.pid) == REAPED_BY_OTHERS
 
 
 @pytest.fixture

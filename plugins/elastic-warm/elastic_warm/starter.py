@@ -10,21 +10,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.log import get_logger
-from elastic_core.workers.environment import substitute_local_rank
-from elastic_core.workers.numa import bound_to
-from elastic_core.workers.process import reap
-from elastic_core.workers.starters import CommandStarter, cannot_run
-from elastic_core.workers.warm.distrust import working_folder
-from elastic_core.workers.warm.keeper import Conditions, Keeper, can_be_warm
-from elastic_core.workers.warm.learned import cache_name
-from elastic_core.workers.warm.program import command_line, document_of
+from elastic_core.plugin import CommandStarter, bound_to_cpus, cannot_run, get_logger, reap_child, substitute_local_rank
+from elastic_warm.distrust import working_folder
+from elastic_warm.keeper import Conditions, Keeper, can_be_warm, read_cache
+from elastic_warm.learned import cache_name
+from elastic_warm.program import command_line, document_of
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from elastic_core.interfaces.workers import Child, Launch, Starter, Work
+    from elastic_core.plugin import Child, Launch, Starter, Work
 
 _PYTHON = re.compile(r"python[0-9.]*t?")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -33,7 +29,7 @@ _ALONE = re.compile(r"-(?:[bBdEIOPqRsSuv]+|[XW].+)")
 
 def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
     """The starter for this work; a cold one, with a log line, where there is no warm start."""
-    from elastic_core.workers.functions import FunctionStarter
+    from elastic_core.plugin import FunctionStarter
 
     why = can_be_warm()
     program = None if why else (_Function(work) if work.function else _Command.of(work.command))
@@ -42,6 +38,16 @@ def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
         get_logger().warning("warm start unavailable", reason=why, consequence="workers start cold")
         return FunctionStarter(work.function, work.args, "spawn") if work.function else CommandStarter(work.command)
     return WarmStarter(program, tuple(options["exclude"].split()), options["cache"] or "", options["memory"])
+
+
+def kept_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What earlier runs have kept about the imports of such workers, for people: the `file`, the number of `modules`,
+    and by name why modules are `left` to the workers. Empty where nothing is kept."""
+    if not options["cache"] or (file := cache_file(work, options["cache"])) is None:
+        return {}
+    cached = read_cache(file)
+    modules, left = (len(cached.learned.modules), cached.learned.left) if cached else (0, {})
+    return {"file": str(file), "modules": modules, "left": left}
 
 
 def cache_file(work: Work, folder: str) -> Path | None:
@@ -94,7 +100,7 @@ class _Function:
     def __init__(self, work: Work) -> None:
         from multiprocessing import util
 
-        from elastic_core.workers.functions import run_script
+        from elastic_core.plugin import run_script
 
         self._work = work
         flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -111,7 +117,7 @@ class _Function:
         """The descriptor of the pickled process, that of the resource tracker, and those that were in it."""
         from multiprocessing import resource_tracker
 
-        from elastic_core.workers.functions import pickled_process
+        from elastic_core.plugin import pickled_process
 
         content, shared = pickled_process(self._work.function, self._work.args, launch)  # type: ignore[arg-type]
         fd = os.memfd_create("elastic-function")
@@ -176,7 +182,7 @@ class WarmStarter:
         document = document_of({**order, "descriptors": names, "environment": {}})
         given = [document, *(theirs.fileno() if fd < 0 else fd for fd in fds)]
         try:
-            with theirs, bound_to(launch.cpus):
+            with theirs, bound_to_cpus(launch.cpus):
                 process = subprocess.Popen(
                     command_line(self._program.python, "worker", given, self._conditions.room),
                     env=launch.environment,
@@ -197,9 +203,9 @@ class WarmStarter:
         return _WarmChild(process.pid, ours)
 
     def result(self, launch: Launch) -> object:
-        from elastic_core.workers.functions import read_result
+        from elastic_core.plugin import read_function_result
 
-        return read_result(launch) if isinstance(self._program, _Function) else None
+        return read_function_result(launch) if isinstance(self._program, _Function) else None
 
     def close(self) -> None:
         """End the template."""
@@ -215,7 +221,7 @@ class _WarmChild:
         self._exitcode: int | None = None
 
     def poll(self) -> int | None:
-        if self._exitcode is None and (exitcode := reap(self.pid)) is not None:
+        if self._exitcode is None and (exitcode := reap_child(self.pid)) is not None:
             self._exitcode = exitcode
             self._talk.close()
         return self._exitcode

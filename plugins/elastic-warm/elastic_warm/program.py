@@ -29,7 +29,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.workers.warm.distrust import RENEWALS, Watch, installation, installation_folders, working_folder
+from elastic_warm.distrust import RENEWALS, Watch, installation, installation_folders, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,17 +38,15 @@ PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
 GO = b"go"
 MOST_DESCRIPTORS = 250  # in one message; the kernel's bound is 253
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_PACKAGES = ("elastic_core", "elastic_core.workers", "elastic_core.workers.warm")
 # The standard library must be found as it is for a script, and so neither in the folder that `-c` puts first nor after
 # the one with our packages, where others are installed as well. So only these two files are found, and nothing else.
 _START = f"""
 import sys
 sys.path[:] = filter(None, sys.path)
 first = frozenset(sys.modules)
-for name in {_PACKAGES}:
-    sys.modules[name] = module = type(sys)(name)
-    module.__path__ = [{_HERE!r}]
-from elastic_core.workers.warm.program import main
+sys.modules["elastic_warm"] = package = type(sys)("elastic_warm")
+package.__path__ = [{_HERE!r}]
+from elastic_warm.program import main
 main(first)
 """
 _FREQUENT = frozenset(
@@ -82,7 +80,7 @@ def _read(fd: int) -> Any:
 def main(first: frozenset[str]) -> None:
     """The whole program. Ends as the user's code does. `first`: the modules that the interpreter started with."""
     role, *descriptors = sys.argv[1:-1]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_core"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_warm"]:
         del sys.modules[name]  # a program that imports it gets its own
     _interpreter.ours = frozenset(sys.modules) - first
     _interpreter.main = sys.modules["__main__"]

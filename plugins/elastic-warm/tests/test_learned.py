@@ -6,9 +6,8 @@ import json
 import os
 
 import pytest
-
-from elastic_core.workers.warm.keeper import read_cache
-from elastic_core.workers.warm.learned import Cached, Learned, cache_name, from_json
+from elastic_warm.keeper import read_cache
+from elastic_warm.learned import Cached, Learned, cache_name, from_json
 
 ENDLESS = Learned(seconds=float("inf")).as_json({}, (), ())
 

@@ -19,17 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.log import get_logger
-from elastic_core.support.forks import drop_in_forks, stop_dropping
-from elastic_core.support.retry import Backoff
-from elastic_core.workers.warm.learned import Cached, Learned, from_json
-from elastic_core.workers.warm.program import CHILD_SUBREAPER, GO, command_line, document_of
+from elastic_core.plugin import Backoff, SystemClock, drop_in_forks, get_logger, later, stop_dropping
+from elastic_warm.learned import Cached, Learned, from_json
+from elastic_warm.program import CHILD_SUBREAPER, GO, command_line, document_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from elastic_core.clock import Duration, Instant
+    from elastic_core.plugin import Duration, Instant
 
 _QUIET: Duration = 1.0  # seconds in which no worker imports, after which the template imports what there is
 _GATHERING: Duration = 0.1  # seconds between two looks at what workers tell, who need the processor meanwhile
