@@ -38,11 +38,14 @@ AGENT = {
     "TMPDIR": "folder for workers' output without `--log-dir`, for pipes, for `EtcdServer`; unset: Python's default",
     "NO_COLOR": "not empty: the agent's messages and its report have no colors, not even on a terminal",
     "TERM": "`dumb`: the same",
-    "OTEL_TRACES_EXPORTER": "exporter for spans of recoveries, by name, with `elastic-core[otel]`; `none`: off",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "if `OTEL_TRACES_EXPORTER` is unset: spans go there, by the exporter `otlp`",
-    "OTEL_EXPORTER_OTLP_ENDPOINT": "the same, for traces and all else",
 }
 PLUGINS = {
+    "OTEL_TRACES_EXPORTER": ("elastic-otel", "exporter for spans of recoveries, by name; `none`: off"),
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": (
+        "elastic-otel",
+        "if `OTEL_TRACES_EXPORTER` is unset: spans go there, by the exporter `otlp`",
+    ),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("elastic-otel", "the same, for traces and all else"),
     "ELASTIC_ETCD_PASSWORD": (
         "elastic-etcd",
         "password of the `user`, unless `password_env` names another variable; workers do not get it",

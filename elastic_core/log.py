@@ -75,7 +75,6 @@ EVENTS: Mapping[EventName, str] = {
     "health endpoint started": "the health endpoint answers, at the addresses given",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",
-    "spans lost": "an exporter of OpenTelemetry raised",
     "store out of reach": "the rendezvous store has not answered for some time; healthy workers run on for the grace",
     "store is back": "the rendezvous store answers again",
     "store lost its state": "the rendezvous store was restarted empty, and gets back what the nodes know",

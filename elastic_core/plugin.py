@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         Clock as Clock, Duration as Duration, Instant as Instant, SystemClock as SystemClock, later as later
     )
     from elastic_core.interfaces.observer import (
-        AgentFinished as AgentFinished, RestartDecided as RestartDecided, RoundFormed as RoundFormed,
+        AgentFinished as AgentFinished, PhaseChanged as PhaseChanged, Recovered as Recovered,
+        RestartDecided as RestartDecided, RoundFormed as RoundFormed, WorkerExited as WorkerExited,
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
     from elastic_core.events import Event as Event
@@ -139,7 +140,9 @@ _HOMES = {
     "elastic_core.log": "get_logger",
     "elastic_core.clock": "Clock SystemClock Instant Duration later",
     # facts, in notification hooks
-    "elastic_core.interfaces.observer": "RoundFormed WorkersStarted WorkerFailed RestartDecided AgentFinished",
+    "elastic_core.interfaces.observer": (
+        "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
+    ),
     "elastic_core.events": "Event",
     # rendezvous backends and stores
     "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy",

@@ -15,7 +15,6 @@ from elastic_core.config import SPECS
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
-from elastic_core.health.spans import export_recoveries
 from elastic_core.hooks.calls import Notifier, contributed_environment, watchdog_notifier
 from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.node import Node
@@ -61,7 +60,7 @@ class Parts:
             self.processes.hold(handler.lifeline)
         seal = getattr(handler, "seal", None)
         not_signed = (lambda: 0) if seal is None else (lambda: int(seal.refused))
-        self.board.follow(agent.alive_at, faults, self.processes.template_pid, not_signed)
+        self.board.follow(agent.alive_at, faults, self.processes.template_pid, not_signed, self.observer)
         if self.watchdog is not None:
             self.watchdog.start(agent.timer_expired)
             self.processes.guard(self.watchdog.scratch())
@@ -133,14 +132,13 @@ def answering(
     board: StatusBoard,
     given: HealthCheckServer | None,
 ) -> Iterator[None]:
-    """Within the context the health endpoint of the settings answers, and spans of recoveries are exported. A server
-    that is `given` takes the endpoint's place; the program has started it, and it is stopped at the end."""
+    """Within the context the health endpoint of the settings answers. A server that is `given` takes its place; the
+    program has started it, and it is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
         else:
             _start_health(settings, manager, board, stack)
-        _export_spans(board, environ, stack)
         yield
 
 
@@ -236,17 +234,6 @@ def _start_health(settings: Settings, manager: PluginManager, view: AgentView, s
                 f"{settings.health_port} cannot be had: {error.strerror or error}; choose another",
             )
         ) from error
-
-
-def _export_spans(board: StatusBoard, environ: Mapping[str, str], stack: contextlib.ExitStack) -> None:
-    """Export spans of recoveries if something asks for that. An error of the exporter is logged and not raised."""
-    try:
-        end = export_recoveries(board, environ)
-    except Exception as error:  # noqa: BLE001 - an exporter may raise whatever it likes
-        get_logger().warning("spans lost", reason=str(error), exc_info=error)
-        return
-    if end is not None:
-        stack.callback(_end, "spans lost", "OpenTelemetry", end)
 
 
 def _contributor(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from elastic_core.health.changes import Marks, after, recovered
 from elastic_core.interfaces.health import AgentPhase, AgentStatus
-from elastic_core.interfaces.observer import PhaseChanged
+from elastic_core.interfaces.observer import PhaseChanged, Recovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock
-    from elastic_core.interfaces.observer import Fact
+    from elastic_core.interfaces.observer import Fact, Observer
 
 
 class StatusBoard:
@@ -29,6 +29,7 @@ class StatusBoard:
         self._faults: Sequence[Callable[[], str]] = ()
         self._template_pid: Callable[[], int | None] = lambda: None
         self._not_signed: Callable[[], int] = lambda: 0
+        self._tell: Observer = lambda _: None
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
         self._marks = Marks()
@@ -49,6 +50,7 @@ class StatusBoard:
         faults: Sequence[Callable[[], str]] = (),
         template_pid: Callable[[], int | None] = lambda: None,
         not_signed: Callable[[], int] = lambda: 0,
+        tell: Observer = lambda _: None,
     ) -> None:
         """The agent exists now.
 
@@ -57,11 +59,13 @@ class StatusBoard:
             faults: of each of its watchdogs, see `interfaces.watchdog.Watchdog.fault`.
             template_pid: of its worker starter.
             not_signed: as its rendezvous counts.
+            tell: is told of each recovery, in the agent's thread.
         """
         self._loop_alive_at = loop_alive_at
         self._faults = faults
         self._template_pid = template_pid
         self._not_signed = not_signed
+        self._tell = tell
 
     def alive_at(self) -> float:
         return self._loop_alive_at()
@@ -84,8 +88,10 @@ class StatusBoard:
         return lambda: self._unsubscribe(changed)
 
     def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, Recovered):
+            return  # this board told it
         now = self._clock.timestamp()
-        status = after(self._status, fact, now)
+        status, parts = after(self._status, fact, now), None
         if isinstance(fact, PhaseChanged):
             parts, self._marks = self._marks.parts(fact), self._marks.after(fact)
             status = recovered(status, parts, now) if parts else status
@@ -94,6 +100,8 @@ class StatusBoard:
             subscribers = list(self._subscribers)
         for changed in subscribers:
             changed()
+        if parts is not None:
+            self._tell(Recovered(status.run_id, status.node, status.recoveries[-1]))
 
     def _unsubscribe(self, changed: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):

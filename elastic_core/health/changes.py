@@ -11,6 +11,7 @@ from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, Wo
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
+    Recovered,
     RestartDecided,
     RoundFormed,
     WorkerExited,
@@ -52,6 +53,8 @@ def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
             return _with_round_ended(status, fact.reason, now, fact.state.lower())
         case PhaseChanged():
             return _phase_changed(status, fact, now)
+        case Recovered():
+            return status
 
 
 def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentStatus:

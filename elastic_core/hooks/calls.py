@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
-from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    PhaseChanged,
+    Recovered,
+    RestartDecided,
+    RoundFormed,
+    WorkerExited,
+    WorkerFailed,
+    WorkersStarted,
+)
 from elastic_core.interfaces.watchdog import WatchedWorker
 from elastic_core.log import get_logger
 
@@ -24,23 +33,25 @@ if TYPE_CHECKING:
 _HOOKS: dict[type, str] = {
     RoundFormed: "elastic_round_formed",
     WorkersStarted: "elastic_workers_started",
+    WorkerExited: "elastic_worker_exited",
     WorkerFailed: "elastic_worker_failed",
     RestartDecided: "elastic_restart_decided",
+    PhaseChanged: "elastic_phase_changed",
+    Recovered: "elastic_recovered",
     AgentFinished: "elastic_agent_finished",
 }
 _log = get_logger()
 
 
 class Notifier:
-    """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread. There is no hook
-    for phases and exits."""
+    """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread."""
 
     def __init__(self, manager: PluginManager) -> None:
         self._manager = manager
 
     def __call__(self, fact: Fact) -> None:
-        hook = _HOOKS.get(type(fact))
-        for observer in self._manager.implementations(hook) if hook else ():
+        hook = _HOOKS[type(fact)]
+        for observer in self._manager.implementations(hook):
             try:
                 observer(fact=fact)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job

@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     )
     from elastic_core.interfaces.observer import (
         AgentFinished,
+        PhaseChanged,
+        Recovered,
         RestartDecided,
         RoundFormed,
+        WorkerExited,
         WorkerFailed,
         WorkersStarted,
     )
@@ -353,6 +356,24 @@ def elastic_workers_started(fact: WorkersStarted) -> None:
 
 
 @hookspec
+def elastic_worker_exited(fact: WorkerExited) -> None:
+    """A worker of this node has ended by itself.
+
+    Called once per worker that ends, with success or not, in the agent's process and thread, as soon as the agent
+    notices; not called for workers that the agent stops. An exception is logged with the plugin's name and version, and
+    changes nothing.
+
+    A whole plugin::
+
+        from elastic_core.plugin import hookimpl
+
+        @hookimpl
+        def elastic_worker_exited(fact):
+            print(f"local rank {fact.local_rank}: exit code {fact.exitcode}")
+    """
+
+
+@hookspec
 def elastic_worker_failed(fact: WorkerFailed) -> None:
     """A worker of this node has failed.
 
@@ -384,6 +405,41 @@ def elastic_restart_decided(fact: RestartDecided) -> None:
         @hookimpl
         def elastic_restart_decided(fact):
             print(f"{fact.cause}: {fact.reason} ({fact.restart_count} of {fact.max_restarts} restarts used)")
+    """
+
+
+@hookspec
+def elastic_phase_changed(fact: PhaseChanged) -> None:
+    """The phase of the agent (joining, starting, running, ...) has changed, or the reason for it.
+
+    Called once per change, in the agent's process and thread. Return soon, because the agent does nothing else
+    meanwhile. An exception is logged with the plugin's name and version, and changes nothing.
+
+    A whole plugin::
+
+        from elastic_core.plugin import hookimpl
+
+        @hookimpl
+        def elastic_phase_changed(fact):
+            print(f"{fact.phase.value}: {fact.reason}")
+    """
+
+
+@hookspec
+def elastic_recovered(fact: Recovered) -> None:
+    """The workers of this node run again, after a failure or because nodes joined, left or were lost.
+
+    Called once per recovery, in the agent's process and thread, when all workers have started; `fact.recovery` says how
+    long it took to notice, to stop, to meet and to start. An exception is logged with the plugin's name and version,
+    and changes nothing.
+
+    A whole plugin::
+
+        from elastic_core.plugin import hookimpl
+
+        @hookimpl
+        def elastic_recovered(fact):
+            print(f"{fact.node} recovered from {fact.recovery.cause} in {fact.recovery.total:.1f} s")
     """
 
 

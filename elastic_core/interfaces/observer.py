@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.health import AgentPhase
+    from elastic_core.interfaces.health import AgentPhase, Recovery
     from elastic_core.interfaces.node import Round
     from elastic_core.interfaces.workers import RoundPlan
 
@@ -96,10 +96,28 @@ class PhaseChanged:
     sign: Instant | None = None
 
 
-Fact = RoundFormed | WorkersStarted | WorkerExited | WorkerFailed | RestartDecided | AgentFinished | PhaseChanged
+@dataclass(frozen=True)
+class Recovered:
+    """The workers of this node run again, in a round that replaced another; `recovery` says why, and how long each part
+    of that took."""
+
+    run_id: str
+    node: str
+    recovery: Recovery
+
+
+Fact = (
+    RoundFormed
+    | WorkersStarted
+    | WorkerExited
+    | WorkerFailed
+    | RestartDecided
+    | AgentFinished
+    | PhaseChanged
+    | Recovered
+)
 Observer = Callable[[Fact], object]
-"""Called with each fact in the agent's thread; must not raise. Plugins are told all facts but `WorkerExited` and
-`PhaseChanged`, which are for observers that show the state of the agent."""
+"""Called with each fact in the agent's thread; must not raise."""
 
 
 EnvironmentContributor = Callable[["RoundPlan"], Mapping[str, str]]

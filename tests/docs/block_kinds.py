@@ -56,6 +56,7 @@ NOT_RUN = [
     ("docs/releasing.md", "tox run -e sbom", "a release; it reads requirements/run.txt, which test_lock.py checks"),
     ("docs/releasing.md", "tox run -e lock", "an index; tests/packaging/test_lock.py checks what it has written"),
     ("plugins/README.md", "plugins/<dist>/", "a tree of files"),
+    ("plugins/elastic-otel/README.md", "OTEL_EXPORTER", "a collector; the tests of the plugin export to memory"),
 ]
 """Page, words of it, and what it would need."""
 

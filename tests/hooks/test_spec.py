@@ -12,7 +12,17 @@ from elastic_core.hooks import spec
 from elastic_core.hooks.calls import Notifier, contributed_environment
 from elastic_core.hooks.manager import HOOKS, PluginManager
 from elastic_core.hooks.records import KINDS
-from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+from elastic_core.interfaces.health import AgentPhase, Recovery
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    PhaseChanged,
+    Recovered,
+    RestartDecided,
+    RoundFormed,
+    WorkerExited,
+    WorkerFailed,
+    WorkersStarted,
+)
 
 FAILURE = ProcessFailure(0, 17, -9, global_rank=3, node="node7", reason="killed by SIGKILL")
 TOLD = {
@@ -22,6 +32,12 @@ TOLD = {
     "restart_decided": (
         RestartDecided("job", 2, "failure", "rank 3 died", 1, 3),
         "failure: rank 3 died (1 of 3 restarts used)",
+    ),
+    "worker_exited": (WorkerExited("job", 1, 0, -9), "local rank 0: exit code -9"),
+    "phase_changed": (PhaseChanged("job", AgentPhase.STOPPING, "rank 3 died", 7.0), "stopping: rank 3 died"),
+    "recovered": (
+        Recovered("job", "node7", Recovery(2, "failure", "rank 3 died", 1.7e9, 0.5, 1.0, 2.0, 3.0)),
+        "node7 recovered from failure in 6.5 s",
     ),
     "agent_finished": (AgentFinished("job", "SUCCEEDED", "all done", 0), "job: SUCCEEDED (all done)"),
 }
@@ -54,8 +70,11 @@ def test_hooks_are_in_the_order_of_a_launch():
         "elastic_round_formed",
         "elastic_contribute_environment",
         "elastic_workers_started",
+        "elastic_worker_exited",
         "elastic_worker_failed",
         "elastic_restart_decided",
+        "elastic_phase_changed",
+        "elastic_recovered",
         "elastic_agent_finished",
     )
 

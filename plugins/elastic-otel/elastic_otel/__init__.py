@@ -1,0 +1,1 @@
+"""OpenTelemetry for elastic-core: a span for each recovery of a job."""

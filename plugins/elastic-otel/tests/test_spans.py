@@ -1,0 +1,144 @@
+"""Spans of recoveries, in the SDK's own memory; and over exporters that a distribution in a folder brings."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from elastic_otel.plugin import RecoverySpans
+from elastic_otel.spans import make_spans
+
+from elastic_core import compose, launch
+from elastic_core.config import settings_from
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.plugin import Recovered, Recovery
+
+EPOCH = 1_700_000_000
+
+
+def recovered(number):
+    """Half a second to see why, one to stop, two to meet, three to start."""
+    return Recovered("job", "node7", Recovery(number, "hang", "rank 3", EPOCH + 6.5 * number, 0.5, 1.0, 2.0, 3.0))
+
+
+def test_each_recovery_is_a_span_with_a_child_for_each_part():
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    for number in (1, 2):
+        make_spans(provider.get_tracer("test"), recovered(number))
+    spans = memory.get_finished_spans()
+    assert [span.name for span in spans] == ["detect", "stop", "rendezvous", "start", "recovery"] * 2
+    *parts, whole = spans[5:]
+    assert whole.attributes == {
+        "elastic.run_id": "job",
+        "elastic.node": "node7",
+        "elastic.round": 2,
+        "elastic.cause": "hang",
+        "elastic.reason": "rank 3",
+    }
+    assert {span.parent.span_id for span in parts} == {whole.context.span_id}
+    assert whole.parent is None
+    assert whole.context.trace_id != spans[4].context.trace_id
+    seconds = [((span.start_time / 1e9) - EPOCH, (span.end_time / 1e9) - EPOCH) for span in [*parts, whole]]
+    assert seconds == [(6.5, 7.0), (7.0, 8.0), (8.0, 10.0), (10.0, 13.0), (6.5, 13.0)]
+
+
+@pytest.fixture
+def ended_with():
+    """A function: the spans of a run with one recovery, in an agent with such variables."""
+
+    def run(**environ):
+        spans = RecoverySpans(environ)
+        spans.elastic_round_formed()
+        spans.elastic_recovered(recovered(1))
+        spans.elastic_round_formed()
+        spans.elastic_agent_finished()
+
+    return run
+
+
+EXPORTERS = """
+import threading
+
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+seen, closed = [], threading.Event()
+
+
+class Keeping(SpanExporter):
+    def export(self, spans):
+        seen.extend(span.name for span in spans)
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self):
+        closed.set()
+
+
+class Broken(SpanExporter):
+    def __init__(self):
+        raise RuntimeError("no collector")
+"""
+
+
+@pytest.fixture
+def exporters(tmp_path, monkeypatch):
+    """The module of two: `kept_proto_http`, and `broken`."""
+    pytest.importorskip("opentelemetry.sdk")
+    (tmp_path / "folder_exporters.py").write_text(EXPORTERS)
+    info = tmp_path / "folder_exporters-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: folder-exporters\nVersion: 1.0\n")
+    points = "kept_proto_http = folder_exporters:Keeping\nbroken = folder_exporters:Broken\n"
+    (info / "entry_points.txt").write_text(f"[opentelemetry_traces_exporter]\n{points}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import folder_exporters
+
+    yield folder_exporters
+    del sys.modules["folder_exporters"]
+
+
+@pytest.mark.parametrize("environ", [{}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}])
+def test_nobody_wants_them(environ, exporters, ended_with):
+    ended_with(**environ)
+    assert exporters.seen == []
+
+
+def test_they_reach_the_exporter_that_is_named(exporters, ended_with):
+    ended_with(OTEL_TRACES_EXPORTER="kept")
+    assert exporters.closed.wait(60)
+    assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
+
+
+def test_one_that_is_not_installed_is_not_missed(exporters, ended_with):
+    ended_with(OTEL_TRACES_EXPORTER="nobody-has-this")
+    assert exporters.seen == []
+
+
+def restarted_job(environ):
+    """A job whose worker fails once; with what is installed here, as with `elastic run`."""
+    settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
+    entry = compose.script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
+    return launch.run_job(settings, entry, PluginManager.load({}), environ)
+
+
+@pytest.mark.integration
+def test_a_job_goes_on_without_its_exporter(exporters, capsys, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "broken")
+    assert not restarted_job(os.environ).is_failed()
+    said = capsys.readouterr().err
+    assert "no collector" in said
+    assert "elastic-otel" in said
+
+
+@pytest.mark.integration
+def test_the_recoveries_of_a_job(exporters, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "kept")
+    assert not restarted_job(os.environ).is_failed()
+    assert exporters.closed.wait(60)  # a slow exporter is not waited for to the end
+    assert exporters.seen[-1] == "recovery"
