@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
         EventSinkRecord as EventSinkRecord, HealthEndpointRecord as HealthEndpointRecord, Option as Option,
-        RankPolicyRecord as RankPolicyRecord, RendezvousBackendRecord as RendezvousBackendRecord,
+        RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
     from elastic_core.hooks.backend_options import BACKEND_OPTIONS as BACKEND_OPTIONS
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         RestartDecided as RestartDecided, RoundFormed as RoundFormed, WorkerExited as WorkerExited,
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
+    from elastic_core.hooks.context import Context as Context
     from elastic_core.events import Event as Event
     from elastic_core.interfaces.node import (
         Candidate as Candidate, Member as Member, Node as Node, RankPolicy as RankPolicy, Round as Round
@@ -127,8 +128,8 @@ _HOMES = {
     # hooks and what they return
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
-        "Option RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord WorkerStarterRecord "
-        "RankPolicyRecord EventSinkRecord"
+        "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
+        "WorkerStarterRecord RankPolicyRecord EventSinkRecord"
     ),
     "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
     "elastic_core.hooks.options": "type_options",
@@ -139,10 +140,11 @@ _HOMES = {
     ),
     "elastic_core.log": "get_logger",
     "elastic_core.clock": "Clock SystemClock Instant Duration later",
-    # facts, in notification hooks
+    # what hooks are told while a job runs
     "elastic_core.interfaces.observer": (
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),
+    "elastic_core.hooks.context": "Context",
     "elastic_core.events": "Event",
     # rendezvous backends and stores
     "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy",

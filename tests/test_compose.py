@@ -131,8 +131,13 @@ def elastic_health_endpoints():
 
 
 @hookimpl
-def elastic_contribute_environment(plan, options):
-    return {"BOTH": "contributed", "ROUND_OF_PLUGIN": str(plan.round), "DEPTH": str(options.get("depth"))}
+def elastic_add_options():
+    return [Option("depth", int, 1, "how deep")]
+
+
+@hookimpl
+def elastic_contribute_environment(plan, context):
+    return {"BOTH": "contributed", "ROUND_OF_PLUGIN": str(plan.round), "DEPTH": str(context.options.get("depth"))}
 
 
 @hookimpl

@@ -15,7 +15,7 @@ from elastic_core.config import SPECS
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
-from elastic_core.hooks.calls import Notifier, contributed_environment, watchdog_notifier
+from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, watchdog_notifier
 from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
@@ -167,8 +167,9 @@ def parts_for(
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
         recorders = _event_recorder(settings, manager, stack), MetricRecorder(settings.role, settings.max_restarts)
-        observer = Everyone([board, *observers, *recorders, Notifier(manager)])
-        contribute = _contributor(manager, watchdog, options or {})
+        contexts = Contexts(manager, settings, options)
+        observer = Everyone([board, *observers, *recorders, Notifier(manager, contexts)])
+        contribute = _contributor(manager, watchdog, contexts)
         yield Parts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 
 
@@ -236,13 +237,11 @@ def _start_health(settings: Settings, manager: PluginManager, view: AgentView, s
         ) from error
 
 
-def _contributor(
-    manager: PluginManager, watchdog: Watchdog | None, options: Mapping[str, object]
-) -> EnvironmentContributor:
+def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
     """A function that gives the variables of plugins, and those of the watchdog, which it knows once it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}
-        return {**contributed_environment(manager, plan, options), **own}
+        return {**contributed_environment(manager, plan, contexts), **own}
 
     return contribute

@@ -4,8 +4,10 @@ error of a plugin is logged; it neither ends the job nor keeps the other plugins
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
 from elastic_core.interfaces.observer import (
     AgentFinished,
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from elastic_core.config import Settings
     from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.observer import Fact, Observer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
+
+    Values = Mapping[str, object]
 
 _HOOKS: dict[type, str] = {
     RoundFormed: "elastic_round_formed",
@@ -43,17 +48,39 @@ _HOOKS: dict[type, str] = {
 _log = get_logger()
 
 
+class Contexts:
+    """Makes the context of each plugin once. `values`: those of all options that plugins added."""
+
+    def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
+        self._manager = manager
+        self._settings = settings
+        self._values = values or {}
+        self._made: dict[Source, Context] = {}
+
+    def of(self, source: Source) -> Context:
+        if source not in self._made:
+            names = {option.name for option in self._manager.added_by(source)}
+            self._made[source] = Context(
+                getattr(self._settings, "rdzv_id", None) or "",
+                MappingProxyType({name: value for name, value in self._values.items() if name in names}),
+                MappingProxyType(vars(self._settings) if self._settings else {}),
+                get_logger(**source.as_dict()),
+            )
+        return self._made[source]
+
+
 class Notifier:
     """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread."""
 
-    def __init__(self, manager: PluginManager) -> None:
+    def __init__(self, manager: PluginManager, contexts: Contexts) -> None:
         self._manager = manager
+        self._contexts = contexts
 
     def __call__(self, fact: Fact) -> None:
         hook = _HOOKS[type(fact)]
         for observer in self._manager.implementations(hook):
             try:
-                observer(fact=fact)
+                observer(fact=fact, context=self._contexts.of(observer.source))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
                 _log.warning(
                     "observer failed",
@@ -80,20 +107,15 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
     return tell
 
 
-def contributed_environment(
-    manager: PluginManager, plan: RoundPlan, options: Mapping[str, object] | None = None
-) -> dict[str, str]:
+def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
     """The variables that plugins give to the workers of a round. If two plugins give different values to one variable,
-    the value of the first plugin is used. A bad contribution is left out as a whole, and logged.
-
-    `options` holds the values of the options that plugins added, by name.
-    """
+    the value of the first plugin is used. A bad contribution is left out as a whole, and logged."""
     merged: dict[str, str] = {}
     givers: dict[str, Source] = {}
     for implementation in manager.implementations("elastic_contribute_environment"):
         source = implementation.source
         try:
-            variables = _checked(implementation(plan=plan, options=options or {}))
+            variables = _checked(implementation(plan=plan, context=contexts.of(source)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
             _log.warning("contribution failed", **source.as_dict(), error=described_error(error))
             continue

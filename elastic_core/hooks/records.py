@@ -48,12 +48,29 @@ class Option:
 
 
 @dataclass(frozen=True)
-class RendezvousBackendRecord:
+class Record:
+    """Something that a plugin brings, which users select by its name.
+
+    Args:
+        summary: one line for `elastic plugins`.
+        factory: makes it; each kind says what it receives.
+        options: the options that it takes; None: any, as text.
+        aliases: other names for it.
+    """
+
+    name: str
+    summary: str
+    factory: Callable[..., Any]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RendezvousBackendRecord(Record):
     """A way for nodes to find each other, selected by `--rdzv-backend`.
 
     Args:
         factory: receives parameters whose config holds every option of `options`, typed, with defaults filled in.
-        options: None (for a handler written for torchrun) takes any option, as text.
         open_backend: makes the backend alone, for `elastic status` and `elastic drain`: a client of a store that is
             already there. It never hosts the store and is no node of the job. The option `join_timeout`, if declared,
             bounds the seconds for connecting; the node bounds in the parameters are placeholders, and `node` is None.
@@ -64,18 +81,14 @@ class RendezvousBackendRecord:
             for functions. False for clients whose threads or connections a fork breaks.
     """
 
-    name: str
-    summary: str
     factory: Callable[[RendezvousParameters], RendezvousHandler]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
     open_backend: Callable[[RendezvousParameters], RendezvousBackend] | None = None
     serve: Callable[[str, int], StoreServer] | None = None
     forkable: bool = True
 
 
 @dataclass(frozen=True)
-class StoreRecord:
+class StoreRecord(Record):
     """A key-value store. It brings a rendezvous backend of the same name, unless its plugin brings one itself.
 
     Args:
@@ -84,39 +97,27 @@ class StoreRecord:
         shared: whether other processes reach the same store. False: the store brings no backend.
     """
 
-    name: str
-    summary: str
     factory: Callable[[Mapping[str, Any]], Store]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
     shared: bool = True
 
 
 @dataclass(frozen=True)
-class WatchdogRecord:
+class WatchdogRecord(Record):
     """A way to notice hung workers, selected by `--watchdog`; `factory` receives the run id and its options."""
 
-    name: str
-    summary: str
     factory: Callable[[str, Mapping[str, Any]], Watchdog]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class HealthEndpointRecord:
+class HealthEndpointRecord(Record):
     """A health endpoint, selected by `--health`; `factory` receives the agent's view, `port`, `timeout` (seconds) and
     its options."""
 
-    name: str
-    summary: str
     factory: Callable[[AgentView, int, float, Mapping[str, Any]], HealthCheckServer]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class WorkerStarterRecord:
+class WorkerStarterRecord(Record):
     """A way to start workers, selected by `--worker-starter`.
 
     Args:
@@ -127,48 +128,25 @@ class WorkerStarterRecord:
             function: there is nothing to tell.
     """
 
-    name: str
-    summary: str
     factory: Callable[[Work, Mapping[str, Any]], Starter]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
     forks: bool = False
     explain: Callable[[Work, Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
-class RankPolicyRecord:
+class RankPolicyRecord(Record):
     """An order of the nodes, selected by `--rank-policy`; `factory` receives its options, and returns a
     `interfaces.node.RankPolicy`."""
 
-    name: str
-    summary: str
     factory: Callable[[Mapping[str, Any]], RankPolicy]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class EventSinkRecord:
+class EventSinkRecord(Record):
     """A place where events are recorded, selected by `--event-log-handler`; `factory` receives its options, and returns
     a function of an `elastic_core.events.Event`. If that has a `close`, it is called at the end."""
 
-    name: str
-    summary: str
     factory: Callable[[Mapping[str, Any]], Callable[[Any], None]]
-    options: tuple[Option, ...] | None = ()
-    aliases: tuple[str, ...] = ()
-
-
-Record = (
-    RendezvousBackendRecord
-    | StoreRecord
-    | WatchdogRecord
-    | HealthEndpointRecord
-    | WorkerStarterRecord
-    | RankPolicyRecord
-    | EventSinkRecord
-)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ not use. The core calls plugins one by one, so that an exception of one plugin d
 there are no hook wrappers. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
 
 There are three families of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
-values, and notification hooks (past tense) return nothing.
+values, and notification hooks (past tense) return nothing. The latter two may take a `context`, which has the values of
+the plugin's own options, the run's settings, and a logger whose lines name the plugin.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from elastic_core.hooks.context import Context
     from elastic_core.hooks.records import (
         EventSinkRecord,
         HealthEndpointRecord,
@@ -297,7 +299,7 @@ def elastic_event_sinks() -> list[EventSinkRecord]:  # type: ignore[empty-body]
 
 
 @hookspec
-def elastic_round_formed(fact: RoundFormed) -> None:
+def elastic_round_formed(fact: RoundFormed, context: Context) -> None:
     """A round has formed, and this node is a member of it.
 
     Called once per round, in the agent's process and thread, before the workers of the round start. Return soon,
@@ -315,11 +317,8 @@ def elastic_round_formed(fact: RoundFormed) -> None:
 
 
 @hookspec
-def elastic_contribute_environment(  # type: ignore[empty-body]
-    plan: RoundPlan, options: Mapping[str, object]
-) -> Mapping[str, str]:
-    """Add variables to the environment of this node's workers. `options` holds the values of the options that plugins
-    added.
+def elastic_contribute_environment(plan: RoundPlan, context: Context) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Add variables to the environment of this node's workers.
 
     Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers
     start. An exception, or a value that is not text, is logged with the plugin's name and version, and the plugin
@@ -338,7 +337,7 @@ def elastic_contribute_environment(  # type: ignore[empty-body]
 
 
 @hookspec
-def elastic_workers_started(fact: WorkersStarted) -> None:
+def elastic_workers_started(fact: WorkersStarted, context: Context) -> None:
     """The workers of this node have started.
 
     Called once per round, in the agent's process and thread, as soon as all workers have started. Return soon, because
@@ -356,7 +355,7 @@ def elastic_workers_started(fact: WorkersStarted) -> None:
 
 
 @hookspec
-def elastic_worker_exited(fact: WorkerExited) -> None:
+def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
     """A worker of this node has ended by itself.
 
     Called once per worker that ends, with success or not, in the agent's process and thread, as soon as the agent
@@ -374,7 +373,7 @@ def elastic_worker_exited(fact: WorkerExited) -> None:
 
 
 @hookspec
-def elastic_worker_failed(fact: WorkerFailed) -> None:
+def elastic_worker_failed(fact: WorkerFailed, context: Context) -> None:
     """A worker of this node has failed.
 
     Called once per failed worker, in the agent's process and thread, after the node's whole group was stopped and
@@ -391,7 +390,7 @@ def elastic_worker_failed(fact: WorkerFailed) -> None:
 
 
 @hookspec
-def elastic_restart_decided(fact: RestartDecided) -> None:
+def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
     """The agent restarts the group of workers, after a failure or because nodes joined, left or were lost.
 
     Called once per restart, in the agent's process and thread: before the next rendezvous or, after a failure that may
@@ -409,7 +408,7 @@ def elastic_restart_decided(fact: RestartDecided) -> None:
 
 
 @hookspec
-def elastic_phase_changed(fact: PhaseChanged) -> None:
+def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
     """The phase of the agent (joining, starting, running, ...) has changed, or the reason for it.
 
     Called once per change, in the agent's process and thread. Return soon, because the agent does nothing else
@@ -426,7 +425,7 @@ def elastic_phase_changed(fact: PhaseChanged) -> None:
 
 
 @hookspec
-def elastic_recovered(fact: Recovered) -> None:
+def elastic_recovered(fact: Recovered, context: Context) -> None:
     """The workers of this node run again, after a failure or because nodes joined, left or were lost.
 
     Called once per recovery, in the agent's process and thread, when all workers have started; `fact.recovery` says how
@@ -444,7 +443,7 @@ def elastic_recovered(fact: Recovered) -> None:
 
 
 @hookspec
-def elastic_agent_finished(fact: AgentFinished) -> None:
+def elastic_agent_finished(fact: AgentFinished, context: Context) -> None:
     """The agent has finished, with success or not.
 
     Called once per run, in the agent's process and thread, when no worker runs any more; not called if the agent itself

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.hooks.calls import contributed_environment
+from elastic_core.hooks.calls import Contexts, contributed_environment
 from elastic_core.hooks.manager import PluginManager
 
 
@@ -19,7 +19,7 @@ def contributed(install_plugin, log_lines, plan):
             points += install_plugin(name, source)
         manager = PluginManager.load({}, builtins=(), entry_points=points)
         assert manager.failures == ()
-        return contributed_environment(manager, plan), log_lines()
+        return contributed_environment(manager, plan, Contexts(manager)), log_lines()
 
     return contributed
 

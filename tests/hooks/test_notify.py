@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import sys
 
-from elastic_core.hooks.calls import Notifier
+from elastic_core.config import settings_from
+from elastic_core.hooks.calls import Contexts, Notifier
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.observer import AgentFinished, Observer, RoundFormed
 
@@ -35,7 +36,7 @@ FORMED = RoundFormed("job", 1, 0, 2, 0.5)
 def notifier_for(*points) -> Observer:
     manager = PluginManager.load({}, builtins=(), entry_points=[point for some in points for point in some])
     assert manager.failures == ()
-    return Notifier(manager)
+    return Notifier(manager, Contexts(manager))
 
 
 def test_facts_reach_every_observer_that_asks_for_them(install_plugin):
@@ -63,3 +64,35 @@ def test_an_observer_that_raises_is_logged_and_the_rest_are_told(install_plugin,
 def test_an_observer_cannot_end_the_agent(install_plugin, log_lines):
     notifier_for(install_plugin("b-raises", RAISES))(AgentFinished("job", "FAILED", "", 0))
     assert [line["error"] for line in log_lines()] == ["SystemExit: 1"]
+
+
+LOGS = """
+    from elastic_core.plugin import Option, hookimpl
+
+    @hookimpl
+    def elastic_add_options():
+        return [Option("pager", str, None, "who is called")]
+
+    @hookimpl
+    def elastic_round_formed(fact, context):
+        context.log.info("pager called", who=context.options["pager"], job=context.run_id, options=len(context.options))
+    """
+OTHER = """
+    from elastic_core.plugin import Option, hookimpl
+
+    @hookimpl
+    def elastic_add_options():
+        return [Option("team", str, None, "who pays")]
+    """
+
+
+def test_a_hook_has_the_options_of_its_plugin_the_settings_and_a_log(install_plugin, log_lines):
+    points = [*install_plugin("pager", LOGS), *install_plugin("team", OTHER)]
+    manager = PluginManager.load({}, builtins=(), entry_points=points)
+    settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job"})
+    Notifier(manager, Contexts(manager, settings, {"pager": "ops", "team": "vision"}))(FORMED)
+    (line,) = log_lines()
+    assert (line["event"], line["plugin"], line["who"], line["job"], line["options"]) == (
+        *("pager called", "pager", "ops"),
+        *("job", 1),
+    )

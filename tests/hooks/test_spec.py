@@ -9,7 +9,7 @@ from hook_examples import example_of
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.hooks import spec
-from elastic_core.hooks.calls import Notifier, contributed_environment
+from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment
 from elastic_core.hooks.manager import HOOKS, PluginManager
 from elastic_core.hooks.records import KINDS
 from elastic_core.interfaces.health import AgentPhase, Recovery
@@ -99,15 +99,17 @@ def test_example_of_added_options(manager_of):
 
 def test_example_of_contributed_environment(manager_of, plan):
     manager = manager_of("elastic_contribute_environment")
-    assert contributed_environment(manager, plan) == {"WANDB_RUN_GROUP": "job-2"}
+    assert contributed_environment(manager, plan, Contexts(manager)) == {"WANDB_RUN_GROUP": "job-2"}
 
 
 @pytest.mark.parametrize("name", TOLD)
 def test_example_of_a_notification_hook(name, manager_of, capsys):
     fact, printed = TOLD[name]
-    Notifier(manager_of(f"elastic_{name}"))(fact)
+    manager = manager_of(f"elastic_{name}")
+    Notifier(manager, Contexts(manager))(fact)
     assert capsys.readouterr().out.strip() == printed
 
 
 def test_no_plugin_contributes_nothing(plan):
-    assert contributed_environment(PluginManager(()), plan) == {}
+    manager = PluginManager(())
+    assert contributed_environment(manager, plan, Contexts(manager)) == {}
