@@ -7,12 +7,11 @@ modules of `elastic_core` that the reference does not describe are private and m
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from elastic_core.support.lazy import lazy_names as lazy_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     # fmt: off
     # isort: off
     from elastic_core.hooks.spec import hookimpl as hookimpl
@@ -204,23 +203,6 @@ _HOMES = {
     "elastic_core.quiet_import": "import_with",
     "elastic_core.text": "in_one_line",
 }
-
-
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package whose names are loaded when they are first used.
-
-    Args:
-        package: its `__name__`.
-        homes: by module, the names that come from it, separated by spaces.
-    """
-    home_of = {name: home for home, names in homes.items() for name in names.split()}
-
-    def load(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(home_of[name]), name)
-
-    return load, lambda: list(home_of)
 
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

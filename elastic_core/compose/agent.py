@@ -17,10 +17,9 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, watchdog_notifier
 from elastic_core.interfaces.handler import RoundHandler
-from elastic_core.interfaces.node import Node
+from elastic_core.interfaces.node import Node, made_up_name
 from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
-from elastic_core.rendezvous.handler import made_up_name
 from elastic_core.workers.group import LocalWorkers
 from elastic_core.workers.process import more_files
 

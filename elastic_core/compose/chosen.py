@@ -23,7 +23,6 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.selection import Named, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -213,9 +212,8 @@ def handler(settings: Settings, manager: PluginManager, node: Node) -> Rendezvou
             node=node,
         ).having(config)
     )
-    seal = getattr(made, "seal", None)
     asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)
-    if asked and not (isinstance(seal, HmacSeal) and seal.signs):
+    if asked and not getattr(getattr(made, "seal", None), "signs", False):
         raise _not_signing(settings.rdzv_backend)
     return made
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
+from elastic_core.errors import MISTAKES
 from elastic_core.hooks import selection, spec
 from elastic_core.hooks.discovery import (
     ALLOW_FLAG,
@@ -221,12 +222,11 @@ class PluginManager:
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.rendezvous.from_store import record_of
-        from elastic_core.rendezvous.store_connection import FAULTS
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
         # Other errors of a store count as an outage of it, and the core tries again. These would come again.
-        lasting = (ImportError, *FAULTS)
+        lasting = (ImportError, *MISTAKES)
         return [Provided(record_of(selection.attributed(item, kind, lasting)), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:

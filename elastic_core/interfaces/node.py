@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,3 +89,8 @@ RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 """Puts the nodes of the next round in the order of their group ranks. It receives them in the order that they would
 have without it, and returns the same objects. It is pure; one node of the job calls it, in any thread, anew for each
 round."""
+
+
+def made_up_name(host: str) -> str:
+    """A name that no other node has: containers often have one host name, and one process id."""
+    return f"{host}:{os.getpid()}.{secrets.token_hex(4)}"

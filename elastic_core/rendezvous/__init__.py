@@ -1,40 +1,45 @@
 """Rendezvous: how nodes agree on which of them take part. The names that users and plugins import."""
 
-from elastic_core.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
-from elastic_core.interfaces.backend import (
-    Announced,
-    EntryDroppedError,
-    RendezvousBackend,
-    RosterBackend,
-    RoundStores,
-    Token,
-)
-from elastic_core.interfaces.handler import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    RoundHandler,
-)
-from elastic_core.interfaces.node import Member, Node, Round
-from elastic_core.rendezvous.handler import DynamicRendezvousHandler, create_handler
-from elastic_core.rendezvous.over_state import StateStore
-from elastic_core.rendezvous.over_store import OverStore
-from elastic_core.rendezvous.registry import (
-    RendezvousHandlerCreator,
-    RendezvousHandlerRegistry,
-    get_rendezvous_handler,
-    rendezvous_handler_registry,
-)
-from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
-from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from typing import TYPE_CHECKING
+
+from elastic_core.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from elastic_core.errors import (
+        RendezvousClosedError,
+        RendezvousConnectionError,
+        RendezvousError,
+        RendezvousGracefulExitError,
+        RendezvousStateError,
+        RendezvousTimeoutError,
+    )
+    from elastic_core.interfaces.backend import (
+        Announced,
+        EntryDroppedError,
+        RendezvousBackend,
+        RosterBackend,
+        RoundStores,
+        Token,
+    )
+    from elastic_core.interfaces.handler import (
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousParameters,
+        RendezvousStoreInfo,
+        RoundHandler,
+    )
+    from elastic_core.interfaces.node import Member, Node, Round
+    from elastic_core.rendezvous.handler import DynamicRendezvousHandler, create_handler
+    from elastic_core.rendezvous.over_state import StateStore
+    from elastic_core.rendezvous.over_store import OverStore
+    from elastic_core.rendezvous.registry import (
+        RendezvousHandlerCreator,
+        RendezvousHandlerRegistry,
+        get_rendezvous_handler,
+        rendezvous_handler_registry,
+    )
+    from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
+    from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 __all__ = [
     "Announced",
@@ -70,3 +75,27 @@ __all__ = [
     "get_rendezvous_handler",
     "rendezvous_handler_registry",
 ]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "elastic_core.errors": (
+            "RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
+            "RendezvousStateError RendezvousTimeoutError"
+        ),
+        "elastic_core.interfaces.backend": (
+            "Announced EntryDroppedError RendezvousBackend RosterBackend RoundStores Token"
+        ),
+        "elastic_core.interfaces.handler": (
+            "RendezvousHandler RendezvousInfo RendezvousParameters RendezvousStoreInfo RoundHandler"
+        ),
+        "elastic_core.interfaces.node": "Member Node Round",
+        "elastic_core.rendezvous.handler": "DynamicRendezvousHandler create_handler",
+        "elastic_core.rendezvous.over_state": "StateStore",
+        "elastic_core.rendezvous.over_store": "OverStore",
+        "elastic_core.rendezvous.registry": (
+            "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler rendezvous_handler_registry"
+        ),
+        "elastic_core.rendezvous.round_stores": "PrefixedStore PrefixedStores",
+        "elastic_core.rendezvous.settings": "RendezvousSettings RendezvousTimeout",
+    },
+)

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.backend_options import BACKEND_OPTIONS
 from elastic_core.hooks.records import Option, RendezvousBackendRecord
-from elastic_core.rendezvous.handler import create_handler
-from elastic_core.rendezvous.over_store import OverStore
-from elastic_core.rendezvous.round_stores import LateStore, MadeStores
-from elastic_core.rendezvous.settings import advertised_address, options_of
-from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.support.addresses import split_host_port
 
 if TYPE_CHECKING:
     from elastic_core.hooks.records import StoreRecord
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.store import Store
+    from elastic_core.rendezvous.over_store import OverStore
 
 OUTAGE_GRACE = Option(
     "outage_grace",
@@ -56,12 +52,20 @@ def _place(store: StoreRecord) -> tuple[str, ...] | None:
 
 
 def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_core.rendezvous.handler import create_handler
+    from elastic_core.rendezvous.round_stores import MadeStores
+    from elastic_core.rendezvous.settings import advertised_address
+
     address = partial(advertised_address, params, () if _place(record) == ("path",) else None)
     stores = MadeStores(partial(_of_round, record, params), address)
     return create_handler(None, _backend(record, params), params, stores, params.backend)
 
 
 def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool = False) -> OverStore:
+    from elastic_core.rendezvous.over_store import OverStore
+    from elastic_core.rendezvous.settings import options_of
+    from elastic_core.rendezvous.store_connection import FactoryConnector
+
     _options(record, params)  # impossible options are an error before anything is tried
     grace = options_of(params, (OUTAGE_GRACE,))[OUTAGE_GRACE.name]
     where = params.endpoint or record.name
@@ -74,6 +78,8 @@ def _store(record: StoreRecord, params: RendezvousParameters) -> Store:
 
 
 def _of_round(record: StoreRecord, params: RendezvousParameters, name: str) -> Store:
+    from elastic_core.rendezvous.round_stores import LateStore
+
     return cast("Store", LateStore(partial(_store, record, params), f"elastic/{params.run_id}/{name}"))
 
 

@@ -4,7 +4,6 @@ workers' store and opens the store of a round."""
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import socket
 from dataclasses import replace
@@ -403,12 +402,7 @@ def _checked(entry: Entry) -> Entry:
 def anonymous_node(host: str = "") -> described.Node:
     """A node without a description: named by its host and process."""
     host = host or socket.gethostname()
-    return described.Node(made_up_name(host), host)
-
-
-def made_up_name(host: str) -> str:
-    """A name that no other node has: containers often have one host name, and one process id."""
-    return f"{host}:{os.getpid()}.{secrets.token_hex(4)}"
+    return described.Node(described.made_up_name(host), host)
 
 
 def create_handler(

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import ConfigurationError, ElasticError, Problem, RendezvousConnectionError
+from elastic_core.errors import MISTAKES, ConfigurationError, ElasticError, Problem, RendezvousConnectionError
 from elastic_core.rendezvous.handover import Moved
 from elastic_core.rendezvous.versions import EpochLeft, Moving, is_wait_timeout, peek
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ABSENT_PATIENCE: Duration = 2.0  # an answer takes less
 _PIECE: Duration = 1.0  # of a wait that cannot be interrupted
-FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
 
 class StoreConnection:
@@ -132,7 +131,7 @@ class FactoryConnector:
     def connect(self, aside: bool = False) -> StoreConnection:
         try:
             return StoreConnection(self._make(), self.where)
-        except (ElasticError, *FAULTS):
+        except (ElasticError, *MISTAKES):
             raise
         except Exception as error:
             raise unreachable_error("connecting", self.where, error) from error
@@ -232,7 +231,7 @@ class Line:
             if isinstance(error, ImportError):  # which comes again
                 needed = f"expected a store whose client can be imported, found {type(error).__name__}: {error}"
                 raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair what is installed")) from error
-            if isinstance(error, FAULTS):  # no word about the connection either, but a client may be broken for good
+            if isinstance(error, MISTAKES):  # no word about the connection either, but a client may be broken for good
                 raise
             raise unreachable_error(doing, self._connector.where, error) from error
         finally:

@@ -451,7 +451,7 @@ STORIES = [
     (a_node_that_left, beginning_again, (Node, "begin")),
     (who_fails_allows_fewer_restarts_than_others, with_its_own_limit, (model, "failed")),
     (nodes_that_do_not_reach_each_other, lambda meeting: lambda ready, least: ready, (policy, "_meeting")),
-    (agents_in_containers_of_one_host_name, lambda name: lambda host: f"{host}:1", (handler, "made_up_name")),
+    (agents_in_containers_of_one_host_name, lambda name: lambda host: f"{host}:1", (described, "made_up_name")),
 ]
 
 
