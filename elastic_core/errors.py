@@ -159,9 +159,6 @@ class SignalException(ElasticError):
         return str(self.args[0])
 
 
-MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors that mostly come from a mistake in the code, and so would come again."""
-
 HANG = "hang: "
 """The reason of a failure begins with this if the agent killed the worker because it hung; other reasons do not."""
 

@@ -1,5 +1,5 @@
-"""Log lines of the agent, rendered for people or as JSON. `EVENTS` lists the events of the core and of our own plugins;
-other plugins may log events of their own.
+"""Log lines of the agent, rendered for people or as JSON. `EVENTS` lists the events of the core and of our own plugins.
+Third-party plugins may log other events.
 
 An application that hosts the agent may configure structlog for itself: its configuration is neither read nor changed.
 structlog is imported for the first line that is written, because the import costs more than that of the whole core.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""In our own code one of `EVENTS`: a test finds any other name, also in lines that seldom run."""
+"""In the core and our own plugins one of `EVENTS`. A test rejects any other name, even in code that rarely runs."""
 
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent begins, with the configuration that matters",

@@ -1,8 +1,8 @@
 """Everything that a plugin may import from the core, in one module.
 
-Each name is loaded when it is first used, so that a plugin pays only for what it imports: at the top of the module that
-an entry point names import only hooks, records, errors, the log and the clock, and all else inside functions. All other
-modules of `elastic_core` that the reference does not describe are private and may change in any release.
+Names are loaded when they are first used, so a plugin pays only for what it imports. In the entry-point module, import
+only hooks, records, errors, the log and the clock at the top, and everything else inside functions. Modules of
+`elastic_core` that the reference does not describe are private and may change in any release.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ _HOMES = {
     ),
     "elastic_core.log": "get_logger",
     "elastic_core.clock": "Clock SystemClock Instant Duration later",
-    # what hooks are told while a job runs
+    # facts, and the context, of hooks that are called while a job runs
     "elastic_core.interfaces.observer": (
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),

@@ -32,7 +32,7 @@ class LocalRendezvousHandler(RendezvousHandler):
     """
 
     def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
-        from elastic_core.support.workers_store import WorkersStore  # a job alone pays for it
+        from elastic_core.support.workers_store import WorkersStore  # only jobs on this backend load it
 
         self._run_id = run_id
         self._master_addr = master_addr

@@ -131,8 +131,8 @@ def answering(
     board: StatusBoard,
     given: HealthCheckServer | None,
 ) -> Iterator[None]:
-    """Within the context the health endpoint of the settings answers. A server that is `given` takes its place; the
-    program has started it, and it is stopped at the end."""
+    """Run the configured health endpoint while the context is open. A `given` server replaces it; the caller has
+    started that server, and it is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)

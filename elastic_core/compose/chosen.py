@@ -166,7 +166,7 @@ def starter_conf(settings: Settings) -> dict[str, str]:
 
 
 def explained_starter(settings: Settings, work: Work, manager: PluginManager) -> Mapping[str, Any]:
-    """What the starter that is asked for tells about such work; empty if it tells nothing."""
+    """What `elastic explain` shows about the selected worker starter; empty if the starter has no `explain`."""
     if (name := starter_name(settings)) is None:
         return {}
     record = manager.select(WorkerStarterRecord, name)

@@ -46,7 +46,8 @@ def as_dict(
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
     secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
     was made with the same `added_options`. `not_used`: names in `--rdzv-conf` that the backend does not need; they
-    stand beside the others' value, under `not_used`, if there are any. `starter`: what the worker starter tells.
+    stand beside the others' value, under `not_used`, if there are any. `starter`: what the worker
+    starter's `explain` returned.
     """
     return {
         "version": VERSION,
@@ -81,11 +82,11 @@ def as_text(
     script = " ".join([reading.script or "none", *reading.script_args])
     left_out = (f"left out: {problem}" for problem in reading.left_out)
     head = [f"config file: {reading.config_file or 'none'}", *left_out, f"script: {script}", ""]
-    return "\n".join(map(in_one_line, [*head, *lines, *_told(starter or {})])) + "\n"
+    return "\n".join(map(in_one_line, [*head, *lines, *_starter_lines(starter or {})])) + "\n"
 
 
-def _told(starter: Mapping[str, Any]) -> list[str]:
-    """One line for each fact, and one for each entry of a fact that has several."""
+def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
+    """One line per value. A mapping gets a line with its size, then one line per entry."""
     lines = ["", "worker starter:"] if starter else []
     for name, fact in starter.items():
         lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")

@@ -29,7 +29,7 @@ class StatusBoard:
         self._faults: Sequence[Callable[[], str]] = ()
         self._template_pid: Callable[[], int | None] = lambda: None
         self._not_signed: Callable[[], int] = lambda: 0
-        self._tell: Observer = lambda _: None
+        self._on_recovered: Observer = lambda _: None
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
         self._marks = Marks()
@@ -50,7 +50,7 @@ class StatusBoard:
         faults: Sequence[Callable[[], str]] = (),
         template_pid: Callable[[], int | None] = lambda: None,
         not_signed: Callable[[], int] = lambda: 0,
-        tell: Observer = lambda _: None,
+        on_recovered: Observer = lambda _: None,
     ) -> None:
         """The agent exists now.
 
@@ -59,13 +59,13 @@ class StatusBoard:
             faults: of each of its watchdogs, see `interfaces.watchdog.Watchdog.fault`.
             template_pid: of its worker starter.
             not_signed: as its rendezvous counts.
-            tell: is told of each recovery, in the agent's thread.
+            on_recovered: called with each recovery, in the agent's thread.
         """
         self._loop_alive_at = loop_alive_at
         self._faults = faults
         self._template_pid = template_pid
         self._not_signed = not_signed
-        self._tell = tell
+        self._on_recovered = on_recovered
 
     def alive_at(self) -> float:
         return self._loop_alive_at()
@@ -89,7 +89,7 @@ class StatusBoard:
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, Recovered):
-            return  # this board told it
+            return  # reported by this board
         now = self._clock.timestamp()
         status, parts = after(self._status, fact, now), None
         if isinstance(fact, PhaseChanged):
@@ -101,7 +101,7 @@ class StatusBoard:
         for changed in subscribers:
             changed()
         if parts is not None:
-            self._tell(Recovered(status.run_id, status.node, status.recoveries[-1]))
+            self._on_recovered(Recovered(status.run_id, status.node, status.recoveries[-1]))
 
     def _unsubscribe(self, changed: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):

@@ -49,7 +49,7 @@ _log = get_logger()
 
 
 class Contexts:
-    """Makes the context of each plugin once. `values`: those of all options that plugins added."""
+    """Makes the context of each plugin, once. `values`: the values of all options that plugins added, by name."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager

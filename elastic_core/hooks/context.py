@@ -1,4 +1,4 @@
-"""What the hooks of a plugin are told while a job runs, besides a fact."""
+"""The context that a plugin's hooks receive while a job runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """What the hooks of one plugin know of the run, besides a fact.
+    """Information about the run that a plugin's hooks receive along with a fact or a plan.
 
     Args:
-        run_id: the name of the job.
-        options: the values of the options that this plugin added to `elastic run`, by name.
+        run_id: the job's id.
+        options: values of the options that this plugin added, by option name.
         settings: all settings of the run, by name; read-only.
         log: writes to the agent's log; every line names the plugin.
     """

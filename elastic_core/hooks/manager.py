@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
-from elastic_core.errors import MISTAKES
 from elastic_core.hooks import selection, spec
 from elastic_core.hooks.discovery import (
     ALLOW_FLAG,
@@ -222,6 +221,7 @@ class PluginManager:
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.rendezvous.from_store import record_of
+        from elastic_core.support.retry import MISTAKES
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]

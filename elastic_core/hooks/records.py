@@ -49,13 +49,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Record:
-    """Something that a plugin brings, which users select by its name.
+    """A component that a plugin provides and users select by name.
 
     Args:
         summary: one line for `elastic plugins`.
-        factory: makes it; each kind says what it receives.
-        options: the options that it takes; None: any, as text.
-        aliases: other names for it.
+        factory: creates the component; each record type says from what.
+        options: accepted options; None accepts any, as text.
+        aliases: alternative names.
     """
 
     name: str
@@ -124,8 +124,8 @@ class WorkerStarterRecord(Record):
         factory: receives what the workers run, and the starter's options. It is called once per agent. A
             ConfigurationError says that this starter does not run such work.
         forks: whether it forks the agent's process, which some clients of stores do not survive.
-        explain: facts for `elastic explain`, as JSON values by name, about such work and these options. Empty, or no
-            function: there is nothing to tell.
+        explain: returns what `elastic explain` shows for the given work and options, as a mapping of names to JSON
+            values. If it is None or returns an empty mapping, nothing is shown.
     """
 
     factory: Callable[[Work, Mapping[str, Any]], Starter]

@@ -10,8 +10,8 @@ not use. The core calls plugins one by one, so that an exception of one plugin d
 there are no hook wrappers. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
 
 There are three families of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
-values, and notification hooks (past tense) return nothing. The latter two may take a `context`, which has the values of
-the plugin's own options, the run's settings, and a logger whose lines name the plugin.
+values, and notification hooks (past tense) return nothing. The latter two may also take a
+`context`: the plugin's option values, the run's settings, and a logger that adds the plugin's name to each line.
 """
 
 from __future__ import annotations
@@ -356,11 +356,11 @@ def elastic_workers_started(fact: WorkersStarted, context: Context) -> None:
 
 @hookspec
 def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
-    """A worker of this node has ended by itself.
+    """A worker of this node has exited by itself.
 
-    Called once per worker that ends, with success or not, in the agent's process and thread, as soon as the agent
-    notices; not called for workers that the agent stops. An exception is logged with the plugin's name and version, and
-    changes nothing.
+    Called once per worker, whether it succeeded or failed, in the agent's process and thread, as soon as the agent
+    notices the exit. Not called for workers that the agent stops. An exception is logged with the plugin's name and
+    version, and changes nothing.
 
     A whole plugin::
 
@@ -411,8 +411,8 @@ def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
 def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
     """The phase of the agent (joining, starting, running, ...) has changed, or the reason for it.
 
-    Called once per change, in the agent's process and thread. Return soon, because the agent does nothing else
-    meanwhile. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per change, in the agent's process and thread. Return quickly: the agent is
+    blocked until the hook returns. An exception is logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 
@@ -426,11 +426,11 @@ def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
 
 @hookspec
 def elastic_recovered(fact: Recovered, context: Context) -> None:
-    """The workers of this node run again, after a failure or because nodes joined, left or were lost.
+    """The workers of this node run again, after a failure, a hang or a change of the members.
 
-    Called once per recovery, in the agent's process and thread, when all workers have started; `fact.recovery` says how
-    long it took to notice, to stop, to meet and to start. An exception is logged with the plugin's name and version,
-    and changes nothing.
+    Called once per recovery, in the agent's process and thread, when all workers have started; `fact.recovery` has
+    the durations of its parts: detect, stop, rendezvous and start. An exception is logged with the plugin's name and
+    version, and changes nothing.
 
     A whole plugin::
 

@@ -98,8 +98,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The workers of this node run again, in a round that replaced another; `recovery` says why, and how long each part
-    of that took."""
+    """The workers of this node run again, in a new round. `recovery` has the cause, and the duration of each part."""
 
     run_id: str
     node: str

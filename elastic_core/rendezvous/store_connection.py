@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import MISTAKES, ConfigurationError, ElasticError, Problem, RendezvousConnectionError
+from elastic_core.errors import ConfigurationError, ElasticError, Problem, RendezvousConnectionError
 from elastic_core.rendezvous.handover import Moved
 from elastic_core.rendezvous.versions import EpochLeft, Moving, is_wait_timeout, peek
+from elastic_core.support.retry import MISTAKES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
         package: its `__name__`.
-        homes: by module, the names that come from it, separated by spaces.
+        homes: maps each module to the names that it provides, separated by spaces.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 T = TypeVar("T")
+
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""Errors that mostly come from a mistake in the code, and so would come again."""
 _MANY = 64  # an exponent with which no float overflows
 
 

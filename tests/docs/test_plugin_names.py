@@ -45,6 +45,6 @@ def test_every_public_name_is_on_the_page(package):
     elsewhere = left_out - named
     assert named <= left_out
     assert left_out <= exported(package)
-    described = vars(elastic_core.watchdog).keys() | vars(elastic_core.rendezvous).keys()
+    described = {*dir(elastic_core.watchdog), *dir(elastic_core.rendezvous)}
     assert elsewhere <= described
     assert all(f"`{name}`" in text for name in elsewhere)

@@ -86,7 +86,7 @@ OTHER = """
     """
 
 
-def test_a_hook_has_the_options_of_its_plugin_the_settings_and_a_log(install_plugin, log_lines):
+def test_a_context_has_the_options_of_its_own_plugin_only(install_plugin, log_lines):
     points = [*install_plugin("pager", LOGS), *install_plugin("team", OTHER)]
     manager = PluginManager.load({}, builtins=(), entry_points=points)
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job"})

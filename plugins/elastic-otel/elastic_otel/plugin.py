@@ -1,4 +1,4 @@
-"""What the plugin registers: an object that is told of rounds and recoveries."""
+"""The plugin: an object whose hooks export each recovery as OpenTelemetry spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class RecoverySpans:
-    """Exports recoveries if `environ` names an exporter of OpenTelemetry, or an endpoint for the one of OTLP."""
+    """Exports recoveries if `environ` sets an OpenTelemetry exporter or an OTLP endpoint."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -25,7 +25,7 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_round_formed(self) -> None:
-        """Begin to load the exporter, which takes a while, in a thread of its own."""
+        """Start to load the exporter in the background, because that is slow."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
         if self._spans is None and name not in ("", "none"):
             from elastic_otel.spans import Spans

@@ -1,4 +1,4 @@
-"""Recoveries as spans: one for each, with a child for each of its parts."""
+"""Exports each recovery as a span, with a child span for each of its parts."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration, Recovered
 
 PARTS = ("detect", "stop", "rendezvous", "start")
-_TO_LOAD: Duration = 30.0  # seconds for the first recovery to wait for an exporter that is still being loaded
-_TO_END: Duration = 2.0  # seconds for which a collector that does not answer can delay the end
+_TO_LOAD: Duration = 30.0  # seconds that the first recovery waits for the exporter to load
+_TO_END: Duration = 2.0  # seconds that an exporter may delay the end
 
 
 class Spans:
-    """Exports by the exporter of this name, which is loaded in the background. Without it, nothing happens."""
+    """Exports with the exporter of this name, which is loaded in the background. Does nothing if that is missing."""
 
     def __init__(self, exporter: str) -> None:
         self._provider = BackgroundCall(lambda: _provider(exporter))
 
     def add(self, fact: Recovered) -> None:
-        """Make the spans of a recovery. Raises what the exporter raised when it was made."""
+        """Make the spans of a recovery. Raises the exporter's error if it failed to load, and Late after 30 s."""
         if (provider := self._provider.result(_TO_LOAD)) is not None:
             make_spans(provider.get_tracer("elastic_core"), fact)
 
     def close(self) -> None:
-        """Export what is left, within 2 s."""
-        with contextlib.suppress(Exception):  # who failed to load has nothing to export
+        """Flush the remaining spans. Waits at most 2 s for the exporter to load, and 2 s for it to shut down."""
+        with contextlib.suppress(Exception):  # an exporter that failed to load has nothing to flush
             if (provider := self._provider.result(_TO_END)) is not None:
                 BackgroundCall(provider.shutdown).result(_TO_END)
 
 
 def make_spans(tracer: Tracer, fact: Recovered) -> None:
-    """The spans of one recovery, in a trace of their own."""
+    """Make the spans of one recovery, in a separate trace."""
     from opentelemetry.context import Context
     from opentelemetry.trace import set_span_in_context
 

@@ -1,4 +1,4 @@
-"""Spans of recoveries, in the SDK's own memory; and over exporters that a distribution in a folder brings."""
+"""Spans of recoveries: exported to memory, and through exporters that are installed as entry points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCH = 1_700_000_000
 
 
 def recovered(number):
-    """Half a second to see why, one to stop, two to meet, three to start."""
+    """A recovery: 0.5 s to detect, 1 s to stop, 2 s to meet, 3 s to start."""
     return Recovered("job", "node7", Recovery(number, "hang", "rank 3", EPOCH + 6.5 * number, 0.5, 1.0, 2.0, 3.0))
 
 
@@ -50,8 +50,8 @@ def test_each_recovery_is_a_span_with_a_child_for_each_part():
 
 
 @pytest.fixture
-def ended_with():
-    """A function: the spans of a run with one recovery, in an agent with such variables."""
+def export_one_recovery():
+    """A function that runs the hooks for one recovery, with the given environment variables."""
 
     def run(**environ):
         spans = RecoverySpans(environ)
@@ -88,7 +88,7 @@ class Broken(SpanExporter):
 
 @pytest.fixture
 def exporters(tmp_path, monkeypatch):
-    """The module of two: `kept_proto_http`, and `broken`."""
+    """Install two exporters, `kept_proto_http` and `broken`, and return their module."""
     pytest.importorskip("opentelemetry.sdk")
     (tmp_path / "folder_exporters.py").write_text(EXPORTERS)
     info = tmp_path / "folder_exporters-1.0.dist-info"
@@ -104,31 +104,31 @@ def exporters(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("environ", [{}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}])
-def test_nobody_wants_them(environ, exporters, ended_with):
-    ended_with(**environ)
+def test_no_spans_without_an_exporter(environ, exporters, export_one_recovery):
+    export_one_recovery(**environ)
     assert exporters.seen == []
 
 
-def test_they_reach_the_exporter_that_is_named(exporters, ended_with):
-    ended_with(OTEL_TRACES_EXPORTER="kept")
+def test_spans_reach_the_selected_exporter(exporters, export_one_recovery):
+    export_one_recovery(OTEL_TRACES_EXPORTER="kept")
     assert exporters.closed.wait(60)
     assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
 
 
-def test_one_that_is_not_installed_is_not_missed(exporters, ended_with):
-    ended_with(OTEL_TRACES_EXPORTER="nobody-has-this")
+def test_a_missing_exporter_is_ignored(exporters, export_one_recovery):
+    export_one_recovery(OTEL_TRACES_EXPORTER="nobody-has-this")
     assert exporters.seen == []
 
 
 def restarted_job(environ):
-    """A job whose worker fails once; with what is installed here, as with `elastic run`."""
+    """Run a job whose worker fails once, with the installed plugins, as `elastic run` does."""
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
     entry = compose.script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
     return launch.run_job(settings, entry, PluginManager.load({}), environ)
 
 
 @pytest.mark.integration
-def test_a_job_goes_on_without_its_exporter(exporters, capsys, monkeypatch):
+def test_a_job_survives_a_broken_exporter(exporters, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "broken")
     assert not restarted_job(os.environ).is_failed()
     said = capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_a_job_goes_on_without_its_exporter(exporters, capsys, monkeypatch):
 
 
 @pytest.mark.integration
-def test_the_recoveries_of_a_job(exporters, monkeypatch):
+def test_a_job_exports_its_recoveries(exporters, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "kept")
     assert not restarted_job(os.environ).is_failed()
     assert exporters.closed.wait(60)  # a slow exporter is not waited for to the end

@@ -87,7 +87,7 @@ def test_where_all_is_well_nothing_is_found(story):
     assert story.found() == []
 
 
-def test_a_worker_that_was_stopped_before_it_said_anything_is_none(story):
+def test_a_worker_stopped_before_it_reported_its_start_is_left_out(story):
     story.stopped(4711)
     story.tell("end", pid=4711, code=-15)
     assert rules(story) == set()

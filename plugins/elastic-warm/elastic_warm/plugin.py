@@ -1,4 +1,4 @@
-"""What the plugin registers."""
+"""Registers the worker starter `warm`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Starter, Work
 
 _OPTIONS = (
-    Option("cache", str, None, "folder where what the workers import is kept for the next run"),
-    Option("exclude", str, "", "modules and packages that only workers import, separated by spaces"),
-    Option("memory", int, 0, "what the template may allocate; 0: a quarter of the machine's memory", "bytes", least=0),
+    Option("cache", str, None, "folder for the list of imports that the next run begins with"),
+    Option("exclude", str, "", "modules and packages to import in workers, never in the template; separated by spaces"),
+    Option("memory", int, 0, "memory that the template may allocate; 0: a quarter of the machine's", "bytes", least=0),
 )
 
 
-def _warm(work: Work, options: Mapping[str, Any]) -> Starter:
+def _create_starter(work: Work, options: Mapping[str, Any]) -> Starter:
     from elastic_warm.starter import warm_starter
 
     return warm_starter(work, options)
 
 
 def _explain(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
-    from elastic_warm.starter import kept_imports
+    from elastic_warm.starter import cached_imports
 
-    return kept_imports(work, options)
+    return cached_imports(work, options)
 
 
 @hookimpl
 def elastic_worker_starters() -> list[WorkerStarterRecord]:
-    summary = "Python programs and functions, each in a copy of a Python that has imported what they import"
-    return [WorkerStarterRecord("warm", summary, _warm, _OPTIONS, explain=_explain)]
+    summary = "Python programs and functions, each forked from a process that has already imported their modules"
+    return [WorkerStarterRecord("warm", summary, _create_starter, _OPTIONS, explain=_explain)]

@@ -40,9 +40,9 @@ def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
     return WarmStarter(program, tuple(options["exclude"].split()), options["cache"] or "", options["memory"])
 
 
-def kept_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What earlier runs have kept about the imports of such workers, for people: the `file`, the number of `modules`,
-    and by name why modules are `left` to the workers. Empty where nothing is kept."""
+def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is cached about the imports of such workers: the `file`, the number of `modules`, and `left`, which maps
+    each module that is left to the workers to the reason. Empty without a cache."""
     if not options["cache"] or (file := cache_file(work, options["cache"])) is None:
         return {}
     cached = read_cache(file)

@@ -1,4 +1,4 @@
-"""The starter `warm` keeps the contract of worker starters, with a template and without."""
+"""The starter `warm` passes StarterContract with and without a template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture
 def warm_starter_for(tmp_path):
-    """A function that makes the starter `warm`, which gets its options; it is closed at the end."""
+    """A function that makes a `warm` starter with the given options; all are closed at the end."""
     made = []
 
     def starter_for(command, **options):
@@ -45,7 +45,7 @@ class TestWarmWithoutATemplate(StarterContract):
 
 
 class TestWarm(StarterContract):
-    """From a template that is there before the first worker, by what an earlier run has kept."""
+    """With a template that a cache of imports brings up before the first worker."""
 
     @pytest.fixture
     def starter_for(self, warm_starter_for, tmp_path):

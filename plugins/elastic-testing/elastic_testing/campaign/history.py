@@ -121,8 +121,8 @@ class History:
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """All workers in start order. Two workers may have the same process id. A worker that was asked to stop before
-        it could say that it had started is none."""
+        """All workers in start order. Two workers may have the same process id. Workers that were
+        stopped before they reported their start are left out."""
         in_order: list[Worker] = []
         found: dict[int, Worker] = {}
         for event in self.of("start", "signal", "end"):
