@@ -124,12 +124,18 @@ def explain(argv: Sequence[str]) -> None:
     reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
     unused = compose.unused_options(reading.settings, manager)
     told: Mapping[str, Any] = {}
+    broken = None
     if reading.script:
         entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
-        told = compose.explained_starter(reading.settings, entry.work, manager)
+        try:
+            told = compose.explained_starter(reading.settings, entry.work, manager)
+        except ElasticError as error:
+            broken = error  # told below, with all other problems
     about = reading, manager.added_options(), manager.secret_options(), unused, told
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
     compose.check_available(reading.settings, manager, reading.origins, reading.tables)  # what `run` would refuse
+    if broken is not None:
+        raise broken
 
 
 def plugins(argv: Sequence[str]) -> None:

@@ -61,6 +61,7 @@ EVENTS: Mapping[EventName, str] = {
     "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
     "plugin failed": "a plugin could not be loaded, lost an option to another, or raised when used",
     "backend deprecated": "the rendezvous backend works as before, and there is a better one",
+    "spans lost": "OpenTelemetry cannot export spans, for the reason given",
     "observer failed": "a plugin raised in a notification hook",
     "contribution failed": "a plugin's variables for the workers were left out",
     "numa binding skipped": "workers run without the binding asked for",
@@ -291,7 +292,7 @@ class _Output:
             if self._format == "human":
                 return self._for_people(level, event, now, dict(format_exc_info(None, level, fields)))
             head = {"event": event, "level": level, "timestamp": _iso(now)}
-            return str(JSONRenderer()(None, level, dict(format_exc_info(None, level, {**head, **fields}))))
+            return str(JSONRenderer()(None, level, dict(format_exc_info(None, level, {**head, **fields, **head}))))
         except Exception as error:  # noqa: BLE001 - a field that cannot be shown must not end the job
             return f"{event} (fields not shown: {type(error).__name__})"
 

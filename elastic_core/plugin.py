@@ -108,7 +108,7 @@ if TYPE_CHECKING:
         error_text as error_text, is_local_address as is_local_address, resolve_host as resolve_host,
         try_connect as try_connect
     )
-    from elastic_core.support.bounded import BackgroundCall as BackgroundCall
+    from elastic_core.support.bounded import BackgroundCall as BackgroundCall, Late as Late
     from elastic_core.support.retry import Backoff as Backoff
     from elastic_core.support.forks import drop_in_forks as drop_in_forks, stop_dropping as stop_dropping
     from elastic_core.support.helper import HelperProcess as HelperProcess
@@ -194,7 +194,7 @@ _HOMES = {
         "error_text REFUSED PortReservation"
     ),
     # threads, processes, files and text
-    "elastic_core.support.bounded": "BackgroundCall",
+    "elastic_core.support.bounded": "BackgroundCall Late",
     "elastic_core.support.retry": "Backoff",
     "elastic_core.support.forks": "drop_in_forks stop_dropping",
     "elastic_core.support.helper": "HelperProcess",
@@ -205,5 +205,6 @@ _HOMES = {
 }
 
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
-__all__ = [*__dir__(), "lazy_names"]
+if not TYPE_CHECKING:  # for type checkers, a module with `__getattr__` has any name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+    __all__ = [*__dir__(), "lazy_names"]

@@ -25,7 +25,7 @@ def test_an_unknown_name_is_an_error():
 
 
 def test_type_checkers_see_the_same_names():
-    (checking,) = (node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.If))
+    checking = next(node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.If))
     imports = [node for node in checking.body if isinstance(node, ast.ImportFrom)]
     seen = {(alias.asname, node.module) for node in imports for alias in node.names if alias.asname}
     homes = {(name, home) for home, names in plugin._HOMES.items() for name in names.split()}

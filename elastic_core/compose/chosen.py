@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
-from elastic_core.errors import ConfigurationError, ElasticError, Problem
+from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
 from elastic_core.hooks.options import given, needed, not_needed, type_options
 from elastic_core.hooks.records import (
     EventSinkRecord,
@@ -172,7 +173,13 @@ def explained_starter(settings: Settings, work: Work, manager: PluginManager) ->
     record = manager.select(WorkerStarterRecord, name)
     if record.explain is None:
         return {}
-    return record.explain(work, _typed(record, starter_conf(settings), "worker_starter_conf", None))
+    found = record.explain(work, _typed(record, starter_conf(settings), "worker_starter_conf", None))
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
+    except (TypeError, ValueError) as error:
+        told = f"expected a mapping of JSON values from explain of the worker starter {name!r}, found {found!r}"
+        raise PluginError(Problem("--worker-starter", told)) from error
+    return plain
 
 
 def backend(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.config.reading import Reading
     from elastic_core.hooks.records import Option
 
-VERSION = 1
+VERSION = 2
 """Version of the schema of `as_dict`; grows if a field changes its meaning or is removed, not if one is added."""
 
 _HEAD = """\
@@ -60,7 +60,7 @@ def as_dict(
             for name, entry in _settings(reading, secrets, not_used).items()
         },
         "plugin_options": _plugin_options(reading, added_options),
-        "worker_starter": dict(starter or {}),
+        "worker_starter": _without_secrets(starter or {}, secrets),
     }
 
 
@@ -82,7 +82,12 @@ def as_text(
     script = " ".join([reading.script or "none", *reading.script_args])
     left_out = (f"left out: {problem}" for problem in reading.left_out)
     head = [f"config file: {reading.config_file or 'none'}", *left_out, f"script: {script}", ""]
-    return "\n".join(map(in_one_line, [*head, *lines, *_starter_lines(starter or {})])) + "\n"
+    told = _starter_lines(_without_secrets(starter or {}, secrets))
+    return "\n".join(map(in_one_line, [*head, *lines, *told])) + "\n"
+
+
+def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict[str, Any]:
+    return {name: HIDDEN if is_secret(name, secrets) else fact for name, fact in facts.items()}
 
 
 def _starter_lines(starter: Mapping[str, Any]) -> list[str]:

@@ -53,7 +53,9 @@ class Contexts:
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
-        self._settings = settings
+        self._run_id = (settings.rdzv_id if settings else None) or ""
+        given = vars(settings).items() if settings else ()
+        self._shown = {name: value for name, value in given if not isinstance(value, Mapping)}
         self._values = values or {}
         self._made: dict[Source, Context] = {}
 
@@ -61,9 +63,9 @@ class Contexts:
         if source not in self._made:
             names = {option.name for option in self._manager.added_by(source)}
             self._made[source] = Context(
-                getattr(self._settings, "rdzv_id", None) or "",
+                self._run_id,
                 MappingProxyType({name: value for name, value in self._values.items() if name in names}),
-                MappingProxyType(vars(self._settings) if self._settings else {}),
+                MappingProxyType(self._shown),
                 get_logger(**source.as_dict()),
             )
         return self._made[source]

@@ -18,11 +18,11 @@ class Context:
     Args:
         run_id: the job's id.
         options: values of the options that this plugin added, by option name.
-        settings: all settings of the run, by name; read-only.
+        settings: the settings of the run, by name, without the options of backends and other plugins; read-only.
         log: writes to the agent's log; every line names the plugin.
     """
 
     run_id: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    log: Logger = field(default_factory=get_logger)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # there may be secrets among them
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    log: Logger = field(default_factory=get_logger, repr=False)

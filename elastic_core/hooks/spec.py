@@ -428,7 +428,8 @@ def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
 def elastic_recovered(fact: Recovered, context: Context) -> None:
     """The workers of this node run again, after a failure, a hang or a change of the members.
 
-    Called once per recovery, in the agent's process and thread, when all workers have started; `fact.recovery` has
+    Called once per recovery, in the agent's process and thread, when all workers have started, and before
+    `elastic_phase_changed` tells that they run; `fact.recovery` has
     the durations of its parts: detect, stop, rendezvous and start. An exception is logged with the plugin's name and
     version, and changes nothing.
 

@@ -75,27 +75,28 @@ __all__ = [
     "get_rendezvous_handler",
     "rendezvous_handler_registry",
 ]
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "elastic_core.errors": (
-            "RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
-            "RendezvousStateError RendezvousTimeoutError"
-        ),
-        "elastic_core.interfaces.backend": (
-            "Announced EntryDroppedError RendezvousBackend RosterBackend RoundStores Token"
-        ),
-        "elastic_core.interfaces.handler": (
-            "RendezvousHandler RendezvousInfo RendezvousParameters RendezvousStoreInfo RoundHandler"
-        ),
-        "elastic_core.interfaces.node": "Member Node Round",
-        "elastic_core.rendezvous.handler": "DynamicRendezvousHandler create_handler",
-        "elastic_core.rendezvous.over_state": "StateStore",
-        "elastic_core.rendezvous.over_store": "OverStore",
-        "elastic_core.rendezvous.registry": (
-            "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler rendezvous_handler_registry"
-        ),
-        "elastic_core.rendezvous.round_stores": "PrefixedStore PrefixedStores",
-        "elastic_core.rendezvous.settings": "RendezvousSettings RendezvousTimeout",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "elastic_core.errors": (
+                "RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
+                "RendezvousStateError RendezvousTimeoutError"
+            ),
+            "elastic_core.interfaces.backend": (
+                "Announced EntryDroppedError RendezvousBackend RosterBackend RoundStores Token"
+            ),
+            "elastic_core.interfaces.handler": (
+                "RendezvousHandler RendezvousInfo RendezvousParameters RendezvousStoreInfo RoundHandler"
+            ),
+            "elastic_core.interfaces.node": "Member Node Round",
+            "elastic_core.rendezvous.handler": "DynamicRendezvousHandler create_handler",
+            "elastic_core.rendezvous.over_state": "StateStore",
+            "elastic_core.rendezvous.over_store": "OverStore",
+            "elastic_core.rendezvous.registry": (
+                "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler rendezvous_handler_registry"
+            ),
+            "elastic_core.rendezvous.round_stores": "PrefixedStore PrefixedStores",
+            "elastic_core.rendezvous.settings": "RendezvousSettings RendezvousTimeout",
+        },
+    )

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package whose names are loaded when they are first used.
+    """`__getattr__` and `__dir__` for a package whose names are loaded when they are first used. Assign them under
+    `if not TYPE_CHECKING`, because a type checker accepts any name of a module that has `__getattr__`.
 
     Args:
         package: its `__name__`.

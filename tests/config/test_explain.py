@@ -17,7 +17,7 @@ def test_as_dict_is_json_with_a_version(desk):
     reading = desk.read("--tee 0:3,11:1 --local-ranks-filter 3,1 train.py --x", added_options=(OPTION,))
     document = as_dict(reading, (OPTION,))
     assert json.loads(json.dumps(document)) == document
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert (document["script"], document["script_args"]) == ("train.py", ["--x"])
     assert list(document["settings"]) == list(SPECS)
     assert document["settings"]["tee"] == {"value": "0:3,11:1", "unit": "", "origin": "--tee"}
@@ -126,3 +126,14 @@ def test_errors_show_no_secret_either(desk):
     assert [problem.origin for problem in failed.value.problems] == ["--health-conf", "--pin"]
     assert "hidden" not in str(failed.value)
     assert str(failed.value).count("found ***") == 2
+
+
+def test_facts_of_the_worker_starter_are_shown_but_for_secrets(desk):
+    reading = desk.read("train.py")
+    facts = {"modules": 7, "pw": "s3cret", "left": {"numpy.random": "it draws random values"}}
+    assert as_dict(reading, (), {"pw"}, starter=facts)["worker_starter"] == {**facts, "pw": "***"}
+    told = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]
+    assert [line.strip() for line in told.splitlines()] == [
+        *("modules: 7", "pw: ***", "left: 1"),
+        "numpy.random it draws random values",
+    ]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from elastic_core.config import settings_from
 from elastic_core.hooks.calls import Contexts, Notifier
 from elastic_core.hooks.manager import PluginManager
@@ -96,3 +98,15 @@ def test_a_context_has_the_options_of_its_own_plugin_only(install_plugin, log_li
         *("pager called", "pager", "ops"),
         *("job", 1),
     )
+
+
+def test_a_context_shows_neither_options_of_others_nor_secrets_by_accident(install_plugin):
+    manager = PluginManager.load({}, builtins=(), entry_points=install_plugin("pager", LOGS))
+    conf = {"rdzv_conf": {"password": "s3cret"}, "rdzv_backend": "local", "rdzv_id": "job"}
+    (plugin,) = manager.plugins
+    context = Contexts(manager, settings_from(conf), {"pager": "t0ken"}).of(plugin.source)
+    assert context.settings["rdzv_backend"] == "local"
+    assert "s3cret" not in str(dict(context.settings))
+    assert "t0ken" not in repr(context)
+    with pytest.raises(TypeError):
+        context.settings["rdzv_backend"] = "c10d"

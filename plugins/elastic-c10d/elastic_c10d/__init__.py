@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from elastic_c10d.server import StoreServer
 
 __all__ = ["C10dRendezvousBackend", "StoreServer", "create_backend"]
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "elastic_c10d.backend": "C10dRendezvousBackend",
-        "elastic_c10d.create": "create_backend",
-        "elastic_c10d.server": "StoreServer",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "elastic_c10d.backend": "C10dRendezvousBackend",
+            "elastic_c10d.create": "create_backend",
+            "elastic_c10d.server": "StoreServer",
+        },
+    )

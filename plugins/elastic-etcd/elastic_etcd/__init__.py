@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from elastic_etcd.store import EtcdStore
 
 __all__ = ["EtcdClient", "EtcdRendezvousBackend", "EtcdServer", "EtcdStore", "create_backend"]
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "elastic_etcd.backend": "EtcdRendezvousBackend",
-        "elastic_etcd.backend.create": "create_backend",
-        "elastic_etcd.client.client": "EtcdClient",
-        "elastic_etcd.server": "EtcdServer",
-        "elastic_etcd.store": "EtcdStore",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "elastic_etcd.backend": "EtcdRendezvousBackend",
+            "elastic_etcd.backend.create": "create_backend",
+            "elastic_etcd.client.client": "EtcdClient",
+            "elastic_etcd.server": "EtcdServer",
+            "elastic_etcd.store": "EtcdStore",
+        },
+    )

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from elastic_file_timer.server import FileTimerServer
 
 __all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer", "configure", "expires"]
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "elastic_core.plugin": "configure expires",
-        "elastic_file_timer.client": "FileTimerClient",
-        "elastic_file_timer.request": "FileTimerRequest",
-        "elastic_file_timer.server": "FileTimerServer",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "elastic_core.plugin": "configure expires",
+            "elastic_file_timer.client": "FileTimerClient",
+            "elastic_file_timer.request": "FileTimerRequest",
+            "elastic_file_timer.server": "FileTimerServer",
+        },
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import hookimpl
@@ -10,10 +11,18 @@ from elastic_core.plugin import hookimpl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.plugin import Recovered
-    from elastic_otel.spans import Spans
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from elastic_core.plugin import Context, Recovered
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+class _OfAgent(threading.local):
+    """Each agent calls hooks in a thread of its own. `asked`: whether this one has looked for an exporter."""
+
+    asked = False
+    provider: TracerProvider | None = None
 
 
 class RecoverySpans:
@@ -21,27 +30,37 @@ class RecoverySpans:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._spans: Spans | None = None
+        self._agent = _OfAgent()
 
     @hookimpl
-    def elastic_round_formed(self) -> None:
-        """Start to load the exporter in the background, because that is slow."""
+    def elastic_round_formed(self, context: Context) -> None:
+        """Load the exporter before the first workers start. It is not loaded in a thread, because a worker forked
+        meanwhile would inherit the locks of the import."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
-        if self._spans is None and name not in ("", "none"):
-            from elastic_otel.spans import Spans
+        if self._agent.asked or name in ("", "none"):
+            return
+        self._agent.asked = True
+        from elastic_otel.spans import provider_for
 
-            self._spans = Spans(name)
+        self._agent.provider = provider_for(name)
+        if self._agent.provider is None:
+            context.log.warning("spans lost", reason=f"no exporter of OpenTelemetry called {name!r} is installed")
 
     @hookimpl
     def elastic_recovered(self, fact: Recovered) -> None:
-        if self._spans is not None:
-            self._spans.add(fact)
+        if self._agent.provider is not None:
+            from elastic_otel.spans import make_spans
+
+            make_spans(self._agent.provider.get_tracer("elastic_core"), fact)
 
     @hookimpl
     def elastic_agent_finished(self) -> None:
-        spans, self._spans = self._spans, None
-        if spans is not None:
-            spans.close()
+        """Flush the remaining spans."""
+        provider, self._agent.asked, self._agent.provider = self._agent.provider, False, None
+        if provider is not None:
+            from elastic_otel.spans import shut_down
+
+            shut_down(provider)
 
 
 recovery_spans = RecoverySpans(os.environ)

@@ -6,7 +6,7 @@ import contextlib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import BackgroundCall
+from elastic_core.plugin import BackgroundCall, Late
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -16,26 +16,28 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration, Recovered
 
 PARTS = ("detect", "stop", "rendezvous", "start")
-_TO_LOAD: Duration = 30.0  # seconds that the first recovery waits for the exporter to load
 _TO_END: Duration = 2.0  # seconds that an exporter may delay the end
 
 
-class Spans:
-    """Exports with the exporter of this name, which is loaded in the background. Does nothing if that is missing."""
+def provider_for(name: str) -> TracerProvider | None:
+    """What exports with the exporter of this name; None if that is not installed. Raises what the exporter raises."""
+    installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
+    found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
+    if found is None:
+        return None
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    def __init__(self, exporter: str) -> None:
-        self._provider = BackgroundCall(lambda: _provider(exporter))
+    exporter: SpanExporter = found.load()()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
 
-    def add(self, fact: Recovered) -> None:
-        """Make the spans of a recovery. Raises the exporter's error if it failed to load, and Late after 30 s."""
-        if (provider := self._provider.result(_TO_LOAD)) is not None:
-            make_spans(provider.get_tracer("elastic_core"), fact)
 
-    def close(self) -> None:
-        """Flush the remaining spans. Waits at most 2 s for the exporter to load, and 2 s for it to shut down."""
-        with contextlib.suppress(Exception):  # an exporter that failed to load has nothing to flush
-            if (provider := self._provider.result(_TO_END)) is not None:
-                BackgroundCall(provider.shutdown).result(_TO_END)
+def shut_down(provider: TracerProvider) -> None:
+    """Flush the remaining spans, and end the export, within 2 s."""
+    with contextlib.suppress(Late):
+        BackgroundCall(provider.shutdown).result(_TO_END)
 
 
 def make_spans(tracer: Tracer, fact: Recovered) -> None:
@@ -59,20 +61,6 @@ def make_spans(tracer: Tracer, fact: Recovered) -> None:
         child.end(_nanoseconds(ended))
         begun = ended
     whole.end(_nanoseconds(recovery.at))
-
-
-def _provider(name: str) -> TracerProvider | None:
-    installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
-    found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
-    if found is None:
-        return None
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    exporter: SpanExporter = found.load()()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import pytest
 from elastic_otel.plugin import RecoverySpans
@@ -12,7 +13,7 @@ from elastic_otel.spans import make_spans
 from elastic_core import compose, launch
 from elastic_core.config import settings_from
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.plugin import Recovered, Recovery
+from elastic_core.plugin import Context, Recovered, Recovery
 
 EPOCH = 1_700_000_000
 
@@ -55,9 +56,9 @@ def export_one_recovery():
 
     def run(**environ):
         spans = RecoverySpans(environ)
-        spans.elastic_round_formed()
+        spans.elastic_round_formed(Context())
         spans.elastic_recovered(recovered(1))
-        spans.elastic_round_formed()
+        spans.elastic_round_formed(Context())
         spans.elastic_agent_finished()
 
     return run
@@ -115,9 +116,22 @@ def test_spans_reach_the_selected_exporter(exporters, export_one_recovery):
     assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
 
 
-def test_a_missing_exporter_is_ignored(exporters, export_one_recovery):
+def test_a_missing_exporter_is_named_and_ignored(exporters, export_one_recovery, capsys):
     export_one_recovery(OTEL_TRACES_EXPORTER="nobody-has-this")
     assert exporters.seen == []
+    assert "nobody-has-this" in capsys.readouterr().err
+
+
+def test_each_agent_has_an_export_of_its_own(exporters):
+    """Another one, in another thread, may end first."""
+    spans = RecoverySpans({"OTEL_TRACES_EXPORTER": "kept"})
+    spans.elastic_round_formed(Context())
+    other = threading.Thread(target=lambda: (spans.elastic_round_formed(Context()), spans.elastic_agent_finished()))
+    other.start()
+    other.join()
+    spans.elastic_recovered(recovered(1))
+    spans.elastic_agent_finished()
+    assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
 
 
 def restarted_job(environ):
