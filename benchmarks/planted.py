@@ -219,9 +219,11 @@ def late_put() -> None:
         return max(0, done.ranges[1].count - 1)
 
     def around(use: Any) -> Any:
-        def uses(self: Any, doing: str, operation: Any) -> Any:
+        @contextlib.contextmanager
+        def uses(self: Any, doing: str) -> Any:
             try:
-                return use(self, doing, operation)
+                with use(self, doing):
+                    yield
             except RendezvousConnectionError:
                 unanswered.append(time.monotonic())
                 raise
@@ -229,7 +231,7 @@ def late_put() -> None:
         return uses
 
     put(EtcdRendezvousBackend, "_put_entry", lambda _: unfenced)
-    put(EtcdRendezvousBackend, "_use", around)
+    put(EtcdRendezvousBackend, "_while", around)
 
 
 def drain_of_done() -> None:

@@ -22,13 +22,13 @@ def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
     """What each operation cannot do without: one call of etcd's, and the message for it."""
     calls = rpc()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-    written = type(calls.TxnRequest().success.add().request_put)
+    written = type(calls.txn.request().success.add().request_put)
     answered = type(calls.txn.parse(b"").responses.add().response_put)
-    put = Method("/etcdserverpb.KV/Put", answered.FromString)
+    put = Method("/etcdserverpb.KV/Put", written, answered.FromString)
     read, write, decide = (method.on(channel) for method in (calls.range, put, calls.txn))
 
     def swap(number: int) -> object:
-        request = calls.TxnRequest()
+        request = calls.txn.request()
         condition = request.compare.add()
         condition.target, condition.key, condition.create_revision = 1, key, number  # never so
         for operations in (request.success, request.failure):
@@ -37,8 +37,8 @@ def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
         return decide(request.SerializeToString())
 
     return {
-        "get": lambda _: read(calls.RangeRequest(key=key).SerializeToString()),
-        "set": lambda _: write(written(key=key, value=b"value").SerializeToString()),
+        "get": lambda _: read(calls.range.filled(key=key)),
+        "set": lambda _: write(put.filled(key=key, value=b"value")),
         "add": swap,
         "compare_set": swap,
     }

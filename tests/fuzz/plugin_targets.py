@@ -83,7 +83,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
     from elastic_etcd.client import convert
     from elastic_etcd.client.errors import EtcdError, Failure, fault, is_mistrust, judge, refusal
     from elastic_etcd.client.messages import rpc
-    from elastic_etcd.client.reflector import read_message, start_after
+    from elastic_etcd.client.reflector import misses, reached, start_after
     from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction
     from elastic_etcd.parameters import parse_endpoints, read_parameters
     from elastic_etcd.server.cluster import (
@@ -141,10 +141,10 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         after = 2
         while data:
             size = int.from_bytes(data[:2], "big") % (len(data) + 1) or len(data)
-            message = read_message(rpc().watch.parse(data[2 : 2 + size] if len(data) > size else data))
-            message.misses(after)
-            _values(event.pair for event in message.events)
-            after, data = max(after, message.reached), data[2 + size :]
+            message = rpc().watch.parse(data[2 : 2 + size] if len(data) > size else data)
+            misses(message, after)
+            _values(convert.key_value(event.kv) for event in message.events)
+            after, data = max(after, reached(message)), data[2 + size :]
             assert 0 < start_after(after) < 2**63
 
     @target((), b"connection refused", b"\x1b[31m", b'{"level":"warn","msg":"x","error":"y"}', DEEP)

@@ -45,7 +45,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     _say_deprecated()
     from elastic_etcd.client.client import EtcdClient
 
-    client = EtcdClient(cluster.addresses, cluster.security(), cluster.login())
+    client = EtcdClient(cluster.addresses, cluster.security, cluster.login)
     address = advertised_address(params, cluster.places)
     name = params.node.name if params.node else socket.gethostname()
     return EtcdRendezvousHandler(client, settings, address, _store, name, backend=params.backend)

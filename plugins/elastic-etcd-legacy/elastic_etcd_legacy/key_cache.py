@@ -13,7 +13,7 @@ from elastic_etcd_legacy.document import view_of
 
 if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, Range
+    from elastic_etcd.client.values import Range
 
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd_legacy.document import View
@@ -26,7 +26,6 @@ class RunCache(KeyCache):
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, KeyRange(keys.followed, end_of(keys.followed)), clock)
         self._keys = keys
-        self._changes = 0
         self._starting = threading.Lock()
         self._started = False
 
@@ -88,10 +87,6 @@ class RunCache(KeyCache):
 
     def _replace(self, found: Range) -> None:
         super()._replace(found)
-        self._changes += 1
-
-    def _put(self, key: bytes, pair: KeyValue | None) -> None:
-        super()._put(key, pair)
         self._changes += 1
 
     def _cut_off(self) -> None:

@@ -40,8 +40,8 @@ class Leases:
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        self._alive = LeaseKeeper(client, alive, lambda _: on_loss(), clock)
-        self._run = LeaseKeeper(client, kept, None, clock)
+        self._alive = LeaseKeeper(client, alive, on_loss, clock)
+        self._run = LeaseKeeper(client, kept, clock=clock)
         self._changed = threading.Event()
         self._closed = False
         self._starting = threading.Lock()

@@ -7,6 +7,8 @@ import sys
 
 import elastic_etcd_legacy as legacy
 import pytest
+from elastic_etcd.client.channel import Security
+from elastic_etcd.client.login import Login
 from elastic_etcd_legacy import plugin
 from elastic_etcd_legacy.create import read
 from elastic_etcd_legacy.settings import LegacySettings
@@ -40,7 +42,7 @@ def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, mon
 def test_defaults_are_those_that_its_users_know():
     settings, cluster = read(params())
     assert (settings.timeout, settings.last_call, settings.prefix) == (600.0, 30.0, "/torchelastic/p2p")
-    assert (cluster.addresses, cluster.over_tls) == (("127.0.0.1:2379",), False)
+    assert (cluster.addresses, cluster.security) == (("127.0.0.1:2379",), None)
     (record,) = plugin.elastic_rendezvous_backends()
     defaults = {option.name: option.default for option in record.options}
     assert read(params(**defaults)) == (settings, cluster)
@@ -63,13 +65,7 @@ def test_options():
     )
     assert (settings.timeout, settings.last_call, settings.keys.root) == (20.0, 0.0, "/mine/run_job/")
     assert cluster.addresses == ("a:1", "[::1]:2")
-    assert (cluster.over_tls, cluster.ca_cert, cluster.ssl_cert, cluster.ssl_cert_key) == (
-        True,
-        "ca.pem",
-        "cert.pem",
-        "key.pem",
-    )
-    assert (cluster.user, cluster.password) == ("me", "secret")
+    assert (cluster.security, cluster.login) == (Security("ca.pem", "cert.pem", "key.pem"), Login("me", "secret"))
 
 
 def test_all_problems_are_told_at_once_by_the_names_that_were_written():

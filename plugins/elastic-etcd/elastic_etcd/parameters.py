@@ -5,7 +5,7 @@ that nothing that is started from then on inherits it."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,14 @@ from elastic_core.plugin import (
     split_host_port,
     type_options,
 )
+from elastic_etcd.client.channel import Security
+from elastic_etcd.client.login import Login
 from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.plugin import Duration
-    from elastic_etcd.client.channel import Security
-    from elastic_etcd.client.login import Login
 
 DEFAULT_PORT = 2379
 ORIGIN = "--rdzv-endpoint"
@@ -65,10 +65,8 @@ class EtcdParameters:
 
     Args:
         endpoints: its members, at least one.
-        over_tls: whether connections are over TLS.
-        ca_cert: path of the authorities that servers must be certified by; None: those that this machine trusts.
-        ssl_cert, ssl_cert_key: paths of a certificate for this client and its private key; both or none.
-        user, password: both or none. The password is shown by nothing.
+        security: connections are over TLS, with these certificates; None: in plain text.
+        login: user and password; None: without.
         prefix: all keys begin with `/<prefix>/`; has no slash at its ends, and is never empty.
         read_timeout: for etcd to answer an operation, on whichever member, in seconds.
         lease_ttl: how long what belongs to a node outlives its last sign of life, in seconds, at least 2; None: as long
@@ -76,12 +74,8 @@ class EtcdParameters:
     """
 
     endpoints: tuple[Endpoint, ...]
-    over_tls: bool = False
-    ca_cert: str | None = None
-    ssl_cert: str | None = None
-    ssl_cert_key: str | None = None
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    security: Security | None = None
+    login: Login | None = None
     prefix: str = PREFIX
     read_timeout: Duration = 5.0
     lease_ttl: Duration | None = None
@@ -95,18 +89,6 @@ class EtcdParameters:
     def places(self) -> list[tuple[str, int]]:
         """Host and port of every member."""
         return [(endpoint.host, endpoint.port) for endpoint in self.endpoints]
-
-    def security(self) -> Security | None:
-        """For a client; None: in plain text."""
-        from elastic_etcd.client.channel import Security
-
-        return Security(self.ca_cert, self.ssl_cert, self.ssl_cert_key) if self.over_tls else None
-
-    def login(self) -> Login | None:
-        """For a client; None: without."""
-        from elastic_etcd.client.login import Login
-
-        return Login(self.user, self.password) if self.user and self.password is not None else None
 
 
 def read_parameters(
@@ -137,26 +119,14 @@ def read_parameters(
         endpoints = parse_endpoints(endpoint, endpoint_origin)
     except ConfigurationError as error:
         reading.problems += error.problems
-    over_tls = reading.over_tls(endpoints)
-    user, password = reading.credentials(_own_password if environment is None else environment.get)
-    if password is not None and not over_tls:
+    security = reading.security(endpoints)
+    login = reading.login(_own_password if environment is None else environment.get)
+    if login is not None and security is None:
         reading.expect_nobody_listens(endpoints)
-    reading.expect_key_to_certificate()
     prefix = reading.prefix()
     if reading.problems or untyped:
         raise ConfigurationError(*reading.problems, *untyped)
-    return EtcdParameters(
-        endpoints,
-        over_tls,
-        typed["ca_cert"],
-        typed["ssl_cert"],
-        typed["ssl_cert_key"],
-        user,
-        password,
-        prefix,
-        typed["read_timeout"],
-        typed["lease_ttl"],
-    )
+    return EtcdParameters(endpoints, security, login, prefix, typed["read_timeout"], typed["lease_ttl"])
 
 
 def _own_password(variable: str) -> str | None:
@@ -174,11 +144,15 @@ class _Reading:
         self._given = typed.get  # None if an option is unset, or was no value of its type
         self._origin = origin
 
-    def over_tls(self, endpoints: tuple[Endpoint, ...]) -> bool:
+    def security(self, endpoints: tuple[Endpoint, ...]) -> Security | None:
+        ca_cert, cert, key = map(self._given, _CERTIFICATES)
+        if (cert is None) != (key is None):
+            alone, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
+            self._wrong(missing, f"expected a certificate and its private key, found {alone} alone; give both or none")
         protocol = (self._given("protocol") or "").lower()
         if protocol not in ("", "http", "https"):
             self._wrong("protocol", f"expected http or https, found {protocol!r}")
-            return False
+            return None
         written = {endpoint.scheme for endpoint in endpoints} - {""}
         if protocol and written - {protocol}:
             self._wrong("protocol", f"expected what the endpoints say, {written.pop()}, found {protocol}; correct one")
@@ -186,22 +160,16 @@ class _Reading:
         chosen = protocol or next(iter(written), "https" if given else "http")
         if chosen == "http" and given:
             self._wrong("protocol", f"expected https, since {given[0]} is given, found http; leave one of them out")
-        return chosen == "https"
+        return Security(ca_cert, cert, key) if chosen == "https" else None
 
-    def expect_key_to_certificate(self) -> None:
-        cert, key = self._given("ssl_cert"), self._given("ssl_cert_key")
-        if (cert is None) != (key is None):
-            given, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
-            self._wrong(missing, f"expected a certificate and its private key, found {given} alone; give both or none")
-
-    def credentials(self, variables: Callable[[str], str | None]) -> tuple[str | None, str | None]:
+    def login(self, variables: Callable[[str], str | None]) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
         held = variables(variable)  # in any case: it is nothing for workers, whose job may not need it either
         if user is None:
             if written:
                 self._wrong("user", "expected a user to the password, found none")
-            return None, None
+            return None
         if len(written) > 1:
             self._wrong(written[1], f"expected the password in one place, found {written[0]} too; leave one out")
         password = self._given("password") or held
@@ -212,7 +180,7 @@ class _Reading:
             self._wrong("password", f"expected the password of the user {user!r}, found none; {where}")
         elif any("\ud800" <= it <= "\udfff" for it in password):
             self._wrong("password", "expected text, found bytes in it that are none in UTF-8")
-        return user, password
+        return None if password is None else Login(user, password)
 
     def _in_file(self, path: str) -> str:
         try:

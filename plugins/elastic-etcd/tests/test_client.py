@@ -4,7 +4,7 @@ import threading
 
 import psutil
 import pytest
-from elastic_etcd.client.calls import Calls
+from elastic_etcd.client.calls import Call
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.convert import OPERATIONS, REQUEST_BYTES
 from elastic_etcd.client.errors import EtcdClosed, EtcdLeaseExists, EtcdLeaseGone, EtcdRefused
@@ -159,9 +159,9 @@ def test_two_leases_are_never_one(client):
 def test_a_lease_that_exists_has_an_error_of_its_own(client):
     """By which `grant` recognises one whose answer was lost."""
     lease = client.grant(30).id
-    request = rpc().LeaseGrantRequest(ID=lease, TTL=30).SerializeToString()
+    request = rpc().lease_grant.filled(ID=lease, TTL=30)
     with pytest.raises(EtcdLeaseExists):
-        Calls(client.members, client.tokens, 60, 20).ask(rpc().lease_grant, request)
+        Call(client, rpc().lease_grant, request, repeatable=True).answer()
     client.revoke(lease)
 
 

@@ -19,7 +19,7 @@ from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdRefused, Failure, Judgement, fault, is_mistrust, judge, refusal
 from elastic_etcd.client.login import Login
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.reflector import Reflector, read_message, start_after
+from elastic_etcd.client.reflector import Reflector, misses, reached, start_after
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction
 from elastic_etcd.server.process import ServerLog, plain, version_in
 from elastic_etcd.server.server import answers_as
@@ -118,9 +118,9 @@ def test_answers_to_transactions(shown):
 @many
 @given(watched, numbers)
 def test_watch_response_decoder_accepts_any_message(shown, after):
-    message = read_message(answer_of(rpc().watch, shown))
-    assert isinstance(message.misses(after), bool)
-    assert 0 < start_after(max(after, message.reached)) < 2**63
+    message = answer_of(rpc().watch, shown)
+    assert isinstance(misses(message, after), bool)
+    assert 0 < start_after(max(after, reached(message))) < 2**63
 
 
 @many

@@ -6,6 +6,8 @@ import os
 import sys
 
 import pytest
+from elastic_etcd.client.channel import Security
+from elastic_etcd.client.login import Login
 from elastic_etcd.parameters import Endpoint, EtcdParameters, parse_endpoints, read_parameters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,7 +90,7 @@ def problems(*args, **options):
 
 
 def test_defaults():
-    assert read() == EtcdParameters((Endpoint("a"),), False, None, None, None, None, None, "elastic", 5.0, None)
+    assert read() == EtcdParameters((Endpoint("a"),), None, None, "elastic", 5.0, None)
     assert read(user=None, prefix=None, read_timeout=None, ca_cert="") == read()
     assert read("a,[::1]:1").addresses == ("a:2379", "[::1]:1")
 
@@ -107,8 +109,7 @@ def test_defaults():
 )
 def test_plain_text_or_tls(endpoint, options, over_tls):
     parameters = read(endpoint, **options)
-    assert parameters.over_tls is over_tls
-    assert (parameters.security() is not None) is over_tls
+    assert (parameters.security is not None) is over_tls
 
 
 def test_a_certificate_is_never_left_out_in_silence():
@@ -120,11 +121,11 @@ def test_a_certificate_is_never_left_out_in_silence():
 
 def test_the_password_comes_from_a_variable():
     parameters = read("https://a", user="me", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
-    assert (parameters.user, parameters.password) == ("me", "secret")
-    assert read("::1", user="me", password_env="MINE", environment={"MINE": "other"}).password == "other"
+    assert parameters.login == Login("me", "secret")
+    assert read("::1", user="me", password_env="MINE", environment={"MINE": "other"}).login.password == "other"
     written = read("localhost", user="me", password="written", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
-    assert written.password == "written"
-    assert read(environment={"ELASTIC_ETCD_PASSWORD": "secret"}).login() is None
+    assert written.login.password == "written"
+    assert read(environment={"ELASTIC_ETCD_PASSWORD": "secret"}).login is None
 
 
 def test_the_variable_is_taken_out_of_the_environment_and_may_be_read_again(monkeypatch):
@@ -133,10 +134,10 @@ def test_the_variable_is_taken_out_of_the_environment_and_may_be_read_again(monk
         for expected in ("first", "first", "second"):
             if expected == "second":
                 monkeypatch.setenv(name, "second")
-            assert read_parameters("127.0.0.1", {"user": "me", **options}).password == expected
+            assert read_parameters("127.0.0.1", {"user": "me", **options}).login.password == expected
             assert name not in os.environ
     monkeypatch.setenv("ELASTIC_ETCD_PASSWORD", "for nobody")
-    assert read_parameters("127.0.0.1", {}).login() is None
+    assert read_parameters("127.0.0.1", {}).login is None
     assert "ELASTIC_ETCD_PASSWORD" not in os.environ
 
 
@@ -144,9 +145,9 @@ def test_the_password_comes_from_a_file(tmp_path, monkeypatch):
     path = tmp_path / "password"
     path.write_text("in a file\n")
     path.chmod(0o600)
-    assert read("::1", user="me", password_file=str(path)).password == "in a file"
+    assert read("::1", user="me", password_file=str(path)).login.password == "in a file"
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert read("::1", user="me", password_file="~/password").password == "in a file"
+    assert read("::1", user="me", password_file="~/password").login.password == "in a file"
     path.chmod(0o622)
     told = problems("::1", user="me", password_file=str(path))
     assert "password_file: expected a secret that others cannot write, found mode 0622" in told
@@ -157,7 +158,7 @@ def test_the_password_comes_from_a_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST", "[::1]:1"])
 def test_on_this_machine_a_password_needs_no_tls(host):
-    assert read(host, user="me", password="secret").login() is not None
+    assert read(host, user="me", password="secret").login is not None
 
 
 @pytest.mark.parametrize(
@@ -169,10 +170,10 @@ def test_elsewhere_a_password_needs_tls_or_a_word(host):
     assert f"insecure_password: expected TLS on the way to {shown}, found plain text" in told
     assert "would read the password" in told
     assert "secret" not in told
-    assert read(f"https://{host}", user="me", password="secret").over_tls
+    assert read(f"https://{host}", user="me", password="secret").security
     for word in ("true", True):
-        assert read(host, user="me", password="secret", insecure_password=word).login() is not None
-    assert read(host).login() is None
+        assert read(host, user="me", password="secret", insecure_password=word).login is not None
+    assert read(host).login is None
 
 
 def test_a_password_in_an_endpoint_is_refused_and_not_shown():
@@ -185,7 +186,7 @@ def test_a_password_in_an_endpoint_is_refused_and_not_shown():
 
 def test_nothing_that_is_read_shows_the_password():
     found = read("::1", user="me", password="s3cret")
-    assert "s3cret" not in f"{found!r} {found.login()!r} {found}"
+    assert "s3cret" not in f"{found!r} {found.login!r} {found}"
     broken = "half-\udc80-s3cret"
     told = problems("::1", user="me", environment={"ELASTIC_ETCD_PASSWORD": broken}, prefix="/")
     assert "password: expected text" in told
@@ -205,9 +206,9 @@ def test_all_problems_at_once():
     ).splitlines()
     assert [line.partition(": expected")[0] for line in told] == [
         "--rdzv-endpoint",
+        "--rdzv-conf: ssl_cert_key",
         "--rdzv-conf: protocol",
         "--rdzv-conf: password",
-        "--rdzv-conf: ssl_cert_key",
         "--rdzv-conf: prefix",
         "--rdzv-conf: read_timeout",
         "--rdzv-conf: lease_ttl",
@@ -254,9 +255,11 @@ def test_what_is_read_holds_together(options):
     except ConfigurationError as error:
         assert error.problems
         return
-    assert (found.ssl_cert is None) == (found.ssl_cert_key is None)
-    assert (found.user is None) == (found.password is None)
-    assert found.over_tls or not (found.ca_cert or found.ssl_cert)
+    given = {name for name, value in options.items() if value not in (None, "")}
+    security = found.security or Security()
+    assert (security.cert is None) == (security.key is None)
+    assert (found.login is not None) == ("user" in given)
+    assert found.security or not given & {"ca_cert", "ssl_cert"}
     assert found.prefix.strip("/") == found.prefix != ""
     assert found.read_timeout > 0
     assert found.lease_ttl is None or found.lease_ttl >= 2

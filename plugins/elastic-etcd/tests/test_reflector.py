@@ -5,8 +5,9 @@ import time
 
 import pytest
 from elastic_etcd.client.errors import EtcdClosed
-from elastic_etcd.client.reflector import Message, Reflector, is_denial, pause_after, start_after
-from elastic_etcd.client.values import Delete, Event, KeyValue, Put, Range, Transaction, end_of
+from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.reflector import Reflector, is_denial, misses, pause_after, reached, start_after
+from elastic_etcd.client.values import Delete, Put, Range, Transaction, end_of
 from hypothesis import given
 from hypothesis import strategies as st
 from watching import LONG, Followed, put
@@ -128,29 +129,31 @@ def test_a_list_of_before_a_loss_that_comes_late_is_asked_for_again():
 # Messages of a stream
 
 
-def change(revision):
-    return Event(False, KeyValue(b"k", b"", 1, revision, 1, 0))
+def message(revision, **shown):
+    """One, with events at the revisions `at`."""
+    shown["events"] = [{"kv": {"key": b"k", "mod_revision": at}} for at in shown.pop("at", ())]
+    return type(rpc().watch.parse(b""))(header={"revision": revision}, **shown)
 
 
 def test_a_stream_has_told_all_up_to_its_last_event():
-    assert Message(99, events=(change(11), change(12))).reached == 12  # the server is at 99, and has more to send
-    assert Message(40).reached == 40
-    assert Message(40, created=True).reached == 0
+    assert reached(message(99, at=(11, 12))) == 12  # the server is at 99, and has more to send
+    assert reached(message(40)) == 40
+    assert reached(message(40, created=True)) == 0
 
 
 @pytest.mark.parametrize(
-    ("message", "misses"),
+    ("revision", "shown", "lacks"),
     [
-        (Message(10, created=True), False),
-        (Message(12, created=True), False),
-        (Message(9, created=True), True),
-        (Message(0, cancelled=True, compacted=True), True),
-        (Message(0, created=True, cancelled=True, reason="permission denied"), False),
-        (Message(9), False),
+        (10, {"created": True}, False),
+        (12, {"created": True}, False),
+        (9, {"created": True}, True),
+        (0, {"canceled": True, "compact_revision": 7}, True),
+        (0, {"created": True, "canceled": True, "cancel_reason": "permission denied"}, False),
+        (9, {}, False),
     ],
 )
-def test_when_a_stream_does_not_tell_all(message, misses):
-    assert message.misses(10) is misses
+def test_when_a_stream_does_not_tell_all(revision, shown, lacks):
+    assert misses(message(revision, **shown), 10) is lacks
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from elastic_core.plugin import (
     Announced,
@@ -29,14 +29,13 @@ from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Pu
 from elastic_etcd.parameters import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from elastic_core.plugin import Clock, Duration, Token
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
 GRACE: Duration = 30.0
 _ATTEMPTS = 5
@@ -105,7 +104,8 @@ class EtcdRendezvousBackend(RosterBackend):
         return "etcd"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        pair = self._use("reading the state", self._round.state)
+        with self._while("reading the state"):
+            pair = self._round.state()
         if pair is None:
             self._version = NOTHING
             return None
@@ -115,8 +115,8 @@ class EtcdRendezvousBackend(RosterBackend):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         fence = NOTHING if token is None else token if isinstance(token, StateVersion) else _NOBODYS
         losses = self._round.losses
-        lost = losses != self._written_after
-        found, written = self._use("writing the state", lambda: self._state.write(state, fence, lost))
+        with self._while("writing the state"):
+            found, written = self._state.write(state, fence, lost=losses != self._written_after)
         if written:
             self._written_after = losses
         if found is None:
@@ -126,30 +126,50 @@ class EtcdRendezvousBackend(RosterBackend):
         return shown, self._version, written
 
     def announce(self, key: str, entry: bytes) -> int:
-        return self._use("announcing this node", lambda: self._announce(key, entry))
+        with self._while("announcing this node"):
+            for _ in range(_ATTEMPTS):
+                with contextlib.suppress(EtcdLeaseGone):  # the next attempt is with another lease
+                    if (older := self._put_entry(key, entry)) is not None:
+                        return older
+            raise EtcdUnreachable(
+                f"expected to announce {key} within {_ATTEMPTS} attempts, found that none went through"
+            )
 
     def withdraw(self, key: str) -> None:
-        def write() -> None:
+        with self._while("withdrawing a node"):
             own = key in self._announced
             ours = Compare(self._keys.lead, Field.VALUE, key.encode())
             drop = Delete(self._keys.node(key))
             lead = [Delete(self._keys.lead)] if own and self._leads else []
             self._client.transact(Transaction([ours] if lead else [], [drop, *lead], [drop]))
-            self._announced.pop(key, None)
-            self._leads = self._leads and not own
             if own:
+                del self._announced[key]
+                self._leads = False
                 self._lease.release()
 
-        self._use("withdrawing a node", write)
-
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
-        self._use("beating", lambda: self._beat(key, leading))
+        with self._while("beating"):
+            if not self._lease.renew_if_due():
+                self._announced.pop(key, None)
+                self._leads = False
+                raise EntryDroppedError(
+                    "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
+                    "time (this process was stopped, or cut off); the node announces itself again"
+                )
+            self._check_entry(key)
+            if leading:
+                self._lead(key.encode())
+                self._state.keep()
+            else:
+                self._nodes.forget()
+                self._step_back(key.encode())
         if not leading and self._round.holder not in (None, key.encode()):
             self._leader_beats += 1  # etcd itself watches over whoever leads
         return self._leader_beats if leading or look else None
 
     def roster(self) -> tuple[Announced, ...]:
-        found = self._use("reading the roster", lambda: self._nodes.entries(self._version.revision))
+        with self._while("reading the roster"):
+            found = self._nodes.entries(self._version.revision)
         return tuple(Announced(key, pair.value, None) for pair in found if (key := self._keys.key_of(pair.key)))
 
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
@@ -190,13 +210,6 @@ class EtcdRendezvousBackend(RosterBackend):
             if server is not None:
                 server.stop()
 
-    def _announce(self, key: str, entry: bytes) -> int:
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(EtcdLeaseGone):  # the next attempt is with another lease
-                if (older := self._put_entry(key, entry)) is not None:
-                    return older
-        raise EtcdUnreachable(f"expected to announce {key} within {_ATTEMPTS} attempts, found that none went through")
-
     def _put_entry(self, key: str, entry: bytes) -> int | None:
         """How many entries are older, about; None if another announcement of ours stands that we do not know of. A put
         that was given up may be carried out later, by a member that was stopped meanwhile: so each names the one that
@@ -218,22 +231,6 @@ class EtcdRendezvousBackend(RosterBackend):
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
         return None
-
-    def _beat(self, key: str, leading: bool) -> None:
-        if not self._lease.renew_if_due():
-            self._announced.pop(key, None)
-            self._leads = False
-            raise EntryDroppedError(
-                "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
-                "time (this process was stopped, or cut off); the node announces itself again"
-            )
-        self._check_entry(key)
-        if not leading:
-            self._nodes.forget()
-            self._step_back(key.encode())
-            return
-        self._lead(key.encode())
-        self._state.keep()
 
     def _check_entry(self, key: str) -> None:
         """After an interruption, look whether etcd still holds the entry as this node wrote it: a backup that was
@@ -280,9 +277,11 @@ class EtcdRendezvousBackend(RosterBackend):
         self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
         self._leads = True
 
-    def _use(self, doing: str, operation: Callable[[], T]) -> T:
+    @contextlib.contextmanager
+    def _while(self, doing: str) -> Iterator[None]:
+        """The client's errors leave it as the core's."""
         try:
-            return operation()
+            yield
         except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:
             unserved = isinstance(error, EtcdUnreachable) and self._served is not None and self._served.diagnosis()
             raise RendezvousConnectionError(f"{doing}: {unserved or error}") from error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import zlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from elastic_core.plugin import (
     ConfigurationError,
+    LateStore,
     MadeStores,
     Problem,
     RendezvousConnectionError,
@@ -22,13 +24,15 @@ from elastic_core.plugin import (
 )
 from elastic_etcd.backend.backend import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
-from elastic_etcd.backend.round_store import round_store
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
+from elastic_etcd.client.values import Delete, Get, Transaction
 from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameters
 from elastic_etcd.plugin import ETCD, SERVING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elastic_core.plugin import Duration, RendezvousParameters, RoundHandler, Store
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
@@ -76,7 +80,7 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
         backend = _backend(params, parameters, 0.5, server, served)
         keys = Keys(parameters.prefix, params.run_id)
         address = partial(advertised_address, params, parameters.places)
-        stores = MadeStores(lambda name: round_store(lambda: client_for(parameters), keys, name), address)
+        stores = MadeStores(partial(_round_store, parameters, keys), address)
         handler = create_handler(None, backend, params, stores, params.backend)
         undo.pop_all()
     return handler
@@ -96,7 +100,7 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: s
     addresses = parameters.addresses
     first = zlib.crc32(node.encode()) % len(addresses)
     turned = addresses[first:] + addresses[:first]
-    return EtcdClient(turned, parameters.security(), parameters.login(), timeout=timeout)
+    return EtcdClient(turned, parameters.security, parameters.login, timeout=timeout)
 
 
 def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
@@ -104,21 +108,19 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     from elastic_etcd.server.cluster import Cluster, Place
     from elastic_etcd.server.member import ServedCluster, files_of
 
-    options, scheme = options_of(params, SERVING), "https" if parameters.over_tls else "http"
+    options, tls = options_of(params, SERVING), parameters.security
     problems, hosts = [], len(parameters.endpoints)
     if hosts % 2 == 0:
         told = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
         problems.append(Problem("--rdzv-endpoint", f"{told}; add one, or leave one out"))
-    if parameters.user is not None:
+    if parameters.login is not None:
         told = "expected no user, since the cluster that agents serve has none, found one; leave it out"
         problems.append(Problem("--rdzv-conf: user", told))
     if problems:
         raise ConfigurationError(*problems)
-    places = tuple(
-        Place(it.host, it.port, options["serve_peer_port"] or it.port + 1, scheme) for it in parameters.endpoints
-    )
-    tls = (parameters.ca_cert, parameters.ssl_cert, parameters.ssl_cert_key)
-    files = files_of(*tls) if parameters.over_tls else None
+    scheme, peer_port = "https" if tls else "http", options["serve_peer_port"]
+    places = tuple(Place(it.host, it.port, peer_port or it.port + 1, scheme) for it in parameters.endpoints)
+    files = files_of(tls.ca_cert, tls.cert, tls.key) if tls else None
     return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
 
 
@@ -160,9 +162,30 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
     return parameters.lease_ttl
 
 
-def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
-    from elastic_etcd.store import EtcdStore
+def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
+    """What the members of the round with this name share: an `EtcdStore`, whose keys go with the state of the job, or
+    when one of a later round is written to.
 
+    To import torch takes a second or two, which agents do not spend on a store that hardly any of them uses. So it is
+    a torch store where torch is imported already: no program can pass it to torch otherwise. Elsewhere it has the same
+    methods, and imports torch when it is first used.
+    """
+
+    def lease(client: EtcdClient) -> int:
+        """That of the job's state. On the way, what earlier rounds left goes."""
+        earlier = Delete(keys.store.encode(), keys.earlier_rounds(name).encode())
+        found = client.transact(Transaction((), (Get(keys.state), earlier))).ranges[0].first
+        if found is None or not found.lease:
+            raise EtcdUnreachable(f"expected the state of a job under the key {keys.state.decode()!r}, found none")
+        return found.lease
+
+    def make() -> Store:
+        return _store(client_for(parameters), keys.round_store(name), lease)
+
+    return make() if sys.modules.get("torch") else cast("Store", LateStore(make))
+
+
+def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
     client, keys = client_for(parameters), Keys(parameters.prefix, params.run_id)
     try:
         client.read(keys.state)
@@ -171,5 +194,12 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
     except EtcdError as error:
         raise RendezvousError(f"making a store in etcd: {error}") from error
     # Keys expire a day after the first write. Without a write there is no lease.
-    store: Store = EtcdStore(client, keys.store, lease=lambda: client.grant(_STORE_TTL).id, owns_client=True)
+    return _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
+
+
+def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int]) -> Store:
+    """A store that closes the client."""
+    from elastic_etcd.store import EtcdStore
+
+    store: Store = EtcdStore(client, prefix, lease=partial(lease, client), owns_client=True)
     return store

@@ -35,16 +35,13 @@ class KeyCache(Reflector):
         super().__init__(client, where.begin, where.end, clock)
         self._pairs: dict[bytes, KeyValue] = {}
         self._ignored: set[bytes] = set()
+        self._changes = 0
 
     def _list(self) -> Range:
         return self._client.read(self._key, self._end, limit=MOST_KEYS)
 
-    def _memory(self) -> dict[bytes, int]:
+    def _before(self) -> dict[bytes, int]:
         return {key: pair.mod_revision for key, pair in self._pairs.items()}
-
-    def _went_back(self, memory: dict[bytes, int], found: Range) -> bool:
-        """The mod_revision of a key never falls."""
-        return any(pair.mod_revision < memory.get(pair.key, 0) for pair in found.values)
 
     def _replace(self, found: Range) -> None:
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
@@ -81,6 +78,7 @@ class KeyCache(Reflector):
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
         """A change since the list; None: the key was deleted."""
+        self._changes += 1
         if pair is None:
             self._pairs.pop(key, None)
         else:
@@ -97,7 +95,6 @@ class NodeCache(KeyCache):
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, keys.nodes, clock)
         self._keys = keys
-        self._changes = 0
 
     def entries(self, at_least: int) -> tuple[KeyValue, ...]:
         """All entries, those created first first, as they were at revision `at_least` or later."""
@@ -112,10 +109,6 @@ class NodeCache(KeyCache):
     def wait(self, timeout: Duration, more: int) -> bool:
         """Block until `more` changes have come since `entries`, or for `timeout` seconds. Whether something did."""
         return self._wait(lambda: self._changes >= more, timeout)
-
-    def _put(self, key: bytes, pair: KeyValue | None) -> None:
-        self._changes += 1
-        super()._put(key, pair)
 
     def _why_not(self, pair: KeyValue) -> str:
         if self._keys.key_of(pair.key) is None:
@@ -158,8 +151,8 @@ class RoundCache(KeyCache):
     def holder(self) -> bytes | None:
         """Who leads; None if nobody does, or it is not known."""
         with self._changed:
-            pair = self._pairs.get(self._keys.lead) if self._following or self._revision else None
-            return None if pair is None else pair.value
+            pair = self._pairs.get(self._keys.lead)
+            return pair and pair.value
 
     @property
     def vacant(self) -> bool:

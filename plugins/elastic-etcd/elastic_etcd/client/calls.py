@@ -8,10 +8,9 @@ sent, and are safe to repeat.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import SystemClock, later
+from elastic_core.plugin import later
 from elastic_etcd.client.errors import (
     EtcdRefused,
     EtcdUnreachable,
@@ -27,9 +26,9 @@ from elastic_etcd.client.members import probe
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
-    from elastic_core.plugin import Clock, Duration
-    from elastic_etcd.client.login import Tokens
-    from elastic_etcd.client.members import Member, Members, Metadata
+    from elastic_core.plugin import Duration
+    from elastic_etcd.client.client import EtcdClient
+    from elastic_etcd.client.members import Member, Metadata
     from elastic_etcd.client.messages import Method
 
 _SHORTEST: Duration = 0.01
@@ -37,42 +36,17 @@ _SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
 """How long to look for a member that works after one, two, ... attempts that failed."""
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Makes calls. Used from several threads.
+class Call:
+    """One call of this client on its way, used by one thread. `repeatable`: it does no harm to carry it out twice."""
 
-    Args:
-        timeout: of a call with all its attempts, in seconds.
-        attempt: of one attempt on one member.
-    """
-
-    members: Members
-    tokens: Tokens
-    timeout: Duration
-    attempt: Duration
-    clock: Clock = field(default_factory=SystemClock)
-
-    def ask(self, method: Method, request: bytes, repeatable: bool = True) -> Any:
-        """The answer to the request. `repeatable`: it does no harm to carry it out twice.
-
-        Raises:
-            EtcdUnreachable: nobody answered in time, or it must not be sent again (`landed`).
-            EtcdRefused: the server does not want to. EtcdClosed.
-        """
-        return _Call(self, method, request, repeatable).answer()
-
-
-class _Call:
-    """One call on its way, used by one thread."""
-
-    def __init__(self, calls: Calls, method: Method, request: bytes, repeatable: bool) -> None:
-        self._limits = calls
-        self._members = calls.members
-        self._tokens = calls.tokens
+    def __init__(self, client: EtcdClient, method: Method, request: bytes, repeatable: bool) -> None:
+        self._client = client
+        self._members = client.members
+        self._tokens = client.tokens
         self._method = method
         self._request = request
         self._repeatable = repeatable
-        self._deadline = later(calls.clock.now(), calls.timeout)
+        self._deadline = later(client.clock.now(), client.timeout)
         self._sent = False
         self._failures = 0
         # Numbers of members, in sets that are replaced, because most calls end before there is one.
@@ -80,12 +54,18 @@ class _Call:
         self._mistrusted: frozenset[int] = frozenset()
 
     def answer(self) -> Any:
+        """What a member answers.
+
+        Raises:
+            EtcdUnreachable: nobody answered in time, or it must not be sent again (`landed`).
+            EtcdRefused: the server does not want to. EtcdClosed.
+        """
         while True:
             member = self._members.current()
             metadata: Metadata = ()
             try:
                 metadata = self._tokens.at_hand or self._tokens.metadata(
-                    member, min(max(LOGGING_IN, self._limits.attempt), self._left())
+                    member, min(max(LOGGING_IN, self._client.attempt), self._left())
                 )
                 return self._ask(member, metadata)
             except Failure as failure:
@@ -125,11 +105,12 @@ class _Call:
             ) from None
         if is_mistrust(failure):  # not worth waiting for, if no side accepts the certificates, and never has
             self._mistrusted |= {member.number}
-        if len(self._mistrusted) == len(self._members.all) and not self._members.known_good:
+        members = self._members.all
+        if len(self._mistrusted) == len(members) and not any(it.known_good for it in members):
             raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
         if self._left() <= _SHORTEST:
             raise EtcdUnreachable(
-                f"expected etcd to answer within {self._limits.timeout:g} s; found: {self._members.faults()}"
+                f"expected etcd to answer within {self._client.timeout:g} s; found: {self._members.faults()}"
             ) from failure
         search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
         self._failures += 1
@@ -142,7 +123,7 @@ class _Call:
         return again
 
     def _left(self) -> Duration:
-        return max(_SHORTEST, self._deadline - self._limits.clock.now())
+        return max(_SHORTEST, self._deadline - self._client.clock.now())
 
     def _patience(self) -> Duration:
         """Of one attempt. With nobody else to ask it may take all the time that is left; else twice as long each time
@@ -150,4 +131,4 @@ class _Call:
         members = len(self._members.all)
         if members == 1:
             return self._left()
-        return min(self._limits.attempt * 2.0 ** min(self._failures // members, 10), self._left())
+        return min(self._client.attempt * 2.0 ** min(self._failures // members, 10), self._left())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import SystemClock
 from elastic_etcd.client import convert
-from elastic_etcd.client.calls import Calls
+from elastic_etcd.client.calls import Call
 from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
 from elastic_etcd.client.login import Tokens
 from elastic_etcd.client.members import Members
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
+    from elastic_etcd.client.messages import Method
     from elastic_etcd.client.values import Committed, Range, Transaction
 
 
@@ -53,23 +54,16 @@ class EtcdClient:
     ) -> None:
         self.members = Members(endpoints, security)
         self.tokens = Tokens(login)
-        self._calls = Calls(self.members, self.tokens, timeout, attempt, clock or SystemClock())
-
-    @property
-    def timeout(self) -> Duration:
-        """Of a call with all its attempts, in seconds."""
-        return self._calls.timeout
-
-    @property
-    def where(self) -> str:
-        """The endpoints, for messages."""
-        return self.members.where
+        self.timeout = timeout
+        self.attempt = attempt
+        self.clock = clock or SystemClock()
+        self.where = self.members.where
 
     def read(self, key: bytes, end: bytes = b"", keys_only: bool = False, limit: int = 0) -> Range:
         """A key, or with `end` all up to it, in the order of their creation; no more than the first `limit`, if that is
         not 0. Linearizable. Repeated on other members until `timeout`. Raises EtcdTooLarge, too."""
         request = convert.range_request(Get(key, end, keys_only, limit=limit))
-        return convert.range_of(self._calls.ask(rpc().range, request))
+        return convert.range_of(self._ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:
         """Carry out a transaction. It is repeated on other members only if it cannot have landed before, or reads only;
@@ -79,29 +73,31 @@ class EtcdClient:
         """
         request = convert.txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
-        return convert.committed(self._calls.ask(rpc().txn, request, reads_only), transaction)
+        return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
         """A new lease, of at least 2 s. Repeated freely: the id is ours, so that one whose grant was not answered is
         found again, and none is left over."""
         lease = 1 + secrets.randbelow(2**62)
-        request = rpc().LeaseGrantRequest(ID=lease, TTL=math.ceil(ttl)).SerializeToString()
+        method = rpc().lease_grant
         try:
-            answer = self._calls.ask(rpc().lease_grant, request)
+            answer = self._ask(method, method.filled(ID=lease, TTL=math.ceil(ttl)))
         except EtcdLeaseExists:
             return Lease(lease, self.renew(lease))
         return Lease(answer.ID, float(answer.TTL))
 
     def revoke(self, lease: int) -> None:
         """End the lease, and with it its keys. Nothing happens if it is gone."""
+        method = rpc().lease_revoke
         try:
-            self._calls.ask(rpc().lease_revoke, rpc().LeaseRevokeRequest(ID=lease).SerializeToString())
+            self._ask(method, method.filled(ID=lease))
         except EtcdLeaseGone:
             pass  # perhaps by an earlier attempt
 
     def renew(self, lease: int) -> Duration:
         """Renew a lease once. Returns its time to live. Raises EtcdLeaseGone."""
-        answer = self._calls.ask(rpc().lease_keep_alive, rpc().LeaseKeepAliveRequest(ID=lease).SerializeToString())
+        method = rpc().lease_keep_alive
+        answer = self._ask(method, method.filled(ID=lease))
         if answer.TTL <= 0:
             raise EtcdLeaseGone(
                 f"expected lease {lease:x} to live at etcd {self.where}, found none: it expired or was revoked; "
@@ -112,3 +108,6 @@ class EtcdClient:
     def close(self) -> None:
         """Every blocked call comes back at once with EtcdClosed. Idempotent. Leases are left to expire."""
         self.members.close()
+
+    def _ask(self, method: Method, request: bytes, repeatable: bool = True) -> Any:
+        return Call(self, method, request, repeatable).answer()

@@ -26,7 +26,7 @@ _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE:
 
 def range_request(get: Get) -> bytes:
     """The request to read, as it is sent."""
-    request = rpc().RangeRequest()
+    request = rpc().range.request()
     _fill_range(request, get)
     sent: bytes = request.SerializeToString()
     return sent
@@ -38,7 +38,7 @@ def txn_request(transaction: Transaction) -> bytes:
     Raises:
         ValueError: there are too many conditions or operations, a value is too large, or all together are.
     """
-    request = rpc().TxnRequest()
+    request = rpc().txn.request()
     for condition in transaction.conditions:
         compare = request.compare.add()
         compare.target, compare.key = _COMPARED[condition.field], condition.key

@@ -8,10 +8,8 @@ the lease doubtful, and a doubtful lease is not handed out before the server has
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.plugin import SystemClock
 from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
@@ -29,41 +27,12 @@ ATTEMPTS = 3
 """Answers in a row that may come too late to count."""
 
 
-class Need(enum.Enum):
-    """What a lease needs. CONFIRM: by the clock it may be gone."""
+class _Held(NamedTuple):
+    """A lease, which certainly lived for `ttl` seconds from `since`."""
 
-    GRANT = "grant"
-    CONFIRM = "confirm"
-    RENEW = "renew"
-    NOTHING = "nothing"
-
-
-@dataclass(frozen=True)
-class LeaseState:
-    """A lease, and since when its time runs: it was certainly alive for `ttl` seconds from `since`."""
-
-    lease: int
+    id: int
     ttl: Duration
     since: Instant
-
-    def need(self, now: Instant) -> Need:
-        """What there is to do about it."""
-        age = now - self.since
-        if age >= self.ttl:
-            return Need.CONFIRM
-        return Need.RENEW if age >= DUE * self.ttl else Need.NOTHING
-
-    def due_in(self, now: Instant) -> Duration:
-        """Seconds until it should be renewed; 0 when that is overdue."""
-        return max(self.since + DUE * self.ttl - now, 0.0)
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A lease that is gone, and how many seconds ago it was last known to live."""
-
-    lease: int
-    unconfirmed: Duration
 
 
 class LeaseKeeper:
@@ -72,7 +41,7 @@ class LeaseKeeper:
     Args:
         client: grants, renews and revokes.
         ttl: seconds that the lease lives without renewal; the server may choose more, and never less than 2.
-        on_loss: told once of each lease that was lost, by the thread that found out. Not of one that was released.
+        on_loss: called once for each lease that was lost, by the thread that found out. Not for one that was released.
         clock: for tests.
     """
 
@@ -80,31 +49,26 @@ class LeaseKeeper:
         self,
         client: EtcdClient,
         ttl: Duration,
-        on_loss: Callable[[Loss], None] | None = None,
+        on_loss: Callable[[], object] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._client = client
         self._ttl = ttl
-        self._on_loss = on_loss or (lambda _: None)
+        self._on_loss = on_loss
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()  # whoever is told of a loss may ask for another lease at once
-        self._state: LeaseState | None = None
+        self._held: _Held | None = None
 
     @property
     def lease(self) -> int | None:
         """The lease as far as is known, without asking; None if there is none."""
-        state = self._state
-        return state.lease if state else None
-
-    def need(self) -> Need:
-        """What the lease needs now."""
-        state = self._state
-        return state.need(self._clock.now()) if state else Need.GRANT
+        held = self._held
+        return held.id if held else None
 
     def due_in(self) -> Duration:
         """Seconds until `renew_if_due` has something to do; 0 also without a lease."""
-        state = self._state
-        return state.due_in(self._clock.now()) if state else 0.0
+        held = self._held
+        return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
 
     def ensure(self) -> int:
         """The id of a lease that lives: the one that is held, or a new one. Asks the server only where it must.
@@ -115,11 +79,11 @@ class LeaseKeeper:
         """
         with self._lock:
             for _ in range(ATTEMPTS):
-                if self.need() is Need.CONFIRM:
+                if self._has_aged(1.0):
                     self._renew()
-                state = self._state = self._state or self._granted()
-                if self.need() is not Need.CONFIRM:
-                    return state.lease
+                held = self._held = self._held or self._granted()
+                if not self._has_aged(1.0):
+                    return held.id
             raise self._too_slow()
 
     def renew_if_due(self) -> bool:
@@ -133,44 +97,47 @@ class LeaseKeeper:
         """
         with self._lock:
             for _ in range(ATTEMPTS):
-                if self.need() in (Need.RENEW, Need.CONFIRM):
+                if self._has_aged(DUE):
                     self._renew()
-                if self.need() is not Need.CONFIRM:
-                    return self._state is not None
+                if not self._has_aged(1.0):
+                    return self._held is not None
             raise self._too_slow()
 
     def gone(self, lease: int) -> None:
         """Another call was told that this lease is gone. Nothing happens if it is not the one that is held."""
         with self._lock:
-            if self._state is not None and self._state.lease == lease:
-                self._lose(self._state)
+            if self._held is not None and self._held.id == lease:
+                self._lose()
 
     def release(self) -> None:
         """End the lease and all that is attached to it. If the server cannot be asked, it expires. Idempotent."""
         with self._lock:
-            state, self._state = self._state, None
-            if state is not None:
+            held, self._held = self._held, None
+            if held is not None:
                 with contextlib.suppress(EtcdError):
-                    self._client.revoke(state.lease)
+                    self._client.revoke(held.id)
 
-    def _granted(self) -> LeaseState:
+    def _has_aged(self, part: float) -> bool:
+        """Whether a lease is held that has used up this part of its time to live. With all of it, it may be gone."""
+        held = self._held
+        return held is not None and self._clock.now() - held.since >= part * held.ttl
+
+    def _granted(self) -> _Held:
         asked = self._clock.now()
         lease = self._client.grant(self._ttl)
-        return LeaseState(lease.id, lease.ttl, asked)
+        return _Held(lease.id, lease.ttl, asked)
 
     def _renew(self) -> None:
-        state, asked = self._state, self._clock.now()
-        assert state is not None
+        held, asked = self._held, self._clock.now()
+        assert held is not None
         try:
-            ttl = self._client.renew(state.lease)
+            self._held = _Held(held.id, self._client.renew(held.id), asked)
         except EtcdLeaseGone:
-            self._lose(state)
-        else:
-            self._state = LeaseState(state.lease, ttl, asked)
+            self._lose()
 
-    def _lose(self, state: LeaseState) -> None:
-        self._state = None
-        self._on_loss(Loss(state.lease, self._clock.now() - state.since))
+    def _lose(self) -> None:
+        self._held = None
+        self._on_loss()
 
     def _too_slow(self) -> EtcdUnreachable:
         return EtcdUnreachable(

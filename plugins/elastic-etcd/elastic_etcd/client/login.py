@@ -51,9 +51,8 @@ class Tokens:
             Failure: logging in has failed, as any call may.
             EtcdClosed: the client was closed.
         """
-        known = self.at_hand
-        if known is not None or self._login is None:
-            return known or HAS_LEADER
+        if self._login is None:
+            return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):
             raise Failure("DEADLINE_EXCEEDED", "logging in takes too long")
         try:
@@ -76,7 +75,7 @@ class Tokens:
 
 
 def _log_in(member: Member, login: Login, patience: Duration) -> Metadata:
-    request = rpc().AuthenticateRequest(name=login.user, password=login.password).SerializeToString()
+    request = rpc().authenticate.filled(name=login.user, password=login.password)
     try:
         answer = member.ask(rpc().authenticate, request, patience, HAS_LEADER)
     except Failure as failure:

@@ -30,8 +30,7 @@ HAS_LEADER: Metadata = (("hasleader", "true"),)
 
 def probe() -> bytes:
     """A request that does no harm, costs little, and is answered only where there is a quorum."""
-    sent: bytes = rpc().RangeRequest(key=b"\0", count_only=True).SerializeToString()
-    return sent
+    return rpc().range.filled(key=b"\0", count_only=True)
 
 
 class Member:
@@ -70,10 +69,12 @@ class Member:
     def ask(self, method: Method, request: bytes, timeout: Duration | None, metadata: Metadata) -> Any:
         """The answer to one request, within `timeout` seconds; if the method answers with a stream, the gRPC call that
         brings it. Raises Failure, EtcdClosed."""
+        import grpc  # not with this module, which programs import without it
+
         call = self.call(method)
         try:
             return call(request, timeout=timeout, metadata=metadata)
-        except _rpc_error() as error:
+        except grpc.RpcError as error:
             self._expect_open()
             raise Failure.of(error) from None
         except ValueError:
@@ -145,20 +146,11 @@ class Members:
         if not self.all:
             raise ValueError("expected one endpoint at least, found none")
         self.over_tls = security is not None
+        self.where = ", ".join(endpoints)  # for messages
         self._current = 0
         self._followers: list[Follower] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
-
-    @property
-    def where(self) -> str:
-        """The endpoints, for messages."""
-        return ", ".join(member.endpoint for member in self.all)
-
-    @property
-    def known_good(self) -> bool:
-        """Whether any of them has ever answered."""
-        return any(member.known_good for member in self.all)
 
     def faults(self) -> str:
         """What is wrong with each, for messages."""
@@ -174,10 +166,8 @@ class Members:
         the current member is another one now. What other threads wait for from it is left alone."""
         member.found_bad(fault)
         with self._lock:
-            left = member.number == self._current and len(self.all) > 1 and not self._closing.is_set()
-            if left:
-                self._current = (member.number + 1) % len(self.all)
-            followers = list(self._followers) if left else []
+            is_current = member.number == self._current
+            followers = self._moved_to((member.number + 1) % len(self.all)) if is_current else []
         for follower in followers:
             follower(member)
 
@@ -204,10 +194,8 @@ class Members:
         found.found_well()
         with self._lock:
             before = self.all[self._current]
-            left = not before.answered and before is not found  # else another thread has found a better one
-            if left:
-                self._current = found.number
-            followers = list(self._followers) if left else []
+            is_bad = not before.answered  # else another thread has found a better one
+            followers = self._moved_to(found.number) if is_bad else []
         for follower in followers:
             follower(before)
         return True
@@ -221,6 +209,11 @@ class Members:
             follower(None)
         for member in self.all:
             member.close()
+
+    def _moved_to(self, number: int) -> list[Follower]:
+        """Use this member, and return the followers to be told if another one was in use. Called with the lock held."""
+        before, self._current = self._current, number
+        return [] if number == before else [*self._followers]
 
     def _forget(self, follower: Follower) -> None:
         with self._lock:
@@ -260,11 +253,3 @@ def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | N
     finally:
         for call in calls:
             call.cancel()
-
-
-def _rpc_error() -> type[Exception]:
-    """Looked for only when there is an error: this module is imported without gRPC."""
-    import grpc
-
-    error: type[Exception] = grpc.RpcError
-    return error

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import functools
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,18 +29,25 @@ FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/
 
 @dataclass(frozen=True)
 class Method:
-    """One call that the server offers; a request is bytes.
+    """One call that the server offers.
 
     Args:
         path: `/package.Service/Method`.
+        request: the class of what is sent, as bytes.
         parse: an answer, from bytes.
         answers_stream: whether answers come as a stream. Requests never do: one by itself is to the server the same as
             a stream that brings no more, and to us a thread less.
     """
 
     path: str
+    request: type[Any]
     parse: Callable[[bytes], Any]
     answers_stream: bool = False
+
+    def filled(self, **fields: Any) -> bytes:
+        """A request with these fields, as it is sent."""
+        sent: bytes = self.request(**fields).SerializeToString()
+        return sent
 
     def on(self, channel: Any) -> Any:
         """The call on a gRPC channel: `call(request, timeout=..., metadata=...)`."""
@@ -62,7 +69,7 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Rpc:
-    """The calls that are made, and the classes of what is sent. All of one pool, so that they fit into each other."""
+    """The calls that are made. Their messages are of one pool, so that they fit into each other."""
 
     range: Method
     txn: Method
@@ -71,15 +78,6 @@ class Rpc:
     lease_revoke: Method
     lease_keep_alive: Method
     authenticate: Method
-
-    RangeRequest: type[Any]
-    TxnRequest: type[Any]
-    WatchRequest: type[Any]
-    WatchCreateRequest: type[Any]
-    LeaseGrantRequest: type[Any]
-    LeaseRevokeRequest: type[Any]
-    LeaseKeepAliveRequest: type[Any]
-    AuthenticateRequest: type[Any]
 
 
 _LOADING = threading.Lock()
@@ -108,15 +106,12 @@ def _load() -> Rpc:
     else:  # before protobuf 4.22
         make = message_factory.MessageFactory(pool).GetPrototype
 
-    def message(name: str) -> type[Any]:
-        made: type[Any] = make(pool.FindMessageTypeByName(f"etcdserverpb.{name}"))
-        return made
+    def method(name: str, path: str) -> Method:
+        call = f"etcdserverpb.{path.rpartition('/')[2]}"
+        request, answer = (make(pool.FindMessageTypeByName(call + kind)) for kind in ("Request", "Response"))
+        return Method(path, request, answer.FromString, answers_stream=name == "watch")
 
-    parts: dict[str, Any] = {item.name: message(item.name) for item in fields(Rpc) if item.name not in CALLS}
-    for name, path in CALLS.items():
-        answer = message(f"{path.rpartition('/')[2]}Response")
-        parts[name] = Method(path, answer.FromString, answers_stream=name == "watch")
-    return Rpc(**parts)
+    return Rpc(**{name: method(name, path) for name, path in CALLS.items()})
 
 
 def serialized_files() -> tuple[bytes, ...]:
@@ -129,22 +124,19 @@ def serialized_files() -> tuple[bytes, ...]:
         package = metadata.distribution("etcd3")
     except metadata.PackageNotFoundError:
         raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
-    understood(package.version)
+    if package.version != UNDERSTOOD:
+        raise _unusable(f"expected etcd3 {UNDERSTOOD}, found version {package.version}")
     return tuple(_serialized_at(Path(str(package.locate_file(name)))) for name in FILES)
 
 
-def understood(version: str) -> str:
-    """The version, if its files can be read. Raises PluginError."""
-    if version != UNDERSTOOD:
-        raise _unusable(f"expected etcd3 {UNDERSTOOD}, found version {version}")
-    return version
-
-
 def serialized_in(source: str) -> bytes | None:
-    """The serialized file descriptor in the text of a generated module; None if there is none."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-    values = (word.value for call in calls for word in call.keywords if word.arg == "serialized_pb")
-    return next((found for found in map(_literal, values) if found is not None), None)
+    """The serialized file descriptor in the text of a generated module, which is text there, wrapped into a call that
+    makes bytes of it; None if there is none."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.keyword(arg="serialized_pb", value=ast.Call(args=[ast.Constant(value=str(text))])):
+                return text.encode("latin-1")
+    return None
 
 
 def _serialized_at(path: Path) -> bytes:
@@ -155,17 +147,6 @@ def _serialized_at(path: Path) -> bytes:
     if found is None:
         raise _unusable(f"expected the messages of etcd in {path}, found no descriptor there")
     return found
-
-
-def _literal(value: ast.expr) -> bytes | None:
-    """The bytes of a literal, which older generators wrap into a call that makes bytes of text."""
-    if isinstance(value, ast.Call) and len(value.args) == 1:
-        value = value.args[0]
-    if not isinstance(value, ast.Constant):
-        return None
-    if isinstance(value.value, str):
-        return value.value.encode("latin-1")
-    return value.value if isinstance(value.value, bytes) else None
 
 
 def _unusable(what: str) -> PluginError:

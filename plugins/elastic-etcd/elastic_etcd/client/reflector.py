@@ -11,7 +11,7 @@ lost data; then the list is older than what was known *before it was asked for*,
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, SystemClock, later
 from elastic_etcd.client.convert import key_value
@@ -40,28 +40,6 @@ _GREATEST = 2**63 - 1
 _PAUSES = Backoff(first=0.1, longest=1.0)
 _PATIENCE: Duration = 2.0
 """Seconds in which a member has to set up a watch."""
-
-
-class Message(NamedTuple):
-    """One message of a watch stream, an etcd `WatchResponse`. `reason`: why it was cancelled, in the server's words."""
-
-    revision: int
-    created: bool = False
-    cancelled: bool = False
-    compacted: bool = False
-    reason: str = ""
-    events: tuple[Event, ...] = ()
-
-    @property
-    def reached(self) -> int:
-        """Every change up to this revision has arrived. With events, it is the revision of the last one, because the
-        server's own may be ahead of them. The message that a watch was created proves nothing."""
-        return self.events[-1].pair.mod_revision if self.events else 0 if self.created else self.revision
-
-    def misses(self, after: int) -> bool:
-        """Whether a stream opened after this revision lacks changes: etcd has compacted them, or has lost data. A
-        member that lags looks the same; one more list does no harm."""
-        return self.compacted or (self.created and not self.cancelled and self.revision < after)
 
 
 class _Following:
@@ -125,14 +103,15 @@ class Reflector:
         """List the range now. Raises EtcdError."""
         while True:
             with self._changed:
-                known, losses, memory, forgets = self._revision, self.losses, self._memory(), self._forgets
+                known, losses, before, forgets = self._revision, self.losses, self._before(), self._forgets
             found = self._list()
             with self._changed:
                 if losses != self.losses:
                     continue  # another thread found a loss while this list was under way
                 if known <= found.revision < self._revision:
                     return  # the watch was faster
-                if found.revision < known or self._went_back(memory, found):
+                # The mod_revision of a key never falls.
+                if found.revision < known or any(it.mod_revision < before.get(it.key, 0) for it in found.values):
                     self.losses += 1
                     self._following = False
                     if self._stream is not None:
@@ -205,13 +184,10 @@ class Reflector:
     def _apply(self, event: Event) -> None:
         """One change since the last list. It may be one that the list has shown."""
 
-    def _memory(self) -> dict[bytes, int]:
-        """What `_went_back` is to compare a list with, that is asked for now."""
+    def _before(self) -> dict[bytes, int]:
+        """The mod_revisions of the known keys. A list that is asked for now and has a lower one shows a loss of data,
+        though its own revision is great enough."""
         return {}
-
-    def _went_back(self, memory: dict[bytes, int], found: Range) -> bool:
-        """Whether the list shows that data was lost, though its revision is great enough."""
-        return False
 
     def _cut_off(self) -> None:
         """The known state may be out of date from now on; `_fault` or `_error` has the reason."""
@@ -297,13 +273,13 @@ class Reflector:
             patience.start()
             for answer in call:
                 patience.cancel()
-                message = read_message(answer)
-                if message.misses(after):
+                if misses(answer, after):
                     return stood
-                if message.cancelled:
-                    raise Failure("PERMISSION_DENIED" if is_denial(message.reason) else "CANCELLED", message.reason)
-                stood = stood or message.created
-                if not self._take(stream, message, losses):
+                if answer.canceled:
+                    reason = answer.cancel_reason
+                    raise Failure("PERMISSION_DENIED" if is_denial(reason) else "CANCELLED", reason)
+                stood = stood or answer.created
+                if not self._take(stream, answer, losses):
                     return stood
             raise Failure("UNAVAILABLE", "the stream ended")
         except (grpc.RpcError, Failure) as error:
@@ -322,27 +298,25 @@ class Reflector:
         """The stream, the revision that it begins after, and how often data had been lost by then."""
         with self._changed:
             after, losses = self._revision, self.losses
-            create = rpc().WatchCreateRequest(
-                key=self._key, range_end=self._end, start_revision=start_after(after), progress_notify=True
-            )
-            request = rpc().WatchRequest(create_request=create).SerializeToString()
+            create = {"key": self._key, "range_end": self._end, "start_revision": start_after(after)}
+            request = rpc().watch.filled(create_request={**create, "progress_notify": True})
             call = stream.call = member.ask(rpc().watch, request, None, metadata)
             stream.on, stream.given_up, stream.late = member, False, False
             if stream.over.is_set() or self._client.members.current() is not member:
                 stream.give_up()  # the member was left, or the thread is to end, and there was no call to cancel yet
         return call, after, losses
 
-    def _take(self, stream: _Following, message: Message, losses: int) -> bool:
+    def _take(self, stream: _Following, answer: Any, losses: int) -> bool:
         """Whether to keep reading the stream."""
         with self._changed:
             if self._stream is not stream or losses != self.losses:
                 return False
-            if message.created:
+            if answer.created:
                 stream.failures, stream.renewed = 0, False
                 self._following, self._fault = True, None
-            for event in message.events:
-                self._apply(event)
-            self._revision = max(self._revision, message.reached)
+            for event in answer.events:
+                self._apply(Event(event.type != 0, key_value(event.kv)))
+            self._revision = max(self._revision, reached(answer))
             self._changed.notify_all()
         return True
 
@@ -365,6 +339,24 @@ class Reflector:
             members.failed(member, fault(failure, members.over_tls))
 
 
+# Of the messages of a watch stream, etcd's `WatchResponse`s:
+
+
+def reached(answer: Any) -> int:
+    """Every change up to this revision has arrived. With events, it is the revision of the last one, because the
+    server's own may be ahead of them. The message that a watch was created proves nothing."""
+    if answer.events:
+        return int(answer.events[-1].kv.mod_revision)
+    return 0 if answer.created else answer.header.revision
+
+
+def misses(answer: Any, after: int) -> bool:
+    """Whether a stream opened after this revision lacks changes: etcd has compacted them, or has lost data. A member
+    that lags looks the same; one more list does no harm."""
+    was_created = answer.created and not answer.canceled
+    return answer.compact_revision > 0 or (was_created and answer.header.revision < after)
+
+
 def start_after(revision: int) -> int:
     """The first revision to request: always one that can be encoded, whatever a server sent."""
     return min(max(revision, 0) + 1, _GREATEST)
@@ -378,15 +370,3 @@ def is_denial(reason: str) -> bool:
 def pause_after(failures: int, members: int) -> Duration:
     """Seconds to wait after so many failures in a row: none until each member was tried, then 0.1, doubled up to 1."""
     return _PAUSES.pause(failures - members + 1)
-
-
-def read_message(message: Any) -> Message:
-    """A `WatchResponse` as a value."""
-    return Message(
-        revision=message.header.revision,
-        created=message.created,
-        cancelled=message.canceled,
-        compacted=message.compact_revision > 0,
-        reason=message.cancel_reason,
-        events=tuple(Event(event.type != 0, key_value(event.kv)) for event in message.events),
-    )

@@ -40,23 +40,25 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
         ValueError, RecursionError: it is no answer of an etcd.
     """
     import http.client
-    import urllib.error
-    import urllib.request
+    from urllib.parse import urlsplit
 
-    class NoRedirects(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: Any) -> None:
-            """None: what an etcd would not send is an error."""
-
-    sent = None if body is None else json.dumps(body).encode()
-    handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=security), NoRedirects)
+    where = urlsplit(url)
+    connection = (
+        http.client.HTTPSConnection(where.netloc, timeout=timeout, context=security)
+        if where.scheme == "https"
+        else http.client.HTTPConnection(where.netloc, timeout=timeout)
+    )
     try:
-        with urllib.request.build_opener(*handlers).open(url, sent, timeout) as answer:
-            return json.loads(answer.read(_LONGEST_ANSWER))
-    except urllib.error.HTTPError as error:
-        with error:
-            raise Refused(_words(error.read(_LONGEST_ANSWER)) or f"HTTP status {error.code}") from None
+        with contextlib.closing(connection):  # which obeys no proxy, and follows no redirection
+            sent = None if body is None else json.dumps(body)
+            connection.request("GET" if sent is None else "POST", where.path, sent)
+            answer = connection.getresponse()
+            content = answer.read(_LONGEST_ANSWER)
     except http.client.HTTPException as error:
         raise ValueError(f"{url} does not speak HTTP") from error
+    if not 200 <= answer.status < 300:
+        raise Refused(_words(content) or f"HTTP status {answer.status}")
+    return json.loads(content)
 
 
 def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> bool:
@@ -104,8 +106,7 @@ class Gateway:
         try:
             members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security()))
         except UNUSABLE as error:
-            refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
-            return Answer(place, refused and _refuses_everywhere(place))
+            return Answer(place, isinstance(error, ConnectionRefusedError) and _refuses_everywhere(place))
         return Answer(place, False, members, healthy)
 
 

@@ -91,6 +91,8 @@ class ServedCluster:
         local_addr: an address of this machine, to listen at where the name of its place leads to loopback here.
         parent: where the folder of the data is made; None: where temporary files are.
         resolver: finds the addresses of a host and port.
+
+    `own`: the place of this agent's member, once it was found; None if it has none.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class ServedCluster:
         self._parent = parent
         self._clock = clock or SystemClock()
         self._resolve = resolver
-        self._own: Place | None = None
+        self.own: Place | None = None
         self._holds: socket.socket | None = None
         self._binary: Binary | None = None
         self._process: ServerProcess | None = None
@@ -117,11 +119,6 @@ class ServedCluster:
         self._left = self._leaving = self._asked_to_leave = False
         self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="etcd member", daemon=True)
-
-    @property
-    def own(self) -> Place | None:
-        """The place of this agent's member, once it was found; None if it has none."""
-        return self._own
 
     @property
     def hosts(self) -> bool:
@@ -145,7 +142,7 @@ class ServedCluster:
             raise ConfigurationError(Problem("--rdzv-conf: serve_folder", told))
         if self._finds_place():
             self._binary = find_binary()
-        if self._own is not None or any(ip_address(place.host) is None for place in self._cluster.places):
+        if self.own is not None or any(ip_address(place.host) is None for place in self._cluster.places):
             self._thread.start()
 
     def stop(self) -> None:
@@ -165,14 +162,14 @@ class ServedCluster:
     def leave(self, timeout: Duration = 0.0) -> bool:
         """Remove our member from the cluster, if the others have a quorum without it. Whether it is no member any more.
         Retries for `timeout` seconds, because members that leave at the same time delay each other."""
-        if self._own is None:
+        if self.own is None:
             return True
         self._leaving = self._asked_to_leave = True
         attempts, until, left, reason = 0, later(self._clock.now(), timeout), False, ""
         while not left:
             try:
                 answers = self._gateway.look(self._others())
-                left = self._leave(self._own, answers)
+                left = self._leave(self.own, answers)
                 if not left and all(answer.refused for answer in answers):
                     break  # it is the last one
                 reason = "the remaining members have no quorum"
@@ -183,7 +180,7 @@ class ServedCluster:
             self._over.wait(_PAUSES.pause(attempts := attempts + 1))
         self._left, self._leaving = left, False
         if not left and reason:
-            get_logger().info("etcd member waits", member=self._own.address, reason=f"it could not leave: {reason}")
+            get_logger().info("etcd member waits", member=self.own.address, reason=f"it could not leave: {reason}")
         return left
 
     def _leave(self, own: Place, answers: Sequence[Answer]) -> bool:
@@ -219,28 +216,28 @@ class ServedCluster:
     def _waits_for_place(self) -> bool:
         """Whether one is ours, once all names are known, and have had time to become so everywhere."""
         attempts, until = 0, later(self._clock.now(), _NAMED)
-        while self._own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
+        while self.own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
             if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
                 break
-        return self._own is not None
+        return self.own is not None
 
     def _keep_member(self) -> None:
-        assert self._own is not None
+        assert self.own is not None
         attempts, told = 0, ""
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             if self._leaving:
                 continue
             try:
-                step = self._next(self._own)
+                step = self._next(self.own)
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
-                self._run(self._own, step)
+                self._run(self.own, step)
                 attempts, told = 1, ""
             except UNUSABLE as error:
                 if told != str(error):
                     told = str(error)
-                    get_logger().warning("etcd member waits", member=self._own.address, reason=told)
+                    get_logger().warning("etcd member waits", member=self.own.address, reason=told)
 
     def _next(self, own: Place) -> Begin | Join | Wait:
         address = self._listens_at(own)
@@ -319,13 +316,13 @@ class ServedCluster:
     # -- where we are
 
     def _others(self) -> list[Place]:
-        return [place for place in self._cluster.places if place != self._own]
+        return [place for place in self._cluster.places if place != self.own]
 
     def _finds_place(self) -> bool:
         """The first that is this machine's, and no other agent's."""
         for place in self._cluster.places:
             if any(map(is_local_address, self._resolved(place))) and (holds := _held(place)) is not None:
-                self._own, self._holds = place, holds
+                self.own, self._holds = place, holds
                 return True
         return False
 

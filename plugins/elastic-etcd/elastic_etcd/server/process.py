@@ -181,7 +181,6 @@ class ServerProcess:
         self.end = ""
         self.log = ServerLog(path)
         self._scratch = str(folder) if temporary else ""
-        self._orphaned = False
         self._on_exit = on_exit
         self._closing = False
         self._ended = threading.Event()
@@ -221,26 +220,23 @@ class ServerProcess:
                 os.kill(self.pid, signal.SIGKILL)
         self._keeper.close(_PATIENCE)
         self._listener.join(_TOLD)
-        if self._orphaned:  # the keeper would have removed it
+        if self._scratch:  # a keeper that was ended has not removed it
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _listen(self) -> None:
         with self._keeper.output as lines:
             for line in lines:
-                self._take(*line.decode().rstrip("\n").split(" ", 1))
+                verb, rest = line.decode().rstrip("\n").split(" ", 1)
+                if verb == "started":
+                    self.pid = int(rest)
+                    self._known.set()
+                elif verb == "failed":
+                    self._finish(f"it could not be started: {rest}")
+                else:
+                    self._finish(_decoded(int(rest)))
         if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
             self._keeper.kill()
-            self._orphaned = bool(self._scratch)
             self._finish("its keeper was ended")
-
-    def _take(self, verb: str, rest: str) -> None:
-        if verb == "started":
-            self.pid = int(rest)
-            self._known.set()
-        elif verb == "failed":
-            self._finish(f"it could not be started: {rest}")
-        else:
-            self._finish(_decoded(int(rest)))
 
     def _finish(self, end: str) -> None:
         self.end = end

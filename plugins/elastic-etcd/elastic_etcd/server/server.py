@@ -10,6 +10,7 @@ then etcd ends at once, and another port is tried. Who answers in the end is ask
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -29,6 +30,7 @@ from elastic_core.plugin import (
     ip_address,
     joined_host_port,
     later,
+    resolve_host,
 )
 from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
 from elastic_etcd.server.process import ServerProcess, Urls, find_binary
@@ -73,7 +75,7 @@ class EtcdServer:
         self._wanted = port
         self._environment = environment
         self._clock = clock or SystemClock()
-        self._folder: Path | None = None
+        self._undo = contextlib.ExitStack()
         self._reservation: PortReservation | None = None
         self._process: ServerProcess | None = None
         self._serving = False
@@ -116,15 +118,8 @@ class EtcdServer:
     def stop(self) -> None:
         """End it, and remove its folder if that is a private one. Idempotent."""
         self._serving = False
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
-        reservation, self._reservation = self._reservation, None
-        if reservation is not None:
-            reservation.release()
-        folder, self._folder = self._folder, None
-        if folder is not None and self._data_dir is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        self._process = self._reservation = None
+        self._undo.close()
 
     def get_host(self) -> str:
         """The host that clients find it at. A server that listens on all addresses is told by this machine's name."""
@@ -180,14 +175,15 @@ class EtcdServer:
             self._reservation = PortReservation(self._wanted)
         except ConfigurationError:
             raise self._port_taken() from None
-        self._folder = self._prepare_folder()
+        self._undo.callback(self._reservation.release)
+        folder = self._prepare_folder()
         name = f"elastic-{secrets.token_hex(8)}"  # unique, to recognize this server by
         url = f"http://{address}:{self._reservation.port}"
         probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
         process = self._process = ServerProcess(
             binary,
             name,
-            self._folder,
+            folder,
             Urls(url, url, _PEER, _PEER),
             f"{name}={_PEER}",
             temporary=self._data_dir is None,
@@ -195,6 +191,7 @@ class EtcdServer:
             on_exit=self._lost,
             environment=self._environment,
         )
+        self._undo.callback(process.close)
         while not (answers_as(name, probed_at) and process.known(_PROBE_EVERY)):
             if process.ended(_PROBE_EVERY):
                 if _TAKEN in process.log.text():
@@ -222,7 +219,9 @@ class EtcdServer:
 
     def _prepare_folder(self) -> Path:
         if self._data_dir is None:
-            return Path(tempfile.mkdtemp(prefix="elastic-etcd-"))
+            folder = tempfile.mkdtemp(prefix="elastic-etcd-")
+            self._undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            return Path(folder)
         try:
             self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -233,11 +232,11 @@ class EtcdServer:
     def _address(self) -> str:
         """The host as a number, as etcd wants it; in brackets if it is IPv6."""
         try:
-            number = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0][4][0]
+            number = resolve_host(self._host, 0)[0].host
         except OSError as error:
             problem = f"expected an address or name of this machine, found {self._host!r}: {error.strerror}; correct it"
             raise ConfigurationError(Problem("host", problem)) from error
-        return f"[{number}]" if ":" in str(number) else str(number)
+        return f"[{number}]" if ":" in number else number
 
 
 def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:

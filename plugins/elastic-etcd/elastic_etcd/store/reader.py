@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
-from elastic_etcd.client.errors import EtcdClosed, EtcdTooLarge, EtcdUnreachable
+from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdTooLarge, EtcdUnreachable
 from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Event, Get, Range, Transaction
-from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE, Deadline
+from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,34 +19,28 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue
 
-_Answer = TypeVar("_Answer")
-
 Found = dict[bytes, "KeyValue"]
 
 
-class KeysMissing(Exception):
-    """After `patience` these keys were not set. `reason`: why nothing could be learnt lately; empty: all is well."""
-
-    def __init__(self, keys: Sequence[bytes], patience: timedelta, reason: str) -> None:
-        super().__init__(*keys)
-        self.keys = keys
-        self.patience = patience
-        self.reason = reason
-
-
 class Reader:
-    """Reads for one store, from any number of threads. While no member answers, it tries again until the deadline."""
+    """Reads for one store, from any number of threads. While no member answers, it tries again until the deadline.
 
-    def __init__(self, client: EtcdClient, clock: Clock) -> None:
+    Args:
+        name: of a key, for users.
+        closed: ends every wait.
+    """
+
+    def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client
+        self._name = name
         self._clock = clock
+        self._closed = closed
         self._watches: set[_Missing] = set()
         self._changing = threading.Lock()
-        self._closed = threading.Event()
 
     def one(self, key: bytes, deadline: Deadline) -> KeyValue | None:
         """A key; None if it does not exist. Raises EtcdError."""
-        return self.patiently(lambda: self._client.read(key), deadline).first
+        return deadline.patiently(partial(self._client.read, key)).first
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
         """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
@@ -56,7 +51,7 @@ class Reader:
             batch = batches.pop(0)
             gets = [Get(key, keys_only=keys_only) for key in batch]
             try:
-                committed = self.patiently(lambda gets=gets: self._client.transact(Transaction((), gets)), deadline)  # type: ignore[misc]
+                committed = deadline.patiently(partial(self._client.transact, Transaction((), gets)))
             except EtcdTooLarge:
                 if len(batch) < 2:
                     raise
@@ -70,8 +65,7 @@ class Reader:
         """Block until each of the keys has existed at some time since the call. How they were then.
 
         Raises:
-            KeysMissing: they have not, by the deadline.
-            EtcdError.
+            EtcdError: they have not, by the deadline; or as every call.
         """
         distinct = list(dict.fromkeys(keys))
         revision, found = self.those(distinct, deadline, keys_only)
@@ -80,19 +74,8 @@ class Reader:
             found |= self._watched(missing, revision, deadline)
         return found
 
-    def patiently(self, ask: Callable[[], _Answer], deadline: Deadline) -> _Answer:
-        """What `ask` returns; it is asked again while no member answers, until the deadline. Raises EtcdError."""
-        while True:
-            try:
-                return ask()
-            except EtcdUnreachable:
-                if self._clock.now() >= deadline() or self._closed.is_set():
-                    raise
-                self._closed.wait(PAUSE)
-
     def close(self) -> None:
-        """Let every `wait` that blocks come back with EtcdClosed. Idempotent."""
-        self._closed.set()
+        """Let every `wait` that blocks come back with EtcdClosed, when `closed` is set. Idempotent."""
         with self._changing:
             watches = list(self._watches)
         for watch in watches:
@@ -100,7 +83,7 @@ class Reader:
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """One watch for all of them: several would need a stream each. It is told of what is between them too."""
-        over = Deadline(self._clock.now(), timedelta)  # one attempt: `wait_for` raises why it failed
+        over = Deadline(self._clock, timedelta, self._closed)  # one attempt: `wait_for` raises why it failed
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)
@@ -114,7 +97,7 @@ class Reader:
 
     def _wait_on(self, watch: _Missing, deadline: Deadline) -> None:
         reason = ""
-        while (left := deadline() - self._clock.now()) > 0 and not self._closed.is_set():
+        while (left := deadline.left()) > 0 and not self._closed.is_set():
             try:
                 watch.wait_for(lambda: not watch.missing, left)
             except EtcdUnreachable as error:
@@ -124,7 +107,10 @@ class Reader:
                     return
         if self._closed.is_set():
             raise EtcdClosed("the store was closed while keys of it were waited for")
-        raise KeysMissing(sorted(watch.missing), deadline.patience, reason)
+        waited = deadline.patience // timedelta(milliseconds=1)
+        names = ", ".join(map(self._name, sorted(watch.missing)))
+        outage = f" (etcd could not be reached: {reason})" if reason else ""
+        raise EtcdError(f"wait timeout after {waited}ms, keys: {names}{outage}")
 
 
 class _Missing(Reflector):

@@ -13,13 +13,14 @@ import contextlib
 import itertools
 import random
 import re
+import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Clock, SystemClock, import_with
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
-from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, absent, end_of
-from elastic_etcd.store.reader import KeysMissing, Reader
+from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, absent, end_of
+from elastic_etcd.store.reader import Reader
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
 
 if TYPE_CHECKING:
@@ -36,9 +37,26 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.004, 0.1  # seconds, after lost races
 _COUNTER = re.compile(rb"\s{0,20}[-+]?[0-9]{1,20}\s{0,20}")
 """What counts as a number: digits of ASCII, as many as 64 bits have, with white space around it, as torch's stores."""
 
+_ABSENT = KeyValue(b"", b"", 0, 0, 0, 0)
+"""A key that does not exist."""
+
 _open_stores: set[EtcdStore] = set()
 """torch's C++ side (PrefixStore, process groups) holds the C++ half of a store and lets Python forget the other half,
 after which every call fails. So a store is remembered here until it is closed."""
+
+
+class _ErrorsOfTorch:
+    """Entered around every operation, whose errors leave it as torch's. A class, and made once: in a generator every
+    operation would wait longer for this than for any other part of ours."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, EtcdUnreachable):
+            raise _dist.DistNetworkError(str(error)) from error
+        if isinstance(error, EtcdError):
+            raise _dist.DistStoreError(str(error)) from error
 
 
 class EtcdStore(_dist.Store):  # type: ignore[misc]
@@ -64,6 +82,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         owns_client: the client is closed with the store.
     """
 
+    _errors = _ErrorsOfTorch()
+
     def __init__(
         self,
         etcd_client: EtcdClient,
@@ -81,12 +101,12 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         self._owns_client = owns_client
         base = f"/{etcd_store_prefix.strip('/')}/".encode() if etcd_store_prefix.strip("/") else b"/"
         self._data = base + b"k/"
-        self._reader = Reader(etcd_client, self._clock)
+        self._closed = threading.Event()
+        self._reader = Reader(etcd_client, self._name, self._clock, self._closed)
         self._writer = Writer(etcd_client, base + b"w/", self._found_lease if lease else None, self._clock)
-        self._errors = _ErrorsOfTorch(self._name)
         # What our last `add` to a key left there is the best guess at what the next one finds: a guess that is right
         # saves the reading, one that is wrong costs no more than that.
-        self._counters: dict[bytes, _Counter] = {}
+        self._counters: dict[bytes, KeyValue] = {}
         self.set_timeout(timeout or _TIMEOUT)
         _open_stores.add(self)
 
@@ -109,7 +129,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         with self._errors:
             if num == 0 and (found := self._reader.one(at, deadline)):
                 return _number(key, found.value)
-            known = self._counters.pop(at, _Counter())
+            known = self._counters.pop(at, _ABSENT)
             left = self._change(at, known, lambda value: b"%d" % _wrapped(_number(key, value) + num), deadline)
             if len(self._counters) >= _MOST_COUNTERS:
                 self._counters.clear()
@@ -169,14 +189,14 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         """All keys, oldest first."""
         begin, end, deadline = self._data, end_of(self._data), self._deadline()
         with self._errors:
-            found = self._reader.patiently(lambda: self._client.read(begin, end, keys_only=True), deadline)
+            found = deadline.patiently(lambda: self._client.read(begin, end, keys_only=True))
         return [self._name(pair.key) for pair in found.values]
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to the value; a key that does not exist has an empty one."""
         added = _as_bytes(value)
         with self._errors:
-            self._change(self._at(key), _Counter(), lambda before: before + added, self._deadline())
+            self._change(self._at(key), _ABSENT, lambda before: before + added, self._deadline())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values; waits for all keys to appear. Up to 120 keys are read at one moment, if their values are no more
@@ -213,6 +233,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         if self not in _open_stores:
             return
         _open_stores.discard(self)
+        self._closed.set()
         self._reader.close()
         with contextlib.suppress(EtcdError):
             self._writer.forget()
@@ -231,11 +252,11 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return at[len(self._data) :].decode(errors="replace")
 
     def _deadline(self, patience: timedelta | None = None) -> Deadline:
-        return Deadline(self._clock.now(), lambda: self.timeout if patience is None else patience)
+        return Deadline(self._clock, lambda: self.timeout if patience is None else patience, self._closed)
 
     def _found_lease(self, deadline: Deadline) -> int:
         if not isinstance(self._lease, int):
-            self._lease = self._reader.patiently(self._lease, deadline)
+            self._lease = deadline.patiently(self._lease)
         return self._lease
 
     def _small_put(self, key: str, value: str | bytes) -> Put:
@@ -247,54 +268,20 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         while not self._writer.write((), puts, (), deadline).succeeded:
             pass  # our marker was deleted by somebody who cleaned up; the next one is new
 
-    def _change(self, at: bytes, known: _Counter, change: Callable[[bytes], bytes], deadline: Deadline) -> _Counter:
-        """Replace the value by what `change` makes of it (of an empty one, if there is none)."""
+    def _change(self, at: bytes, known: KeyValue, change: Callable[[bytes], bytes], deadline: Deadline) -> KeyValue:
+        """Replace the value by what `change` makes of it (of an empty one, if there is none). `known` is what the key
+        was last known to hold."""
         for losses in itertools.count():
             value = change(known.value)
             _expect_small(at, at, value)
-            condition, put = Compare(at, Field.MODIFIED, known.revision), Put(at, value)
+            condition, put = Compare(at, Field.MODIFIED, known.mod_revision), Put(at, value)
             outcome = self._writer.write([condition], [put], [Get(at)], deadline)
             if outcome.succeeded:
-                return _Counter(outcome.revision, value)
-            found = outcome.ranges[0].first
-            known = _Counter(found.mod_revision, found.value) if found else _Counter()
+                return _ABSENT._replace(value=value, mod_revision=outcome.revision)
+            known = outcome.ranges[0].first or _ABSENT
             if losses:  # the first one was a guess
-                self._writer.pause(random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(losses, 9))))
+                self._closed.wait(random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(losses, 9))))
         raise AssertionError("counting has no end")
-
-
-class _ErrorsOfTorch:
-    """Entered around every operation, whose errors leave it as torch's. A class, and made once: in a generator every
-    operation would wait longer for this than for any other part of ours.
-
-    Args:
-        name: of a key, for users.
-    """
-
-    def __init__(self, name: Callable[[bytes], str]) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KeysMissing):
-            waited = error.patience // timedelta(milliseconds=1)
-            names = ", ".join(map(self._name, error.keys))
-            outage = f" (etcd could not be reached: {error.reason})" if error.reason else ""
-            raise _dist.DistStoreError(f"wait timeout after {waited}ms, keys: {names}{outage}") from error
-        if isinstance(error, EtcdUnreachable):
-            raise _dist.DistNetworkError(str(error)) from error
-        if isinstance(error, EtcdError):
-            raise _dist.DistStoreError(str(error)) from error
-
-
-class _Counter(NamedTuple):
-    """What was last known of a key that is changed by what it holds: the revision of its last write, 0 if it did not
-    exist."""
-
-    revision: int = 0
-    value: bytes = b""
 
 
 def _as_bytes(value: str | bytes) -> bytes:

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import uuid
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.plugin import later
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
@@ -32,16 +31,19 @@ from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Committed, Compare, Field, Get, Put, Transaction
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from elastic_core.plugin import Clock, Duration, Instant
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, Operation
 
+_Answer = TypeVar("_Answer")
+
 MOST_OPERATIONS = 120
 """In one transaction. etcd's limit is 128, and what makes a write count once needs a few."""
-PAUSE: Duration = 0.1
+_PAUSE: Duration = 0.1
 """Seconds before a member is asked again that refuses connections at once."""
 _MARKERS_LIVE: Duration = 60.0  # after the last write, if the store is not closed
 _WRITTEN = b"written"
@@ -64,26 +66,40 @@ class Marker:
 
 
 class Deadline:
-    """Until when an operation waits, or tries again while no member answers.
-
-    It tells that when it is called. Most writes end without that, and to read a store's timeout from torch's C++ side
-    takes a tenth of the time that is ours to lose in each.
+    """Until when an operation, which begins now, waits, or tries again while no member answers.
 
     Args:
-        begun: when the operation began.
-        patience: how long it may take from then on; asked once, when it is needed first.
+        patience: how long it may take; asked once, when it is needed first. Most writes end without that, and to read a
+            store's timeout from torch's C++ side takes a tenth of the time that is ours to lose in each.
+        closed: set when the store is closed, which ends the operation.
     """
 
-    def __init__(self, begun: Instant, patience: Callable[[], timedelta]) -> None:
-        self._begun = begun
+    def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
+        self._clock = clock
+        self._begun = clock.now()
         self._asked = patience
+        self._closed = closed
 
     @functools.cached_property
     def patience(self) -> timedelta:
         return self._asked()
 
-    def __call__(self) -> Instant:
-        return later(self._begun, self.patience.total_seconds())
+    def left(self) -> Duration:
+        """Seconds; 0 or less when it is over."""
+        return later(self._begun, self.patience.total_seconds()) - self._clock.now()
+
+    def allows_another(self) -> bool:
+        """After an attempt to which no member answered: pause. Whether there is time for another one."""
+        return self.left() > 0 and not self._closed.wait(_PAUSE)
+
+    def patiently(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What `ask` returns; it is asked again while no member answers. Raises EtcdError."""
+        while True:
+            try:
+                return ask()
+            except EtcdUnreachable:
+                if not self.allows_another():
+                    raise
 
 
 class Writer:
@@ -101,11 +117,9 @@ class Writer:
         self._client = client
         self._prefix = prefix + uuid.uuid4().hex.encode() + b"/"
         self._lease = lease
-        self._clock = clock
-        self._own = LeaseKeeper(client, _MARKERS_LIVE, clock=self._clock)
+        self._own = LeaseKeeper(client, _MARKERS_LIVE, clock=clock)
         self._numbers = itertools.count()
         self._idle: deque[Marker] = deque()
-        self._closed = threading.Event()
 
     def write(
         self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Deadline
@@ -125,7 +139,7 @@ class Writer:
         if lease:
             writes = [write._replace(lease=lease) if isinstance(write, Put) else write for write in writes]
         while True:
-            marker = self._marker(lease or self._own_lease(deadline))
+            marker = self._marker(lease or deadline.patiently(self._own_lease))
             try:
                 outcome = self._carried_out(marker, conditions, writes, instead, deadline)
             except EtcdLeaseGone:
@@ -136,13 +150,8 @@ class Writer:
                 self._idle.append(marker)  # after an error it is out of use
                 return outcome
 
-    def pause(self, seconds: float) -> None:
-        """Wait; `forget` ends it."""
-        self._closed.wait(seconds)
-
     def forget(self) -> None:
         """Nothing will be written any more. The markers go, unless they have the lease of the store."""
-        self._closed.set()
         self._own.release()
 
     def _marker(self, lease: int) -> Marker:
@@ -153,15 +162,9 @@ class Writer:
             marker = Marker(self._prefix + b"%d" % next(self._numbers), lease)
         return marker
 
-    def _own_lease(self, deadline: Deadline) -> int:
-        while True:
-            try:
-                self._own.renew_if_due()
-                return self._own.ensure()
-            except EtcdUnreachable:
-                if self._clock.now() >= deadline():
-                    raise
-                self.pause(PAUSE)
+    def _own_lease(self) -> int:
+        self._own.renew_if_due()
+        return self._own.ensure()
 
     def _carried_out(
         self,
@@ -179,9 +182,7 @@ class Writer:
             return done
         if not conditions:  # then it failed for its marker, which the fence finds changed; to ask every time costs more
             return self._fenced_off(marker, deadline, outstanding) or done
-        if outstanding and marker.revision and done.ranges[0].first is None:
-            raise _unknown()
-        landed = _landed(marker, done.ranges[0].first)
+        landed = _landed(marker, done.ranges[0].first, outstanding)
         if landed is None and outstanding:
             landed = self._fenced_off(marker, deadline, outstanding)
         return landed or done._replace(ranges=done.ranges[1:])
@@ -195,9 +196,8 @@ class Writer:
                 return self._client.transact(transaction), outstanding
             except EtcdUnreachable as error:
                 outstanding = outstanding or error.landed
-                if self._clock.now() >= deadline():
+                if not deadline.allows_another():
                     raise EtcdUnreachable(str(error), outstanding) from error
-                self.pause(PAUSE)
             except EtcdLeaseGone as error:
                 if not outstanding:
                     raise
@@ -212,19 +212,15 @@ class Writer:
         if done.succeeded:
             marker.revision = done.revision
             return None
-        found = done.ranges[0].first
-        if outstanding and found is None and marker.revision:
-            raise _unknown()
-        return _landed(marker, found)
+        return _landed(marker, done.ranges[0].first, outstanding)
 
 
-def _unknown() -> EtcdUnreachable:
-    told = "the write marker was deleted, or expired, before the write was confirmed"
-    return EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
-
-
-def _landed(marker: Marker, found: KeyValue | None) -> Committed | None:
-    """What came of a write whose marker reads `found`: None if it was not carried out. Brings the marker up to date."""
+def _landed(marker: Marker, found: KeyValue | None, outstanding: bool) -> Committed | None:
+    """What came of a write whose marker reads `found`: None if it was not carried out. Brings the marker up to date.
+    EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
+    if outstanding and found is None and marker.revision:
+        told = "the write marker was deleted, or expired, before the write was confirmed"
+        raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
     revision = found.mod_revision if found else 0
     if revision == marker.revision:
         return None
