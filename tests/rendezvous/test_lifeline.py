@@ -31,7 +31,7 @@ class Watcher:
         self.seat = None
         self.told = queue.Queue()
         self.tried = queue.Queue()
-        monkeypatch.setattr(lifeline, "resolve", self._resolve)
+        monkeypatch.setattr(lifeline, "resolve_host", self._resolve)
         self.lifeline = Lifeline(lambda: self.seat, self.told.put)
 
     def watch(self, key, port, address=HERE):
