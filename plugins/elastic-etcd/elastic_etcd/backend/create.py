@@ -187,14 +187,18 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
 
 def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
     client, keys = client_for(parameters), Keys(parameters.prefix, params.run_id)
-    try:
-        client.read(keys.state)
-    except EtcdUnreachable as error:
-        raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
-    except EtcdError as error:
-        raise RendezvousError(f"making a store in etcd: {error}") from error
-    # Keys expire a day after the first write. Without a write there is no lease.
-    return _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
+    with contextlib.ExitStack() as undo:
+        undo.callback(client.close)
+        try:
+            client.read(keys.state)
+        except EtcdUnreachable as error:
+            raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
+        except EtcdError as error:
+            raise RendezvousError(f"making a store in etcd: {error}") from error
+        # Keys expire a day after the first write. Without a write there is no lease.
+        store = _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
+        undo.pop_all()
+    return store
 
 
 def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int]) -> Store:
