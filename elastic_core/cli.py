@@ -130,7 +130,7 @@ def explain(argv: Sequence[str]) -> None:
         try:
             told = compose.explained_starter(reading.settings, entry.work, manager)
         except ElasticError as error:
-            broken = error  # told below, with all other problems
+            broken = error  # shown after the configuration, with the other problems
     about = reading, manager.added_options(), manager.secret_options(), unused, told
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
     compose.check_available(reading.settings, manager, reading.origins, reading.tables)  # what `run` would refuse

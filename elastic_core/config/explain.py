@@ -46,8 +46,8 @@ def as_dict(
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
     secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
     was made with the same `added_options`. `not_used`: names in `--rdzv-conf` that the backend does not need; they
-    stand beside the others' value, under `not_used`, if there are any. `starter`: what the worker
-    starter's `explain` returned.
+    stand beside the others' value, under `not_used`, if there are any. `starter`: the result of the
+    worker starter's `explain`.
     """
     return {
         "version": VERSION,
@@ -82,8 +82,8 @@ def as_text(
     script = " ".join([reading.script or "none", *reading.script_args])
     left_out = (f"left out: {problem}" for problem in reading.left_out)
     head = [f"config file: {reading.config_file or 'none'}", *left_out, f"script: {script}", ""]
-    told = _starter_lines(_without_secrets(starter or {}, secrets))
-    return "\n".join(map(in_one_line, [*head, *lines, *told])) + "\n"
+    below = _starter_lines(_without_secrets(starter or {}, secrets))
+    return "\n".join(map(in_one_line, [*head, *lines, *below])) + "\n"
 
 
 def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ not use. The core calls plugins one by one, so that an exception of one plugin d
 there are no hook wrappers. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
 
 There are three families of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
-values, and notification hooks (past tense) return nothing. The latter two may also take a
-`context`: the plugin's option values, the run's settings, and a logger that adds the plugin's name to each line.
+values, and notification hooks (past tense) return nothing. The latter two may also take a `context`: the plugin's
+option values, the run's settings, and a logger that adds the plugin's name to each line.
 """
 
 from __future__ import annotations
@@ -411,8 +411,8 @@ def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
 def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
     """The phase of the agent (joining, starting, running, ...) has changed, or the reason for it.
 
-    Called once per change, in the agent's process and thread. Return quickly: the agent is
-    blocked until the hook returns. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per change, in the agent's process and thread. Return quickly: the agent is blocked until the hook
+    returns. An exception is logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 
@@ -428,10 +428,9 @@ def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
 def elastic_recovered(fact: Recovered, context: Context) -> None:
     """The workers of this node run again, after a failure, a hang or a change of the members.
 
-    Called once per recovery, in the agent's process and thread, when all workers have started, and before
-    `elastic_phase_changed` tells that they run; `fact.recovery` has
-    the durations of its parts: detect, stop, rendezvous and start. An exception is logged with the plugin's name and
-    version, and changes nothing.
+    Called once per recovery, in the agent's process and thread, when all workers have started, and just before
+    `elastic_phase_changed` is called for the same moment. `fact.recovery` has the durations of its parts: detect, stop,
+    rendezvous and start. An exception is logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 

@@ -193,6 +193,15 @@ def test_a_table_of_a_misspelt_backend_is_told(capsys, tmp_path, monkeypatch):
         assert "consul" not in told
 
 
+def test_explain_shows_the_configuration_if_the_worker_starter_is_missing(script, capsys):
+    flags = ["--worker-starter=nonesuch", "--watchdog=none-either", "--max-restarts=7", script("")]
+    assert cli.main(["explain", *flags]) == 2
+    shown, told = capsys.readouterr()
+    assert re.search(r"^max_restarts +7 ", shown, re.M)
+    assert "nonesuch" in told
+    assert "none-either" in told
+
+
 def test_explain_tells_what_run_would_refuse(capsys):
     flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch train.py"
     assert cli.main(["explain", *flags.split()]) == 2
