@@ -156,7 +156,7 @@ def status(argv: Sequence[str]) -> None:
 
     manager, reading = _read_command(STATUS, argv, REQUIRED_FOR_JOB)
     _tell_left_out(reading.left_out)
-    snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
+    snapshot = look(target_of(reading.values, manager), manager, reading.values["timeout"])
     _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
 
@@ -169,7 +169,7 @@ def drain(argv: Sequence[str]) -> None:
     manager, reading = _read_command(DRAIN, argv, REQUIRED_FOR_JOB)
     _tell_left_out(reading.left_out)
     (node,) = reading.operands
-    take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
+    take_out(target_of(reading.values, manager), node, manager, reading.values["timeout"], _print)
 
 
 def serve(argv: Sequence[str]) -> None:
@@ -286,7 +286,16 @@ def _read(
     if config.asks_for_help(argv, added, own):
         _print(help_text(manager))
         raise _HelpPrinted
-    reading = config.read(argv, os.environ, current_folder(), added, own=own, others=others, **more)
+    reading = config.read(
+        argv,
+        os.environ,
+        current_folder(),
+        added,
+        own=own,
+        backend_named=manager.backend_named,
+        others=others,
+        **more,
+    )
     if reading.settings.plugins != manager.allowed:
         expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
         raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from elastic_core.agent.interface import RunResult, WorkerSpec
     from elastic_core.config import Settings
+    from elastic_core.config.resolve import BackendNamed
     from elastic_core.config.spec import Found
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import HealthCheckServer
@@ -105,9 +106,11 @@ class LaunchConfig:
     tee: str | None = None
     warm_start: bool = False
 
-    def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
+    def settings(
+        self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
+    ) -> Settings:
         """The settings of this launch; `rdzv_timeout` and `metrics_cfg` are none. `environ` is read for fields that are
-        None, and for what has no field.
+        None, and for what has no field. `backend_named`: see `config.read`.
 
         Raises:
             ConfigurationError: with everything that is wrong.
@@ -121,7 +124,8 @@ class LaunchConfig:
                 given[name] = value or None if name in _UNSET_IF_EMPTY else value
         if not isinstance(self.logs_specs, str):
             given["logs_specs"] = None
-        return settings_from({**variables, **{name: value for name, value in given.items() if value is not None}})
+        given = {name: value for name, value in given.items() if value is not None}
+        return settings_from({**variables, **given}, backend_named)
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
@@ -184,7 +188,7 @@ def launch_agent(
 
 def _settings(config: LaunchConfig, manager: PluginManager) -> Settings:
     origins = {name: found.origin for name, found in _variables(os.environ).items()}
-    return without_missing(config.settings(os.environ), manager, origins)
+    return without_missing(config.settings(os.environ, manager.backend_named), manager, origins)
 
 
 def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any]) -> Entry:

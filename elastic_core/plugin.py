@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
     from elastic_core.hooks.backend_options import BACKEND_OPTIONS as BACKEND_OPTIONS
-    from elastic_core.hooks.options import type_options as type_options
+    from elastic_core.hooks.options import find_option as find_option, type_options as type_options
+    from elastic_core.config.settings import Settings as Settings
     from elastic_core.errors import (
         ConfigurationError as ConfigurationError, ElasticError as ElasticError, PluginError as PluginError,
         Problem as Problem, ProcessFailure as ProcessFailure, RendezvousClosedError as RendezvousClosedError,
@@ -131,7 +132,8 @@ _HOMES = {
         "WorkerStarterRecord RankPolicyRecord EventSinkRecord"
     ),
     "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
-    "elastic_core.hooks.options": "type_options",
+    "elastic_core.hooks.options": "find_option type_options",
+    "elastic_core.config.settings": "Settings",
     # errors, log and time
     "elastic_core.errors": (
         "ElasticError ConfigurationError Problem PluginError ProcessFailure RendezvousError "

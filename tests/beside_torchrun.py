@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from elastic_core.compose import chosen
-from elastic_core.config import Settings, read
+from elastic_core.config import Reading, Settings, read
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Node
@@ -269,11 +269,13 @@ class Elastic:
 
     def settings(self, words: list[str], environ: dict[str, str] | None = None) -> Settings:
         """The settings alone: no plugin and no script is looked for. Raises ConfigurationError."""
-        return read(words, environ or {}, self._folder, require_script=False).settings
+        return read(
+            words, environ or {}, self._folder, require_script=False, backend_named=self._manager.backend_named
+        ).settings
 
     def read(self, words: list[str], environ: dict[str, str] | None = None) -> Ours:
         """Raises ConfigurationError."""
-        reading = read(words, environ or {}, self._folder)
+        reading = self._reading(words, environ)
         chosen.check_available(reading.settings, self._manager, reading.origins)
         _, options = chosen.backend(reading.settings, self._manager)
         if not serves_itself(reading.settings):
@@ -281,6 +283,9 @@ class Elastic:
             with contextlib.chdir(self._folder):  # the path of a store's file may be relative
                 chosen.handler(reading.settings, self._manager, node).shutdown()
         return Ours(reading.settings, reading.script, reading.script_args, options)
+
+    def _reading(self, words: list[str], environ: dict[str, str] | None, **more: bool) -> Reading:
+        return read(words, environ or {}, self._folder, backend_named=self._manager.backend_named, **more)
 
 
 def serves_itself(settings: Settings) -> bool:

@@ -183,12 +183,8 @@ def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
 def _node(settings: Settings, local_world_size: int) -> Node:
     """This node as the other nodes will see it."""
     host = socket.gethostname()
-    if settings.rdzv_backend == "static" and settings.node_rank is not None:
-        default = f"rank{settings.node_rank}"  # two nodes of one rank then have one name, which is noticed
-    else:
-        default = made_up_name(host)
     return Node(
-        name=settings.node_id or default,
+        name=settings.node_id or made_up_name(host),
         host=host,
         role=settings.role,
         local_world_size=local_world_size,

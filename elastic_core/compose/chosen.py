@@ -11,7 +11,7 @@ from elastic_core import events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
-from elastic_core.hooks.options import given, needed, not_needed, type_options
+from elastic_core.hooks.options import find_option, needed, not_needed, type_options
 from elastic_core.hooks.records import (
     EventSinkRecord,
     HealthEndpointRecord,
@@ -200,7 +200,9 @@ def backend(
     }
     conf = needed(record.options, settings.rdzv_conf)
     raw = {
-        name: value for name, value in flags.items() if name in declared and value is not None and not given(conf, name)
+        name: value
+        for name, value in flags.items()
+        if name in declared and value is not None and find_option(conf, name) is None
     }
     return record, _typed(record, {**raw, **conf}, "rdzv_conf", origins)
 
@@ -232,11 +234,8 @@ def _not_signing(backend: str) -> ConfigurationError:
 
 def unused_options(settings: Settings, manager: PluginManager) -> list[str]:
     """The options in `--rdzv-conf` that the chosen backend does not need; none if the backend is not there."""
-    try:
-        record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
-    except ConfigurationError:
-        return []
-    return not_needed(record.options, settings.rdzv_conf)
+    record = manager.backend_named(settings.rdzv_backend)
+    return [] if record is None else not_needed(record.options, settings.rdzv_conf)
 
 
 def watchdog(

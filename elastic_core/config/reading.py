@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from elastic_core.config.resolve import BackendNamed
     from elastic_core.hooks.records import Option
 
 
@@ -83,6 +84,7 @@ def read(
     new_run_id: Callable[[], str] = random_run_id,
     require_script: bool = True,
     own: Sequence[Spec] = (),
+    backend_named: BackendNamed = lambda _: None,
     others: Callable[[Settings, Mapping[str, str], Mapping[str, str]], Sequence[Problem]] = lambda *_: (),
 ) -> Reading:
     """Read the configuration of one `elastic run`.
@@ -96,6 +98,7 @@ def read(
         new_run_id: generates the run id of a single node.
         require_script: whether there must be a script, and whether it must exist; false where nothing is started.
         own: flags of the command that reads this, which are neither variables nor file keys.
+        backend_named: the backend of that name, for its defaults and problems; None if there is none.
         others: called with settings, origins and the tables of backends; returns further problems to report with these.
 
     Raises:
@@ -109,15 +112,15 @@ def read(
     its_own, unreadable_own = parse_found(line.found, own_specs)
     given = Settings(**{name: values[name] for name in SPECS})
     origins = {name: sources.found[name].origin if name in sources.found else DEFAULT for name in specs}
-    settings, resolved = resolve(given, origins, new_run_id, environ)
+    settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
     table = sources.by_backend.get(settings.rdzv_backend)
     if table is not None and "rdzv_conf" not in sources.found:
         options, unreadable_options = parse_found({"rdzv_conf": table}, {"rdzv_conf": SPECS["rdzv_conf"]})
         unreadable |= unreadable_options
         given, origins = replace(given, **options), {**origins, "rdzv_conf": table.origin}
-        settings, resolved = resolve(given, origins, new_run_id, environ)
+        settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
     origins = resolved
-    broken = broken_rules(settings, unreadable, _places(sources.found))
+    broken = broken_rules(settings, unreadable, _places(sources.found), backend_named(settings.rdzv_backend))
     problems = [*sources.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
     script = line.words[0] if line.words else None
@@ -184,7 +187,7 @@ def _places(found: Mapping[str, Found]) -> dict[str, str]:
     return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
 
 
-def settings_from(values: Mapping[str, object]) -> Settings:
+def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
     """Settings from Python values, under the rules of every other source: typed, checked and resolved.
 
     A value may be typed or text, such as `nnodes="1:4"`; or a `Found`, which has its origin. Other settings have their
@@ -197,8 +200,9 @@ def settings_from(values: Mapping[str, object]) -> Settings:
     problems = [Problem(name, "expected the name of a setting, found an unknown one") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
-    settings, _ = resolve(Settings(**parsed), origins, random_run_id, {})
-    problems += [*unreadable.values(), *broken_rules(settings, unreadable, _places(found))]
+    settings, _ = resolve(Settings(**parsed), origins, random_run_id, {}, backend_named)
+    broken = broken_rules(settings, unreadable, _places(found), backend_named(settings.rdzv_backend))
+    problems += [*unreadable.values(), *broken]
     if problems:
         raise ConfigurationError(*problems)
     return settings

@@ -9,23 +9,32 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.config.resolve import rank_option
+from elastic_core.config.settings import SPECS
 from elastic_core.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from elastic_core.config.settings import Settings
+    from elastic_core.hooks.records import RendezvousBackendRecord
 
 
-def broken_rules(settings: Settings, unreadable: Collection[str], places: Mapping[str, str]) -> list[Problem]:
-    """The rules that do not hold. Rules about an `unreadable` setting are left out: they would judge its default.
-    `places`: by flag, where a value comes from, if not from its default."""
-    return [
-        Problem(places.get(origin, origin), message)
+_OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", "rendezvous")}
+
+
+def broken_rules(
+    settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
+) -> list[Problem]:
+    """The rules that do not hold, and what the backend finds wrong. Rules about an `unreadable` setting are left out:
+    they would judge its default. `places`: by flag, where a value comes from, if not from its default."""
+    broken = [
+        Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings)
         if not holds and not looks_at & set(unreadable)
     ]
+    if record is not None and record.problems is not None and not _OF_BACKENDS & set(unreadable):
+        broken += record.problems(settings)
+    return [Problem(places.get(problem.origin, problem.origin), problem.message) for problem in broken]
 
 
 def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
@@ -50,13 +59,6 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
         f"expected one node, found --nnodes={nnodes}; drop one of the two",
     )
     yield (
-        "--rdzv-endpoint",
-        {"standalone", "nnodes", "rdzv_endpoint", "rdzv_backend"},
-        not several or bool(settings.rdzv_endpoint) or settings.rdzv_backend != "c10d",
-        f"expected a place where the {nnodes.max} nodes meet, found none; give --rdzv-endpoint=HOST:PORT,"
-        " the same on every node, or for a static job --master-addr and --node-rank",
-    )
-    yield (
         "--rdzv-id",
         {"standalone", "nnodes", "rdzv_id"},
         not several or settings.rdzv_id is not None or settings.standalone,
@@ -68,20 +70,6 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
         settings.node_rank is None or settings.node_rank < nnodes.max,
         f"expected a rank below the number of nodes, 0 to {nnodes.max - 1} with --nnodes={nnodes},"
         f" found {settings.node_rank}; ranks count from 0",
-    )
-    rank = rank_option(settings)
-    yield (
-        "--rdzv-conf",
-        {"rdzv_conf", "rdzv_backend", "node_rank"},
-        settings.rdzv_backend != "static" or rank is None or rank.lstrip("0") == str(settings.node_rank).lstrip("0"),
-        f"expected the rank of this node, the same as --node-rank ({settings.node_rank}), found rank={rank}; give one",
-    )
-    yield (
-        "--nnodes",
-        {"standalone", "nnodes", "rdzv_backend", "rdzv_endpoint", "master_addr"},
-        settings.rdzv_backend != "static" or nnodes.min == nnodes.max,
-        f"expected a fixed number of nodes with the static backend, found {nnodes}; give"
-        f" --nnodes={nnodes.max}, or another backend for a job that grows and shrinks",
     )
     yield (
         "--health-port",

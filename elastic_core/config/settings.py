@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
 from typing import Any
 
+from elastic_core.compat import choices
 from elastic_core.config.spec import Spec, setting, specs_of
 from elastic_core.config.values import (
     NodeRange,
@@ -320,7 +321,7 @@ class Settings:
         "health endpoint of this agent; none: off; with --health-port alone: http",
         "NAME",
         torchrun=False,
-        also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: "http"},
+        also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: choices.HEALTH_ENDPOINT},
     )
     health_port: int | None = setting(
         None,

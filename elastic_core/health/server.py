@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.clock import SystemClock
+from elastic_core.compat import choices
 from elastic_core.interfaces import health
 from elastic_core.interfaces.health import AgentPhase, AgentStatus
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Duration
-
-_ENDPOINT = "http"
 
 
 class Probe(NamedTuple):
@@ -103,7 +102,7 @@ def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> 
     from elastic_core.hooks.options import type_options
     from elastic_core.hooks.records import HealthEndpointRecord
 
-    record = PluginManager.load(os.environ).select(HealthEndpointRecord, _ENDPOINT)
+    record = PluginManager.load(os.environ).select(HealthEndpointRecord, choices.HEALTH_ENDPOINT)
     options, _ = type_options(record.options, {}, "create_healthcheck_server")
     return record.factory(_CallbackView(alive_callback), port, timeout, options)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
+from elastic_core.errors import PluginError
 from elastic_core.hooks import selection, spec
 from elastic_core.hooks.discovery import (
     ALLOW_FLAG,
@@ -241,6 +242,13 @@ class PluginManager:
         """The one record of that name or alias, whose functions name the plugin in what they raise. Raises PluginError
         like `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
+
+    def backend_named(self, name: str) -> RendezvousBackendRecord | None:
+        """The rendezvous backend of that name or alias, as `select` returns it; None where that raises PluginError."""
+        try:
+            return self.select(RendezvousBackendRecord, name)
+        except PluginError:
+            return None
 
     def about_unknown_allowed(self) -> list[str]:
         """What is wrong with each of `unknown_allowed`, with the name that may have been meant."""

@@ -3,7 +3,7 @@ together. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import Problem
 from elastic_core.parsing import parser_of
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from elastic_core.hooks.records import Option
+
+T = TypeVar("T")
 
 _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
@@ -64,9 +66,9 @@ def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[
     return {name: value for name, value in raw.items() if name not in unused}
 
 
-def given(raw: Iterable[str], name: str) -> bool:
-    """Whether the option is among these, however it is spelled."""
-    return any(_key(written) == name for written in raw)
+def find_option(raw: Mapping[str, T], name: str) -> T | None:
+    """The value of the option in `raw`, however its name is spelled there; None if it is not given."""
+    return next((value for written, value in raw.items() if _key(written) == name), None)
 
 
 def _by_declared_name(

@@ -6,11 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.compat import choices
 from elastic_core.hooks.discovery import CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from elastic_core.config import Settings
+    from elastic_core.errors import Problem
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
@@ -79,12 +82,23 @@ class RendezvousBackendRecord(Record):
             stands for all addresses) and the number of nodes to have room for. None: there is nothing to serve.
         forkable: whether the agent's process may be forked while the handler lives, as the start method `fork` does
             for functions. False for clients whose threads or connections a fork breaks.
+        defaults: values for settings that nothing gives, such as the endpoint, by field of `Settings`, each with the
+            reason that `elastic explain` shows. Other settings are not changed.
+        problems: what in the settings would keep a job from starting with this backend. It is reported with all other
+            problems of the configuration, before anything starts.
+        hosts_of: the hosts that `settings.rdzv_endpoint` names, as pairs of host and port, for `elastic doctor`; empty
+            if it names a file or the like. ConfigurationError: it can be no endpoint. None: it may name anything.
+        hosted: whether one of the nodes hosts the store, so that nothing answers at the endpoint before the job begins.
     """
 
     factory: Callable[[RendezvousParameters], RendezvousHandler]
     open_backend: Callable[[RendezvousParameters], RendezvousBackend] | None = None
     serve: Callable[[str, int], StoreServer] | None = None
     forkable: bool = True
+    defaults: Callable[[Settings], Mapping[str, tuple[Any, str]]] | None = None
+    problems: Callable[[Settings], Iterable[Problem]] | None = None
+    hosts_of: Callable[[Settings], Sequence[tuple[str, int]]] | None = None
+    hosted: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,11 +183,7 @@ KINDS: tuple[Kind, ...] = (
         "rendezvous backend",
         "--rdzv-backend",
         ("next_rendezvous",),
-        {
-            **dict.fromkeys(("c10d", "tcp", "file", "static"), "elastic-c10d"),
-            **dict.fromkeys(("etcd", "etcd-v2", "etcd-v3"), "elastic-etcd"),
-            "etcd-legacy": "elastic-etcd-legacy",
-        },
+        choices.BACKEND_HOMES,
     ),
     Kind(
         StoreRecord,
@@ -181,7 +191,7 @@ KINDS: tuple[Kind, ...] = (
         "store",
         "store",
         ("compare_set",),
-        {**dict.fromkeys(("tcp", "file", "hash"), "elastic-c10d"), "etcd": "elastic-etcd"},
+        choices.STORE_HOMES,
     ),
     Kind(
         WatchdogRecord,
@@ -189,7 +199,7 @@ KINDS: tuple[Kind, ...] = (
         "watchdog",
         "--watchdog",
         ("start", "stop"),
-        {"file": "elastic-file-timer"},
+        choices.WATCHDOG_HOMES,
     ),
     Kind(
         HealthEndpointRecord,
@@ -197,7 +207,7 @@ KINDS: tuple[Kind, ...] = (
         "health endpoint",
         "--health",
         ("start", "stop"),
-        {"http": "elastic-http-health"},
+        choices.HEALTH_HOMES,
     ),
     Kind(
         WorkerStarterRecord,
@@ -205,7 +215,7 @@ KINDS: tuple[Kind, ...] = (
         "worker starter",
         "--worker-starter",
         ("start",),
-        {"warm": "elastic-warm"},
+        choices.STARTER_HOMES,
     ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     Kind(EventSinkRecord, "elastic_event_sinks", "event sink", "--event-log-handler"),

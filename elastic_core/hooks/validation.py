@@ -66,7 +66,7 @@ def _record_problems(record: Any) -> Iterator[str]:
         yield f"expected a name (and aliases) of at least one letter, found {names!r}"
     if not callable(record.factory):
         yield f"the factory of {record.name!r} cannot be called"
-    for name in ("open_backend", "serve", "explain"):
+    for name in ("open_backend", "serve", "defaults", "problems", "hosts_of", "explain"):
         if getattr(record, name, None) is not None and not callable(getattr(record, name)):
             yield f"{name} of {record.name!r} cannot be called"
     yield from _option_list_problems(record)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elastic_core.compat import choices
 from elastic_core.config import Command, Spec
 from elastic_core.config.explain import command_help
-from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.errors import ExitCode
 from elastic_core.parsing import integer, parse_boolean, seconds
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 ANSWER: Duration = 10.0
 """Seconds for an answer of the store."""
 
-DEFAULT_BACKEND = "c10d"
 ROOM = 1000
 """Nodes that a served store has room for at least."""
 
 _JOB = {
-    "rdzv_backend": f"the job's backend; unset: {DEFAULT_BACKEND}",
+    "rdzv_backend": f"the job's backend; unset: {choices.BACKEND}",
     "rdzv_endpoint": "where the nodes of the job meet; c10d and etcd take several",
-    "rdzv_id": f"name of the job; needed with any backend but static, whose job without a name is '{STATIC_RUN_ID}'",
+    "rdzv_id": "name of the job; needed, unless the backend has a name of its own for a job without one",
     "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
     "rdzv_secret_file": "file of the job's secret, without which nothing that is signed can be read",
 }
@@ -89,7 +88,7 @@ Runs the store at which the nodes of jobs meet, in a process that is not a node,
 SIGINT. With a port alone it serves on all addresses of this machine.
 """,
     {
-        "rdzv_backend": f"the backend whose store is wanted; unset: {DEFAULT_BACKEND}",
+        "rdzv_backend": f"the backend whose store is wanted; unset: {choices.BACKEND}",
         "rdzv_endpoint": "where to serve; with a port alone, on all addresses of this machine",
         "nnodes": f"how many nodes to have room for: MAX, and never fewer than {ROOM}",
         "log_format": "format of the messages on stderr",

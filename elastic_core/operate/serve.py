@@ -7,10 +7,11 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from elastic_core.compat import choices
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.log import get_logger
-from elastic_core.operate.commands import DEFAULT_BACKEND, ROOM
+from elastic_core.operate.commands import ROOM
 from elastic_core.operate.target import named_backends
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -
 
 def backend_to_serve(values: Mapping[str, Any]) -> str:
     """The backend whose store is to be served."""
-    return str(values["rdzv_backend"] or DEFAULT_BACKEND)
+    return str(values["rdzv_backend"] or choices.BACKEND)
 
 
 def room_for(nodes: NodeRange) -> int:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.config.resolve import STATIC_RUN_ID
+from elastic_core.config import SPECS, Settings
+from elastic_core.config.resolve import resolve
+from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.operate.commands import DEFAULT_BACKEND
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seal import seal_of
 
@@ -36,15 +37,15 @@ class Target:
     conf: Mapping[str, str]
 
 
-def target_of(values: Mapping[str, Any]) -> Target:
-    """From the values of a command line. Raises ConfigurationError if they do not name a job."""
-    backend = values["rdzv_backend"] or DEFAULT_BACKEND
-    run_id = values["rdzv_id"] or (STATIC_RUN_ID if backend == "static" else "")
-    if not run_id:
+def target_of(values: Mapping[str, Any], manager: PluginManager) -> Target:
+    """From the values of a command line, as a run would resolve them. Raises ConfigurationError if they do not name a
+    job."""
+    given = Settings(**{name: value for name, value in values.items() if name in SPECS})
+    settings, _ = resolve(given, dict.fromkeys(SPECS, DEFAULT), lambda: "", {}, manager.backend_named)
+    if not settings.rdzv_id:
         raise ConfigurationError(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
-    return Target(
-        backend, values["rdzv_endpoint"], run_id, with_secret(values["rdzv_conf"], values["rdzv_secret_file"])
-    )
+    conf = with_secret(settings.rdzv_conf, settings.rdzv_secret_file)
+    return Target(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id, conf)
 
 
 def with_secret(conf: Mapping[str, str], path: str | None) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 from elastic_core.config import Reading, read
 from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.manager import PluginManager
+
+
+@functools.cache
+def installed() -> PluginManager:
+    return PluginManager.load({})
 
 
 class Desk:
@@ -20,6 +27,7 @@ class Desk:
 
     def read(self, line="train.py", environ=None, **more) -> Reading:
         argv = line.split() if isinstance(line, str) else line
+        more.setdefault("backend_named", installed().backend_named)
         return read(argv, environ or {}, self.folder, new_run_id=lambda: "made-up", **more)
 
     def problems(self, line="train.py", environ=None, **more) -> dict[str, str]:

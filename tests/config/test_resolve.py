@@ -51,7 +51,7 @@ def test_a_rule_names_the_place_of_the_value(desk):
 
 def test_static_stays_static(desk):
     reading = desk.read("--rdzv-backend static train.py")
-    assert rendezvous(reading) == ("static", "127.0.0.1:29500", "made-up")
+    assert rendezvous(reading) == ("static", "127.0.0.1:29500", "none")
 
 
 def test_static_is_what_a_master_address_asks_for(desk):

@@ -10,8 +10,8 @@ from blocks import Shell, all_blocks, blocks_on, free_port
 
 from elastic_core.cli import main
 from elastic_core.config import SPECS, NodeRange
-from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.errors import ConfigurationError, ExitCode
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.operate.commands import DRAIN, SERVE, STATUS
 from elastic_core.operate.serve import backend_to_serve, room_for
 from elastic_core.operate.target import target_of
@@ -75,7 +75,8 @@ def test_an_example_works(example, shell):
     assert shell.run(example.replace("node0:29400", f"127.0.0.1:{free_port()}"))
 
 
-JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "", "rdzv_conf": {}, "rdzv_secret_file": None}
+MANAGER = PluginManager.load({})
+JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
 
 
 @pytest.mark.parametrize("command", [STATUS, DRAIN, SERVE], ids=lambda command: command.name)
@@ -83,17 +84,16 @@ def test_flags_of_run_say_what_they_mean_to_the_command(command):
     """The texts of `run` tell how `run` makes up what is missing, and these commands do not."""
     same = {name for name, spec in command.specs.items() if name in SPECS and spec.help == SPECS[name].help}
     assert same == {"config", "plugins"}
-    taken = backend_to_serve(JOB) if command is SERVE else target_of(JOB).backend
+    taken = backend_to_serve(JOB) if command is SERVE else target_of(JOB, MANAGER).backend
     assert command.specs["rdzv_backend"].help.endswith(f"; unset: {taken}")
 
 
 def test_the_name_of_the_job_is_needed_as_the_help_says():
     with pytest.raises(ConfigurationError, match="expected the name of the job"):
-        target_of({**JOB, "rdzv_id": None})
-    static = target_of({**JOB, "rdzv_id": None, "rdzv_backend": "static"})
-    told = f"name of the job; needed with any backend but static, whose job without a name is '{static.run_id}'"
+        target_of({**JOB, "rdzv_id": None}, MANAGER)
+    told = "name of the job; needed, unless the backend has a name of its own for a job without one"
     assert [command.specs["rdzv_id"].help for command in (STATUS, DRAIN)] == [told, told]
-    assert static.run_id == STATIC_RUN_ID
+    assert target_of({**JOB, "rdzv_id": None, "rdzv_backend": "static"}, MANAGER).run_id == "none"
 
 
 def test_the_room_that_a_served_store_has_is_told():
@@ -102,6 +102,6 @@ def test_the_room_that_a_served_store_has_is_told():
 
 
 def test_the_backend_that_is_taken_is_told():
-    assert {target_of(JOB).backend, backend_to_serve(JOB)} == set(
+    assert {target_of(JOB, MANAGER).backend, backend_to_serve(JOB)} == set(
         re.findall(r"Without `--rdzv-backend`, status, drain and serve\ntake (\w+)\.", PAGE)
     )

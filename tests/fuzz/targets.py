@@ -31,6 +31,7 @@ from elastic_core.errors import (
     RendezvousStateError,
 )
 from elastic_core.events import Event, RdzvEvent
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.backend import Announced, EntryDroppedError
 from elastic_core.interfaces.handler import RendezvousParameters, RendezvousStoreInfo
 from elastic_core.interfaces.node import Member
@@ -424,8 +425,11 @@ def flags(data):
     json.dumps(config.as_dict(found, ()))
 
 
+BACKENDS = PluginManager.load({}).backend_named
+
+
 def _reading(words, environ):
-    return config.read(words, {"HOME": str(EMPTY), **environ}, EMPTY, require_script=False)
+    return config.read(words, {"HOME": str(EMPTY), **environ}, EMPTY, require_script=False, backend_named=BACKENDS)
 
 
 @target((ConfigurationError,), b"s" * 32 + b"\n", b"\n\n" + b"t" * 16 + b"\r\n" + b"u" * 20, b"", b"x" * 5000)

@@ -84,25 +84,23 @@ def test_this_machine_can_be_measured(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("torch", "needed", "wanted", "expected"),
+    ("torch", "wanted", "expected"),
     [
-        (Torch(), False, 1, [("note", "torch")]),
-        (Torch(), True, 1, [("fault", "torch")]),
-        (Torch(problem="ImportError: libcuda"), False, 1, [("warning", "torch")]),
-        (Torch(problem="ImportError: libcuda"), True, 1, [("fault", "torch")]),
-        (Torch(problem="ImportError: libcuda"), False, "auto", [("fault", "torch")]),
-        (Torch(problem="ImportError: libcuda"), False, "cpu", [("warning", "torch")]),
-        (Torch("2.13", ("gloo",)), True, 2, [("ok", "torch"), ("ok", "accelerators")]),
-        (Torch("2.13", ("gloo",)), True, "auto", [("ok", "torch"), ("ok", "accelerators")]),
-        (Torch("2.13", ("gloo",)), True, "gpu", [("ok", "torch"), ("fault", "accelerators")]),
-        (Torch("2.13", ()), True, 2, [("warning", "torch"), ("ok", "accelerators")]),
-        (Torch("2.13", ("gloo",), 8), True, 8, [("warning", "torch"), ("ok", "accelerators")]),
-        (Torch("2.13", ("gloo", "nccl"), 8), True, "gpu", [("ok", "torch"), ("ok", "accelerators")]),
-        (Torch("2.13", ("gloo", "nccl"), 4), True, 8, [("ok", "torch"), ("warning", "accelerators")]),
+        (Torch(), 1, [("note", "torch")]),
+        (Torch(problem="ImportError: libcuda"), 1, [("warning", "torch")]),
+        (Torch(problem="ImportError: libcuda"), "auto", [("fault", "torch")]),
+        (Torch(problem="ImportError: libcuda"), "cpu", [("warning", "torch")]),
+        (Torch("2.13", ("gloo",)), 2, [("ok", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo",)), "auto", [("ok", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo",)), "gpu", [("ok", "torch"), ("fault", "accelerators")]),
+        (Torch("2.13", ()), 2, [("warning", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo",), 8), 8, [("warning", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo", "nccl"), 8), "gpu", [("ok", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo", "nccl"), 4), 8, [("ok", "torch"), ("warning", "accelerators")]),
     ],
 )
-def test_torch(torch, needed, wanted, expected):
-    found = list(judged_torch(torch, needed, wanted))
+def test_torch(torch, wanted, expected):
+    found = list(judged_torch(torch, wanted))
     assert levels(found) == expected
     assert all(item.advice for item in found if item.level is not Level.OK)
 

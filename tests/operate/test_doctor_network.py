@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.clock import SystemClock
-from elastic_core.config import settings_from
+from elastic_core.config import Settings, settings_from
+from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.doctor import network as n
 from elastic_core.operate.doctor.finding import Check, Level
@@ -38,6 +40,11 @@ def listener(quiet_port):
         yield sock
 
 
+def record(backend):
+    """The installed backend, or one that says nothing of itself."""
+    return PluginManager.load({}).backend_named(backend) or RendezvousBackendRecord(backend, "a test", print)
+
+
 @pytest.mark.parametrize(
     ("backend", "endpoint", "conf", "places"),
     [
@@ -54,12 +61,13 @@ def listener(quiet_port):
     ],
 )
 def test_the_hosts_of_an_endpoint(backend, endpoint, conf, places):
-    assert places_of(backend, endpoint, conf) == tuple(Place(*place) for place in places)
+    settings = Settings(rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_conf=conf)
+    assert places_of(settings, record(backend)) == tuple(Place(*place) for place in places)
 
 
 def test_an_endpoint_that_cannot_be_one():
-    with pytest.raises(ValueError, match="several colons"):
-        places_of("c10d", "a:b:c", {})
+    with pytest.raises(ConfigurationError, match="several colons"):
+        places_of(Settings(rdzv_endpoint="a:b:c"), record("c10d"))
 
 
 @pytest.mark.parametrize(
@@ -185,8 +193,7 @@ def test_connections_and_ports_of_this_machine(listener):
 def around(listener, backend="c10d", **values):
     host, port = listener.getsockname()
     endpoint = {"rdzv_backend": backend, "rdzv_endpoint": f"{host}:{port}", "rdzv_id": "j", "nnodes": "2"}
-    record = RendezvousBackendRecord(backend, "a test", print, serve=print)
-    return surroundings_of(settings_from({**endpoint, **values}), record, 2, 15.0, CLOCK)
+    return surroundings_of(settings_from({**endpoint, **values}), record(backend), 2, 15.0, CLOCK)
 
 
 def levels(found):

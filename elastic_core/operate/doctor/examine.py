@@ -20,7 +20,6 @@ from elastic_core.errors import (
     RendezvousError,
 )
 from elastic_core.hooks.discovery import CORE, described_error, own_version
-from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.doctor import machine
 from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, warning
 from elastic_core.operate.doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import RendezvousBackendRecord
     from elastic_core.interfaces.backend import RendezvousBackend, RosterBackend
     from elastic_core.operate.commands import DoctorOptions
     from elastic_core.operate.doctor.finding import Finding
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _FOR_TORCH: Duration = 60.0
 _FAREWELL: Duration = 30.0
-_NEED_TORCH = ("c10d", "static")
 _READS = 10
 _SLOW: Duration = 0.1
 
@@ -91,16 +90,14 @@ class _Examination:
         yield machine.judged_versions(machine.versions_of(self.manager, own_version()))
         yield from machine.judged_plugins(self.manager)
         yield from machine.judged_choices(settings, self.manager)
-        record = None
-        with contextlib.suppress(ConfigurationError):  # `judged_choices` reports it
-            record = self.manager.select(RendezvousBackendRecord, settings.rdzv_backend)
+        record = self.manager.backend_named(settings.rdzv_backend)
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
         measured = machine.measured_machine()
         count = workers if isinstance(workers, int) else measured.cpus
         yield from machine.judged_machine(measured, self.nodes, count, around.may_host)
         found = torch.result(2 * for_torch)
-        yield from machine.judged_torch(found, settings.rdzv_backend in _NEED_TORCH, workers)
+        yield from machine.judged_torch(found, workers)
         if record is not None:
             versions = {CORE: own_version(), "Python": measured.python, "torch": found.version or "none"}
             yield from self._store(record, around, versions)

@@ -291,11 +291,11 @@ def read_answer(code: int, out: str, err: str) -> Torch:
         return Torch(problem=f"its answer cannot be read: {error}")
 
 
-def judged_torch(torch: Torch, is_needed: bool, wanted: int | str) -> Iterator[Finding]:
-    """`is_needed`: whether the backend of the run needs torch; `wanted`: workers per node, as in the settings."""
+def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
+    """`wanted`: workers per node, as in the settings."""
     if not torch.version:
         asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` asks it for devices
-        yield _absent(torch.problem, is_needed or asked)
+        yield _absent(torch.problem, asked)
         return
     told = f"torch {torch.version} with {', '.join(torch.backends) or 'neither gloo nor nccl nor mpi'}"
     missing = [name for name in ("gloo", *(["nccl"] if torch.devices > 0 else [])) if name not in torch.backends]
@@ -307,14 +307,12 @@ def judged_torch(torch: Torch, is_needed: bool, wanted: int | str) -> Iterator[F
     yield _accelerators(torch.devices, wanted)
 
 
-def _absent(problem: str, is_needed: bool) -> Finding:
+def _absent(problem: str, asked: bool) -> Finding:
     if problem:
         told = f"torch is installed and cannot be used: {problem}"
         advice = 'python -c "import torch" shows more; reinstall it, or give it more time with --timeout'
-        return fault(Check.TORCH, told, advice) if is_needed else warning(Check.TORCH, told, advice)
+        return fault(Check.TORCH, told, advice) if asked else warning(Check.TORCH, told, advice)
     told = "torch is not installed for this Python"
-    if is_needed:
-        return fault(Check.TORCH, f"{told}, and the backend needs it", "pip install torch, the same on every node")
     return note(Check.TORCH, told, "pip install torch, if the script needs it; elastic run itself does not")
 
 

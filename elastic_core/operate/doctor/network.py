@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from elastic_core.errors import ConfigurationError
 from elastic_core.operate.doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_core.rendezvous.settings import LOOPBACK
 from elastic_core.support import sockets
@@ -22,12 +23,11 @@ from elastic_core.support.addresses import (
     joined_host_port,
     means_this_machine,
     seen_from_outside,
-    split_host_port,
 )
 from elastic_core.support.bounded import BackgroundCall, Late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-DEFAULT_PORTS: Mapping[str, int] = {
-    "c10d": 29400,
-    "static": 29500,
-    **dict.fromkeys(("etcd", "etcd-v2", "etcd-v3", "etcd-legacy"), 2379),
-}
-"""Of the backends that are ours, whose endpoints are hosts. The endpoint of another backend may be anything."""
 
 SLOW: Duration = 1.0
 """Seconds from which on a lookup is slow."""
@@ -76,36 +69,31 @@ class Place:
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
     """Whether the run's node is alone, with a store of its own at any port."""
-    if nodes != 1 or record is None or record.name != "c10d" or _is_file(settings.rdzv_conf):
+    if nodes != 1 or record is None or not record.hosted:
         return False
-    try:
-        return not settings.rdzv_endpoint or split_host_port(settings.rdzv_endpoint, 1, least=0)[1] == 0
-    except ValueError:
-        return False
+    if not settings.rdzv_endpoint:
+        return True
+    with contextlib.suppress(ConfigurationError):
+        places = places_of(settings, record)
+        return bool(places) and not any(place.port for place in places)
+    return False
 
 
-def _is_file(conf: Mapping[str, str]) -> bool:
-    return conf.get("store_type", conf.get("store-type", "")).lower() == "file"
-
-
-def places_of(backend: str, endpoint: str, conf: Mapping[str, str]) -> tuple[Place, ...]:
-    """The hosts of an endpoint; none if it is a file or the like.
+def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tuple[Place, ...]:
+    """The hosts of the endpoint; none if it names none, or may name anything.
 
     Raises:
-        ValueError: the backend is one of ours, and this cannot be an endpoint of it.
+        ConfigurationError: it cannot be an endpoint of the backend.
     """
-    if not endpoint.strip() or _is_file(conf):
+    if not settings.rdzv_endpoint.strip() or record is None:
         return ()
-    port = DEFAULT_PORTS.get(backend)
-    try:
-        found = hosts_of(endpoint, port or 0)
-    except ValueError:
-        if port is None:
-            return ()
-        raise
-    if port is None and not all(number for _, number in found):
-        return ()  # another backend, whose default port is unknown; the endpoint may name anything
-    return tuple(dict.fromkeys(Place(*item) for item in found))
+    if record.hosts_of is not None:
+        return tuple(dict.fromkeys(Place(*item) for item in record.hosts_of(settings)))
+    with contextlib.suppress(ValueError):
+        found = hosts_of(settings.rdzv_endpoint, 0)
+        if all(port for _, port in found):
+            return tuple(dict.fromkeys(Place(*item) for item in found))
+    return ()
 
 
 @dataclass(frozen=True)
@@ -225,12 +213,11 @@ def surroundings_of(
     Args:
         nodes: the most that the job may have.
     """
-    is_hosted = settings.rdzv_backend == "static" or (record is not None and record.serve is not None)
+    is_hosted = record is not None and record.hosted
     try:
-        endpoint = "" if meets_itself(settings, record, nodes) else settings.rdzv_endpoint
-        places = places_of(settings.rdzv_backend, endpoint, settings.rdzv_conf)
-    except ValueError as error:
-        wrong = fault(Check.NAME, f"expected host[:port] as --rdzv-endpoint, {error}", "correct --rdzv-endpoint")
+        places = () if meets_itself(settings, record, nodes) else places_of(settings, record)
+    except ConfigurationError as error:
+        wrong = fault(Check.NAME, str(error), "correct --rdzv-endpoint")
         return Surroundings((), None, False, False, False, (wrong, *_ports(settings, ())))
     names = _at_once(resolved, places, limit, clock)
     addresses = [address for name in names for address in name.addresses]
@@ -240,7 +227,8 @@ def surroundings_of(
     findings = [judged_name(name, nodes) for name in names]
     findings += judged_connections(tried, is_hosted)
     findings += _ports(settings, () if is_served else local)
-    stays_here = is_hosted and settings.rdzv_backend != "static" and all(place.is_loopback_address for place in places)
+    # What the nodes can also serve apart listens on loopback alone if the endpoint is there.
+    stays_here = record is not None and record.serve is not None and all(place.is_loopback_address for place in places)
     advertised = _advertised(settings, nodes, places, tried, limit, stays_here)
     if places:
         own = () if advertised is None else resolved(Place(advertised, 0), limit, clock).addresses

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import BACKEND_OPTIONS as SHARED
-from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, hookimpl
+from elastic_core.plugin import Option, Problem, RendezvousBackendRecord, StoreRecord, find_option, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, StoreServer
+    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, StoreServer
 
 _CONNECTION = (
     Option(
@@ -81,11 +81,15 @@ def _with_a_file(params: RendezvousParameters) -> RendezvousParameters:
     return params
 
 
-def _look_for_torch() -> None:
-    """At once: it is imported in another thread, which would only find that the store cannot be reached."""
+def _is_torch_missing() -> bool:
     from importlib.util import find_spec
 
-    if find_spec("torch") is None:
+    return find_spec("torch") is None
+
+
+def _look_for_torch() -> None:
+    """At once: it is imported in another thread, which would only find that the store cannot be reached."""
+    if _is_torch_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
@@ -125,6 +129,51 @@ def _hash_store(options: Mapping[str, Any]) -> Store:
     return store
 
 
+def _missing() -> Iterator[Problem]:
+    if _is_torch_missing():
+        yield Problem("--rdzv-backend", "expected torch, which the backend needs, found none; pip install torch")
+
+
+def _problems(settings: Settings) -> Iterator[Problem]:
+    yield from _missing()
+    if settings.nnodes.max > 1 and not settings.rdzv_endpoint:
+        yield Problem(
+            "--rdzv-endpoint",
+            f"expected a place where the {settings.nnodes.max} nodes meet, found none; give --rdzv-endpoint=HOST:PORT,"
+            " the same on every node, or for a static job --master-addr and --node-rank",
+        )
+
+
+def _hosts(settings: Settings) -> list[tuple[str, int]]:
+    from elastic_c10d.endpoint import parse_endpoints
+
+    if not settings.rdzv_endpoint.strip() or (find_option(settings.rdzv_conf, "store_type") or "").lower() == "file":
+        return []
+    least = 0 if settings.nnodes.max == 1 else 1  # a node that is alone may take any port
+    return [(one.host, one.port) for one in parse_endpoints(settings.rdzv_endpoint, least).each]
+
+
+def _static_defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
+    from elastic_c10d.static import defaults
+
+    return defaults(settings)
+
+
+def _static_problems(settings: Settings) -> Iterator[Problem]:
+    from elastic_c10d.static import problems
+
+    yield from _missing()
+    yield from problems(settings)
+
+
+def _static_hosts(settings: Settings) -> list[tuple[str, int]]:
+    from elastic_c10d.endpoint import parse_endpoint
+    from elastic_c10d.static import DEFAULT_PORT
+
+    endpoint = parse_endpoint(settings.rdzv_endpoint, default_port=DEFAULT_PORT)
+    return [(endpoint.host, endpoint.port)]
+
+
 @hookimpl
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
@@ -136,9 +185,20 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             aliases=("tcp",),
             open_backend=_open,
             serve=_serve,
+            problems=_problems,
+            hosts_of=_hosts,
+            hosted=True,
         ),
         RendezvousBackendRecord(
-            "static", "a fixed number of nodes with given ranks", _static_handler, _STATIC, open_backend=_open
+            "static",
+            "a fixed number of nodes with given ranks",
+            _static_handler,
+            _STATIC,
+            open_backend=_open,
+            defaults=_static_defaults,
+            problems=_static_problems,
+            hosts_of=_static_hosts,
+            hosted=True,
         ),
         RendezvousBackendRecord(
             "file",
@@ -146,6 +206,8 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             _file_handler,
             _FILE,
             open_backend=_open_file,
+            problems=lambda _: _missing(),
+            hosts_of=lambda _: (),
         ),
     ]
 

@@ -6,12 +6,63 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
-from elastic_core.plugin import ConfigurationError, Node, Problem, RendezvousParameters, is_loopback, means_this_machine
+from elastic_core.plugin import (
+    ConfigurationError,
+    Node,
+    Problem,
+    RendezvousParameters,
+    find_option,
+    is_loopback,
+    joined_host_port,
+    means_this_machine,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from elastic_core.plugin import Settings
 
 DEFAULT_PORT = 29500
+RUN_ID = "none"
+"""The run id of a job without --rdzv-id. No other job uses its address, so an id has nothing to distinguish."""
+
+_DIGITS = 10
+
+
+def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
+    """The endpoint from the master's address, torchrun's rank for a node that is given none, and the names."""
+    host = (settings.master_addr or "127.0.0.1").removeprefix("[").removesuffix("]")
+    port = DEFAULT_PORT if settings.master_port is None else settings.master_port
+    rank, why = settings.node_rank, "the rank"
+    if rank is None:
+        written = find_option(settings.rdzv_conf, "rank") or ""
+        if written.isdecimal() and len(written) < _DIGITS:
+            rank, why = int(written), "the option rank"
+        else:
+            rank, why = 0, "torchrun's default; static gives every node a rank"
+    found: dict[str, tuple[Any, str]] = {
+        "rdzv_endpoint": (joined_host_port(host, port), "--master-addr and --master-port"),
+        "rdzv_id": (RUN_ID, "the static backend needs none"),
+        "node_rank": (rank, why),
+    }
+    if settings.nnodes.max > 1:  # two nodes of one rank then have one name, which is noticed
+        found["node_id"] = (f"rank{rank}", "the rank")
+    return found
+
+
+def problems(settings: Settings) -> Iterator[Problem]:
+    """What cannot be in the settings of a static job."""
+    rank, nnodes = find_option(settings.rdzv_conf, "rank"), settings.nnodes
+    if rank is not None and rank.lstrip("0") != str(settings.node_rank).lstrip("0"):
+        expected = f"expected the rank of this node, the same as --node-rank ({settings.node_rank})"
+        yield Problem("--rdzv-conf", f"{expected}, found rank={rank}; give one")
+    if nnodes.min != nnodes.max:
+        yield Problem(
+            "--nnodes",
+            f"expected a fixed number of nodes with the static backend, found {nnodes}; give"
+            f" --nnodes={nnodes.max}, or another backend for a job that grows and shrinks",
+        )
 
 
 def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
@@ -20,9 +71,9 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
     Raises:
         ConfigurationError: the number of nodes is not fixed, or the rank is missing or too high.
     """
-    problems = list(_problems(params))
-    if problems:
-        raise ConfigurationError(*problems)
+    wrong = list(_problems(params))
+    if wrong:
+        raise ConfigurationError(*wrong)
     rank = _rank(params) or 0
     config = {
         name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from elastic_core.plugin import Option, RendezvousBackendRecord, hookimpl
 
 if TYPE_CHECKING:
-    from elastic_core.plugin import RendezvousHandler, RendezvousParameters
+    from collections.abc import Sequence
+
+    from elastic_core.plugin import RendezvousHandler, RendezvousParameters, Settings
 
 PROTOCOL = (
     Option(
@@ -45,6 +47,12 @@ def _handler(params: RendezvousParameters) -> RendezvousHandler:
     return create_rdzv_handler(params)
 
 
+def _hosts_of(settings: Settings) -> Sequence[tuple[str, int]]:
+    from elastic_etcd.plugin import hosts_of
+
+    return hosts_of(settings)
+
+
 @hookimpl
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
@@ -54,5 +62,6 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             _handler,
             (*PROTOCOL, *_CLUSTER),
             forkable=False,
+            hosts_of=_hosts_of,
         )
     ]

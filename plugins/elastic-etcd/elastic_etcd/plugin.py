@@ -10,7 +10,7 @@ from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, ho
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, Store
+    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
 
 CONNECTION = (
     Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds", above=0),
@@ -91,6 +91,13 @@ def _store(options: Mapping[str, Any]) -> Store:
     return made
 
 
+def hosts_of(settings: Settings) -> list[tuple[str, int]]:
+    """The hosts of the cluster. Raises ConfigurationError."""
+    from elastic_etcd.parameters import parse_endpoints
+
+    return [(member.host, member.port) for member in parse_endpoints(settings.rdzv_endpoint)]
+
+
 @hookimpl
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
@@ -102,6 +109,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             aliases=("etcd-v2", "etcd-v3"),
             open_backend=_open,
             forkable=False,
+            hosts_of=hosts_of,
         )
     ]
 
