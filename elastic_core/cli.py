@@ -122,18 +122,19 @@ def explain(argv: Sequence[str]) -> None:
 
     manager, reading = _read(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
     reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
-    unused = compose.unused_options(reading.settings, manager)
     told: Mapping[str, Any] = {}
+    unused: Sequence[str] = ()
     broken = None
-    if reading.script:
-        entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
-        try:
-            told = compose.explained_starter(reading.settings, entry.work, manager)
-        except ElasticError as error:
-            broken = error  # shown after the configuration, with the other problems
+    try:
+        plan = compose.plan_of(reading.settings, manager, reading.origins, reading.tables)
+        unused = plan.unused
+        if reading.script:
+            entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
+            told = plan.explained_starter(entry.work)
+    except ElasticError as error:
+        broken = error  # what `run` would refuse is shown after the configuration
     about = reading, manager.added_options(), manager.secret_options(), unused, told
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
-    compose.check_available(reading.settings, manager, reading.origins, reading.tables)  # what `run` would refuse
     if broken is not None:
         raise broken
 
@@ -346,15 +347,14 @@ def _error_of(reading: Reading, manager: PluginManager, history: History) -> Bas
 
     settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
-        compose.check_available(settings, manager, reading.origins, reading.tables)
-        unused = compose.unused_options(settings, manager)
-        more = {"not_used": ",".join(unused)} if unused else {}
+        plan = compose.plan_of(settings, manager, reading.origins, reading.tables, reading.added)
+        more = {"not_used": ",".join(plan.unused)} if plan.unused else {}
         if reading.config_file is not None:
             more["config_file"] = str(reading.config_file)
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)
         entry = compose.script_entry(settings, script, reading.script_args, os.environ)
         with compose.origins_named(reading.origins):
-            launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
+            launch.run_job(plan, entry, os.environ, (history,))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - returned to the caller
         return error
     return None

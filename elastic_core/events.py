@@ -1,7 +1,7 @@
 """Things that happen in a job, recorded by a handler that is chosen by its name.
 
-`null` drops them, `console` writes JSON to stderr, and `register_handler` adds others. `RdzvEvent` and its functions
-are for programs that have a rendezvous of their own; the agent records none.
+`null` drops them, `console` writes JSON to stderr, `file:PATH` appends JSON to a file, and `register_handler` adds
+others. `RdzvEvent` and its functions are for programs that have a rendezvous of their own; the agent records none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
+from elastic_core.support.files import open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,10 +135,30 @@ def _print(event: Event) -> None:
     print(event.serialize(), file=sys.stderr, flush=True)
 
 
-HANDLERS: Mapping[str, EventHandler] = {"null": _drop, "console": _print}
-"""Those that are always there. `elastic run --event-log-handler` also knows the sinks that plugins bring."""
+class FileHandler:
+    """Appends each event to a file, as a line of JSON, which is on its way to the disk when the call returns.
 
-_handlers: dict[str, EventHandler] = dict(HANDLERS)
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file = open(open_to_append(Path(path)), "w", buffering=1)  # noqa: SIM115 - open until `close`
+        except OSError as error:
+            found = f"expected a file that can be written, found that {path!r} cannot: {error.strerror}"
+            raise ConfigurationError(Problem("--event-log-handler", f"{found}; choose another")) from error
+
+    def __call__(self, event: Event) -> None:
+        self._file.write(event.serialize() + "\n")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._file.close()
+
+
+_FILE = "file:"
+_handlers: dict[str, EventHandler] = {"null": _drop, "console": _print}
 
 
 def handler_names() -> tuple[str, ...]:
@@ -151,9 +172,18 @@ def register_handler(name: str, handler: EventHandler) -> None:
         raise ConfigurationError(Problem("event handler", f"the name {name!r} is taken"))
 
 
-def registered(name: str) -> EventHandler | None:
-    """The handler that the program itself has registered under the name; None if it has not."""
-    return None if name in HANDLERS else _handlers.get(name)
+def is_known(name: str) -> bool:
+    """Whether `open_handler` knows the name."""
+    return name in _handlers or name.removeprefix(_FILE) not in (name, "")
+
+
+def open_handler(name: str) -> EventHandler:
+    """The handler with a name that `is_known`; `file:PATH` opens the file. What has a `close` is the caller's to close.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    return _handlers[name] if name in _handlers else FileHandler(name.removeprefix(_FILE))
 
 
 def record(event: Event, destination: str = "null") -> None:

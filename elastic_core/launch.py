@@ -15,12 +15,14 @@ from elastic_core import error_file, metrics
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose import (
+    Chosen,
     Entry,
+    Plan,
     answering,
-    check_available,
     composed,
     function_entry,
     parts_for,
+    plan_of,
     script_entry,
     without_missing,
 )
@@ -28,8 +30,6 @@ from elastic_core.config import SPECS, from_environment, from_torchrun, settings
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.hooks.selection import names_of
 from elastic_core.log import show_unless_configured
 from elastic_core.workers.numa import mode_of
 from elastic_core.workers.sessions import catches
@@ -58,8 +58,7 @@ class LaunchConfig:
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
     (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
     ELASTIC_WORKER_STARTER_CONF), warm start (ELASTIC_WARM_START, ELASTIC_WARM_START_CACHE, ELASTIC_WARM_START_EXCLUDE),
-    rank policy (ELASTIC_RANK_POLICY, ELASTIC_RANK_POLICY_CONF), options of the event sink
-    (ELASTIC_EVENT_LOG_CONF), and torchrun's
+    rank policy (ELASTIC_RANK_POLICY, ELASTIC_RANK_POLICY_CONF), and torchrun's
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
     Args:
@@ -138,7 +137,7 @@ _UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "re
 _WITHOUT_FIELD = (
     *("watchdog", "watchdog_conf", "health", "health_port", "health_conf"),
     *("hang_timeout", "hang_warmup", "hang_progress"),
-    *("event_log_conf", "worker_starter", "worker_starter_conf", "rank_policy", "rank_policy_conf"),
+    *("worker_starter", "worker_starter_conf", "rank_policy", "rank_policy_conf"),
     *("warm_start", "warm_start_cache", "warm_start_exclude"),
 )
 
@@ -182,7 +181,8 @@ def launch_agent(
     metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
     entry = _entry(settings, entrypoint, args)
     specs = None if isinstance(config.logs_specs, str) else config.logs_specs
-    result = run_job(settings, entry, manager, os.environ, logs_specs=specs, health_check_server=health_check_server)
+    plan = plan_of(settings, manager)
+    result = run_job(plan, entry, os.environ, logs_specs=specs, health_check_server=health_check_server)
     return result.return_values
 
 
@@ -229,7 +229,7 @@ class LocalElasticAgent(ProcessAgent):
         health_check_server: HealthCheckServer | None = None,
         uninterruptible_state_timeout: float | None = None,
     ) -> None:
-        self._manager = PluginManager.load(os.environ)
+        manager = PluginManager.load(os.environ)
         config = LaunchConfig(
             1,
             1,
@@ -247,11 +247,12 @@ class LocalElasticAgent(ProcessAgent):
             virtual_local_rank=spec.virtual_local_rank,
             shutdown_timeout=shutdown_timeout,
         )
-        settings = self._settings = _settings(config, self._manager)
-        check_available(settings, self._manager)
-        backend = spec.rdzv_handler.get_backend()
-        if any(backend in names_of(item.record) for item in self._manager.records(RendezvousBackendRecord)):
-            settings = replace(settings, rdzv_backend=backend)
+        settings = _settings(config, manager)
+        plan = plan_of(settings, manager)
+        if (record := manager.backend_named(spec.rdzv_handler.get_backend())) is not None:
+            settings = replace(settings, rdzv_backend=record.name)
+            plan = replace(plan, settings=settings, backend=Chosen(record, {}))
+        self._run_plan = plan
         entry = _entry(settings, spec.entrypoint, spec.args)
         self._health_check_server = health_check_server
         clock = SystemClock()
@@ -259,9 +260,7 @@ class LocalElasticAgent(ProcessAgent):
         board = StatusBoard(settings.rdzv_id or "", node, settings.role, settings.max_restarts, clock)
         self._until_closed = contextlib.ExitStack()
         self._parts = self._until_closed.enter_context(
-            parts_for(
-                settings, entry, self._manager, os.environ, board, spec.local_world_size, clock, logs_specs=logs_specs
-            )
+            parts_for(plan, entry, os.environ, board, spec.local_world_size, clock, logs_specs=logs_specs)
         )
         super().__init__(
             spec,
@@ -281,8 +280,8 @@ class LocalElasticAgent(ProcessAgent):
         show_unless_configured()
         with (
             self._until_closed,
-            answering(self._settings, self._manager, os.environ, self._parts.board, self._health_check_server),
-            _signals_to(self, self._settings.signals_to_handle),
+            answering(self._run_plan, self._parts.board, self._health_check_server),
+            _signals_to(self, self._run_plan.settings.signals_to_handle),
         ):
             self._parts.attach(self)
             return super().run(role)
@@ -296,19 +295,18 @@ def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager)
     """`rdzv_timeout` as an option of the backend, if the backend has it and `rdzv_configs` does not set it."""
     if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
         return settings
-    options = manager.select(RendezvousBackendRecord, settings.rdzv_backend).options
+    record = manager.backend_named(settings.rdzv_backend)
+    options = () if record is None else record.options
     if options is not None and all(option.name != "join_timeout" for option in options):
         return settings
     return replace(settings, rdzv_conf={**settings.rdzv_conf, "join_timeout": str(seconds)})
 
 
 def run_job(
-    settings: Settings,
+    plan: Plan,
     entry: Entry,
-    manager: PluginManager,
     environ: Mapping[str, str],
     observers: tuple[Observer, ...] = (),
-    options: Mapping[str, object] | None = None,
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> RunResult:
@@ -319,10 +317,10 @@ def run_job(
     """
     show_unless_configured()
     with (
-        composed(settings, entry, manager, environ, observers, options, logs_specs, health_check_server) as agent,
-        _signals_to(agent, settings.signals_to_handle),
+        composed(plan, entry, environ, observers, logs_specs, health_check_server) as agent,
+        _signals_to(agent, plan.settings.signals_to_handle),
     ):
-        result = agent.run(settings.role)
+        result = agent.run(plan.settings.role)
     if result.is_failed():
         error = ChildFailedError(entry.name, result.failures)
         _hand_up(error.get_first_failure()[1], environ)

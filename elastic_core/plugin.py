@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # isort: off
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
-        EventSinkRecord as EventSinkRecord, HealthEndpointRecord as HealthEndpointRecord, Option as Option,
+        HealthEndpointRecord as HealthEndpointRecord, Option as Option,
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
     from elastic_core.hooks.context import Context as Context
-    from elastic_core.events import Event as Event
+    from elastic_core.events import Event as Event, register_handler as register_handler
     from elastic_core.interfaces.node import (
         Candidate as Candidate, Member as Member, Node as Node, RankPolicy as RankPolicy, Round as Round
     )
@@ -129,7 +129,7 @@ _HOMES = {
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
-        "WorkerStarterRecord RankPolicyRecord EventSinkRecord"
+        "WorkerStarterRecord RankPolicyRecord"
     ),
     "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
     "elastic_core.hooks.options": "find_option type_options",
@@ -146,7 +146,7 @@ _HOMES = {
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),
     "elastic_core.hooks.context": "Context",
-    "elastic_core.events": "Event",
+    "elastic_core.events": "Event register_handler",
     # rendezvous backends and stores
     "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy",
     "elastic_core.interfaces.backend": (

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from elastic_core.compose import chosen
+from elastic_core.compose import plan_of
 from elastic_core.config import Reading, Settings, read
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
@@ -276,13 +276,12 @@ class Elastic:
     def read(self, words: list[str], environ: dict[str, str] | None = None) -> Ours:
         """Raises ConfigurationError."""
         reading = self._reading(words, environ)
-        chosen.check_available(reading.settings, self._manager, reading.origins)
-        _, options = chosen.backend(reading.settings, self._manager)
+        plan = plan_of(reading.settings, self._manager, reading.origins)
         if not serves_itself(reading.settings):
             node = Node("node", rank_hint=reading.settings.node_rank)
             with contextlib.chdir(self._folder):  # the path of a store's file may be relative
-                chosen.handler(reading.settings, self._manager, node).shutdown()
-        return Ours(reading.settings, reading.script, reading.script_args, options)
+                plan.handler(node).shutdown()
+        return Ours(reading.settings, reading.script, reading.script_args, dict(plan.backend.options))
 
     def _reading(self, words: list[str], environ: dict[str, str] | None, **more: bool) -> Reading:
         return read(words, environ or {}, self._folder, backend_named=self._manager.backend_named, **more)

@@ -28,7 +28,7 @@ PLUGIN = '''
 
 from elastic_core.builtin.local import LocalRendezvousHandler
 from elastic_core.hooks import (
-    EventSinkRecord, HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
+    HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
 )
 from elastic_core.interfaces.health import HealthCheckServer
 from elastic_core.interfaces.watchdog import Watchdog
@@ -122,10 +122,6 @@ def elastic_watchdogs():
 
 
 @hookimpl
-def elastic_event_sinks():
-    return [EventSinkRecord("diary", "a test", lambda options: diary.append)]
-
-@hookimpl
 def elastic_health_endpoints():
     return [HealthEndpointRecord("pulse", "a test", make_health, (Option("loud", bool, False, "whether"),))]
 
@@ -166,7 +162,7 @@ ALL = {"rdzv_backend": "diary", "watchdog": "dog", "health": "pulse", "health_po
 def run(plugin, command=("true",), observers=(), options=None, environ=os.environ, **values):
     settings = settings_from({**ALL, "no_python": True, **values})
     entry = compose.script_entry(settings, command[0], tuple(command[1:]), environ)
-    return launch.run_job(settings, entry, plugin.manager, environ, observers, options)
+    return launch.run_job(compose.plan_of(settings, plugin.manager, added=options), entry, environ, observers)
 
 
 STARTED = ["health", "health.start", "handler", "watchdog", "watchdog.start"]
@@ -178,17 +174,17 @@ def test_everything_starts_before_the_rendezvous_and_ends_in_reverse_order(plugi
     assert plugin.diary == [*STARTED, "join", "finished SUCCEEDED", *ENDED]
 
 
-def test_a_sink_of_events_by_its_name(plugin, tmp_path):
-    run(plugin, event_log_handler="file", event_log_conf={"path": str(tmp_path / "told")})
+def test_events_in_a_file(plugin, tmp_path):
+    run(plugin, event_log_handler=f"file:{tmp_path / 'told'}")
     told = [json.loads(line)["name"] for line in (tmp_path / "told").read_text().splitlines()]
     assert told == ["round_formed", "workers_started", "agent_finished"]
 
 
-def test_a_sink_of_the_program_and_one_of_a_plugin(plugin):
-    events.register_handler("diary", print)
-    with pytest.raises(ConfigurationError, match=r"one event sink 'diary', found that of .* register yours"):
-        run(plugin, event_log_handler="diary")
-    assert plugin.diary == []
+def test_events_for_a_handler_that_somebody_registered(plugin):
+    told = []
+    events.register_handler("of this test", told.append)
+    run(plugin, event_log_handler="of this test")
+    assert [event.name for event in told] == ["round_formed", "workers_started", "agent_finished"]
 
 
 @pytest.mark.parametrize(
@@ -202,10 +198,10 @@ def test_a_sink_of_the_program_and_one_of_a_plugin(plugin):
             {"rank_policy": "host", "nnodes": "1:2"},
             r"--rank-policy: expected a backend whose nodes can be ordered, .*'diary'",
         ),
-        ({"event_log_handler": "null", "event_log_conf": {"path": "x"}}, r"--event-log-conf: path: unknown option"),
+        ({"event_log_handler": "consle"}, r"--event-log-handler: .*did you mean 'console'"),
     ],
 )
-def test_starters_policies_and_sinks_that_cannot_be(values, message, plugin):
+def test_starters_policies_and_handlers_that_cannot_be(values, message, plugin):
     with pytest.raises(ConfigurationError, match=message):
         run(plugin, **values)
     assert not set(plugin.diary) - {*STARTED, *ENDED}
@@ -416,7 +412,7 @@ def test_an_agent_that_is_composed_and_never_run_leaves_nothing(plugin):
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         plugin.diary.clear()
-        with compose.composed(settings, entry, plugin.manager, os.environ) as agent:
+        with compose.composed(compose.plan_of(settings, plugin.manager), entry, os.environ) as agent:
             assert agent.restart_count == 0
         assert plugin.diary == [*STARTED, *ENDED]
     # Threads that other tests have left behind may open and close a few; what leaked would be a hundred.
@@ -575,4 +571,4 @@ def test_a_starter_that_breaks_later_is_named_too(name, error, told, plugin, tmp
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
     entry = compose.script_entry(settings, "true", (), os.environ)
     with pytest.raises(PluginError, match=told):
-        launch.run_job(settings, entry, PluginManager.load({}, entry_points=points), os.environ)
+        launch.run_job(compose.plan_of(settings, PluginManager.load({}, entry_points=points)), entry, os.environ)

@@ -12,6 +12,9 @@ BACKEND_WITH_MASTER = "static"
 HEALTH_ENDPOINT = "http"
 """The health endpoint of `--health-port`."""
 
+WARM_STARTER = "warm"
+"""The worker starter of `--warm-start`."""
+
 BACKEND_HOMES = {
     **dict.fromkeys(("c10d", "tcp", "file", "static"), "elastic-c10d"),
     **dict.fromkeys(("etcd", "etcd-v2", "etcd-v3"), "elastic-etcd"),

@@ -1,29 +1,36 @@
-"""The only room that knows all others: picks records, builds the objects of one agent, ends them in reverse order."""
+"""The only room that knows all others: selects what a run uses, builds the objects of one agent, ends them in reverse
+order."""
 
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
-from elastic_core.compose.chosen import (
-    check_available,
-    explained_starter,
+from elastic_core.compose.plan import (
+    Chosen,
+    Plan,
+    Selection,
     origins_named,
+    plan_of,
     problems_of,
-    unused_options,
+    selections,
+    unknown_event_handler,
     without_missing,
 )
 from elastic_core.compose.policy import Entry, function_entry, script_entry, why_unbound
 
 __all__ = [
+    "Chosen",
     "Entry",
     "Parts",
+    "Plan",
+    "Selection",
     "answering",
-    "check_available",
     "composed",
     "function_entry",
-    "explained_starter",
     "origins_named",
     "parts_for",
+    "plan_of",
     "problems_of",
     "script_entry",
-    "unused_options",
+    "selections",
+    "unknown_event_handler",
     "why_unbound",
     "without_missing",
 ]

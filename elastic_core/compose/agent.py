@@ -7,10 +7,11 @@ import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from elastic_core import events
 from elastic_core.agent.interface import WorkerSpec
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
-from elastic_core.compose import chosen, policy
+from elastic_core.compose import policy
 from elastic_core.config import SPECS
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from elastic_core.agent.hang import HangPolicy
     from elastic_core.clock import Clock
+    from elastic_core.compose.plan import Plan
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
@@ -67,36 +69,34 @@ class Parts:
 
 @contextlib.contextmanager
 def composed(
-    settings: Settings,
+    plan: Plan,
     entry: Entry,
-    manager: PluginManager,
     environ: Mapping[str, str],
     observers: tuple[Observer, ...] = (),
-    options: Mapping[str, object] | None = None,
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> Iterator[ProcessAgent]:
     """An agent that is ready to run. On the way out everything that was made is ended, in reverse order, and the
     health endpoint last.
 
-    `options` are the values of the options that plugins added. `logs_specs` goes before what the settings say of files,
-    and `health_check_server` before what they say of an endpoint.
+    `logs_specs` goes before what the settings say of files, and `health_check_server` before what they say of an
+    endpoint.
 
     Raises:
-        ConfigurationError: with everything that was asked for and cannot be had; nothing is left behind.
+        ConfigurationError: something that was asked for cannot be made; nothing is left behind.
     """
-    chosen.check_available(settings, manager)
+    settings = plan.settings
     local_world_size = count_workers(settings.nproc_per_node)
     node = _node(settings, local_world_size)
     clock = SystemClock()
     board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(answering(settings, manager, environ, board, health_check_server))
-        handler = chosen.handler(settings, manager, node)
+        stack.enter_context(answering(plan, board, health_check_server))
+        handler = plan.handler(node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
-        _rank(handler, settings, manager)
+        _rank(handler, plan)
         parts = stack.enter_context(
-            parts_for(settings, entry, manager, environ, board, local_world_size, clock, observers, options, logs_specs)
+            parts_for(plan, entry, environ, board, local_world_size, clock, observers, logs_specs)
         )
         agent = ProcessAgent(
             WorkerSpec(
@@ -124,49 +124,45 @@ def composed(
 
 
 @contextlib.contextmanager
-def answering(
-    settings: Settings,
-    manager: PluginManager,
-    environ: Mapping[str, str],
-    board: StatusBoard,
-    given: HealthCheckServer | None,
-) -> Iterator[None]:
+def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
     """Run the configured health endpoint while the context is open. A `given` server replaces it; the caller has
     started that server, and it is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
         else:
-            _start_health(settings, manager, board, stack)
+            _start_health(plan, board, stack)
         yield
 
 
 @contextlib.contextmanager
 def parts_for(
-    settings: Settings,
+    plan: Plan,
     entry: Entry,
-    manager: PluginManager,
     environ: Mapping[str, str],
     board: StatusBoard,
     local_world_size: int,
     clock: Clock,
     observers: tuple[Observer, ...] = (),
-    options: Mapping[str, object] | None = None,
     logs_specs: LogsSpecs | None = None,
 ) -> Iterator[Parts]:
-    """The parts for the settings; see `composed`. Ended at the end of the context."""
+    """The parts for the plan; see `composed`. Ended at the end of the context."""
+    settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(more_files())
         how = replace(policy.group_policy(settings, local_world_size, environ, stack, logs_specs), files=files)
         variables = policy.inherited(settings, environ, manager.secret_options())
-        workers = LocalWorkers(chosen.starter(settings, entry.work, manager), how, variables, clock)
+        workers = LocalWorkers(plan.start_with(entry.work), how, variables, clock)
         stack.callback(workers.close)
-        watchdog = chosen.made_watchdog(settings, manager)
+        watchdog = plan.made_watchdog()
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
-        recorders = _event_recorder(settings, manager, stack), MetricRecorder(settings.role, settings.max_restarts)
-        contexts = Contexts(manager, settings, options)
+        recorders = (
+            _event_recorder(settings.event_log_handler, stack),
+            MetricRecorder(settings.role, settings.max_restarts),
+        )
+        contexts = Contexts(manager, settings, plan.added)
         observer = Everyone([board, *observers, *recorders, Notifier(manager, contexts)])
         contribute = _contributor(manager, watchdog, contexts)
         yield Parts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
@@ -194,29 +190,28 @@ def _node(settings: Settings, local_world_size: int) -> Node:
     )
 
 
-def _rank(handler: RendezvousHandler, settings: Settings, manager: PluginManager) -> None:
+def _rank(handler: RendezvousHandler, plan: Plan) -> None:
     """Order the nodes as is asked for; a single node has no order."""
-    record, options = chosen.rank_policy(settings, manager)
+    record, settings = plan.rank_policy.record, plan.settings
     if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
         return
     if not isinstance(handler, RoundHandler):
         found = f"found {settings.rdzv_backend!r}, whose handler ranks them itself"
         raise ConfigurationError(Problem("--rank-policy", f"expected a backend whose nodes can be ordered, {found}"))
-    handler.rank_by(record.factory(options))
+    handler.rank_by(record.factory(plan.rank_policy.options))
 
 
-def _event_recorder(settings: Settings, manager: PluginManager, stack: contextlib.ExitStack) -> EventRecorder:
-    record, options = chosen.event_sink(settings, manager)
-    sink = record.factory(options)
-    close = getattr(sink, "close", None)
+def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
+    handler = events.open_handler(name)
+    close = getattr(handler, "close", None)
     if close is not None:
-        stack.callback(_end, "plugin failed", f"event sink {record.name}", close)
-    return EventRecorder(sink, record.name)
+        stack.callback(_end, "plugin failed", f"event handler {name}", close)
+    return EventRecorder(handler, name)
 
 
-def _start_health(settings: Settings, manager: PluginManager, view: AgentView, stack: contextlib.ExitStack) -> None:
+def _start_health(plan: Plan, view: AgentView, stack: contextlib.ExitStack) -> None:
     """Start the health endpoint if there is one."""
-    server = chosen.made_health_endpoint(settings, manager, view)
+    server, settings = plan.made_health_endpoint(view), plan.settings
     if server is None:
         return
     stack.callback(_end, "health endpoint failed", f"health endpoint {settings.health}", server.stop)

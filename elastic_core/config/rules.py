@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_core.compat import choices
 from elastic_core.config.settings import SPECS
 from elastic_core.errors import Problem
 
@@ -49,7 +50,7 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
     yield (
         "--warm-start",
         {"warm_start", "worker_starter"},
-        not settings.warm_start or settings.worker_starter in (None, "warm"),
+        not settings.warm_start or settings.worker_starter in (None, choices.WARM_STARTER),
         f"expected the worker starter warm, found --worker-starter={settings.worker_starter}; drop one of the two",
     )
     yield (

@@ -339,11 +339,8 @@ class Settings:
         "null",
         parse_filled_text,
         "plugins",
-        "where events are recorded: null, console, file or a plugin's sink",
+        "where events are recorded: null, console, file:PATH, or the name of a registered handler",
         "NAME",
-    )
-    event_log_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the event sink", "K=V,..", adds_up=True, torchrun=False
     )
     worker_starter: str | None = setting(
         None,

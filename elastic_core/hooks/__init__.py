@@ -6,7 +6,6 @@ Every hook is described, with a whole plugin as its example, in `elastic_core.ho
 from __future__ import annotations
 
 from elastic_core.hooks.records import (
-    EventSinkRecord,
     HealthEndpointRecord,
     Option,
     RankPolicyRecord,
@@ -19,7 +18,6 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.spec import hookimpl
 
 __all__ = [
-    "EventSinkRecord",
     "HealthEndpointRecord",
     "Option",
     "RankPolicyRecord",

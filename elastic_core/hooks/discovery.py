@@ -21,9 +21,7 @@ GROUP = "elastic"
 HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
-BUILTINS: tuple[str, ...] = tuple(
-    f"elastic_core.builtin.{name}" for name in ("event_sinks", "local", "rank_policies", "starters")
-)
+BUILTINS: tuple[str, ...] = tuple(f"elastic_core.builtin.{name}" for name in ("local", "rank_policies", "starters"))
 """Plugins of the core itself, for a checkout without metadata. When the core is installed they are entry points."""
 
 

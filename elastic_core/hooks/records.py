@@ -156,14 +156,6 @@ class RankPolicyRecord(Record):
 
 
 @dataclass(frozen=True)
-class EventSinkRecord(Record):
-    """A place where events are recorded, selected by `--event-log-handler`; `factory` receives its options, and returns
-    a function of an `elastic_core.events.Event`. If that has a `close`, it is called at the end."""
-
-    factory: Callable[[Mapping[str, Any]], Callable[[Any], None]]
-
-
-@dataclass(frozen=True)
 class Kind:
     """One kind of record. `flag` selects a record by its name; what its factory makes has the methods `made`; `homes`
     maps our own names to their distributions."""
@@ -218,7 +210,6 @@ KINDS: tuple[Kind, ...] = (
         choices.STARTER_HOMES,
     ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
-    Kind(EventSinkRecord, "elastic_event_sinks", "event sink", "--event-log-handler"),
 )
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from elastic_core.hooks.context import Context
     from elastic_core.hooks.records import (
-        EventSinkRecord,
         HealthEndpointRecord,
         Option,
         RankPolicyRecord,
@@ -267,34 +266,6 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
         @hookimpl
         def elastic_rank_policies():
             return [RankPolicyRecord("largest-first", "nodes with more workers first", lambda options: largest_first)]
-    """
-
-
-@hookspec
-def elastic_event_sinks() -> list[EventSinkRecord]:  # type: ignore[empty-body]
-    """Register places where events are recorded, selected by `--event-log-handler`.
-
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
-
-    The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
-    exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns a
-    function, which receives each `elastic_core.plugin.Event` in the agent's thread and should return soon. An error of
-    the function is logged, and the event is lost. If the function has a `close`, it is called at the end.
-
-    A whole plugin::
-
-        import syslog
-
-        from elastic_core.plugin import EventSinkRecord, hookimpl
-
-        def record(event):
-            syslog.syslog(event.serialize())
-
-        @hookimpl
-        def elastic_event_sinks():
-            return [EventSinkRecord("syslog", "the system's log", lambda options: record)]
     """
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from elastic_testing import EventSinkContract, RankPolicyContract, StarterContract
+from elastic_testing import EventHandlerContract, RankPolicyContract, StarterContract
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.events import HANDLERS
-from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterRecord
+from elastic_core.events import Event, EventSource, is_known, open_handler, register_handler
+from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
@@ -54,31 +54,38 @@ class TestHost(RankPolicyContract):
         assert [it.node.host for it in found] == ["node7", "node66", "rack1-3", "rack2-9", "rack2-10"]
 
 
-class TestFile(EventSinkContract):
+class TestFile(EventHandlerContract):
     @pytest.fixture
-    def sink(self, tmp_path):
+    def handler(self, tmp_path):
         self.path = tmp_path / "events.jsonl"
-        return select(EventSinkRecord, "file").factory({"path": str(self.path)})
+        return open_handler(f"file:{self.path}")
 
-    def recorded(self, sink):
+    def recorded(self, handler):
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def test_a_file_that_cannot_be_written(self):
-        with pytest.raises(ConfigurationError, match=r"--event-log-conf: path: expected a file .* '/no/such/file'"):
-            select(EventSinkRecord, "file").factory({"path": "/no/such/file"})
+        with pytest.raises(ConfigurationError, match=r"--event-log-handler: expected a file .* '/no/such/file'"):
+            open_handler("file:/no/such/file")
 
 
-class TestConsole(EventSinkContract):
+class TestConsole(EventHandlerContract):
     @pytest.fixture
-    def sink(self, capsys):
+    def handler(self, capsys):
         self.told = ""
         self.capsys = capsys
-        return select(EventSinkRecord, "console").factory({})
+        return open_handler("console")
 
-    def recorded(self, sink):
+    def recorded(self, handler):
         self.told += self.capsys.readouterr().err
         return [json.loads(line) for line in self.told.splitlines()]
 
 
-def test_null_is_nowhere():
-    assert select(EventSinkRecord, "null").factory({}) is HANDLERS["null"]
+def test_null_is_nowhere(capfd):
+    open_handler("null")(Event("lost", EventSource.AGENT))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_names_of_handlers():
+    register_handler("registered here", print)
+    names = ("null", "console", "registered here", "file:x", "file:", "file", "other")
+    assert [name for name in names if is_known(name)] == ["null", "console", "registered here", "file:x"]

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_core import config
 from elastic_core.errors import ProcessFailure
-from elastic_core.events import HANDLERS, Event
+from elastic_core.events import Event, open_handler
 from elastic_core.hooks import listing
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
@@ -28,7 +28,7 @@ def table(page, title):
 
 
 def test_the_metadata_of_events_are_told(capsys):
-    recorder = EventRecorder(HANDLERS["console"])
+    recorder = EventRecorder(open_handler("console"))
     recorder(RoundFormed("job", 1, 0, 1, 0.1))
     recorder(WorkersStarted("job", 1, {0: 1}))
     recorder(WorkerFailed("job", ProcessFailure(0, 1, 1)))

@@ -197,9 +197,9 @@ def test_an_error_file_that_is_a_link_is_neither_written_nor_read(job, shared, p
 def test_an_event_file_in_a_shared_folder(job, shared, precious, snare):
     path = shared / "events.jsonl"
     as_nobody(snare, path, precious)
-    done = job.run("--event-log-handler=file", f"--event-log-conf=path={path}", "train.py")
+    done = job.run(f"--event-log-handler=file:{path}", "train.py")
     assert (done.code, done.out) == (2, "")
-    assert "--event-log-conf: path: expected a file that can be written" in done.err
+    assert "--event-log-handler: expected a file that can be written" in done.err
     assert precious.read_text() == PRECIOUS
 
 
@@ -209,9 +209,9 @@ def test_what_a_user_does_on_purpose_works(job, shared):
     (job.cwd / "logs").symlink_to(real)
     (job.cwd / "latest.json").symlink_to(shared / "result.json")
     (shared / "result.json").write_text("an old one")
-    words = ("--log-dir=logs", "--redirects=1", "--rdzv-id=job1", "--event-log-handler=file")
+    words = ("--log-dir=logs", "--redirects=1", "--rdzv-id=job1", "--event-log-handler=file:/dev/stderr")
     for _ in range(2):
-        done = job.run(*words, "--result-file=latest.json", "--event-log-conf=path=/dev/stderr", "train.py")
+        done = job.run(*words, "--result-file=latest.json", "train.py")
         assert done.code == 0, done.err
         assert '"name"' in done.err
     assert (real / "job1" / "round-1" / "rank-0.out").read_text() == "trained\ntrained\n"

@@ -1,16 +1,13 @@
-"""The examples of starters, rank policies and event sinks are whole: they keep the contracts of what they bring."""
+"""The examples of starters and rank policies are whole: they keep the contracts of what they bring."""
 
 from __future__ import annotations
 
-import sys
-import types
-
 import pytest
-from elastic_testing import EventSinkContract, RankPolicyContract, StarterContract
+from elastic_testing import RankPolicyContract, StarterContract
 from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
@@ -46,14 +43,3 @@ class TestLargestFirst(RankPolicyContract):
     def test_the_largest_are_first(self, policy):
         given = [Candidate(Node(str(size), local_world_size=size), None) for size in (1, 8, 2)]
         assert [it.node.local_world_size for it in policy(given)] == [8, 2, 1]
-
-
-class TestSyslog(EventSinkContract):
-    @pytest.fixture
-    def sink(self, selected, monkeypatch):
-        self.told = []
-        monkeypatch.setitem(sys.modules, "syslog", types.SimpleNamespace(syslog=self.told.append))
-        return selected("elastic_event_sinks", EventSinkRecord, "syslog").factory({})
-
-    def recorded(self, sink):
-        return self.told

@@ -16,7 +16,7 @@ import pytest
 from launching import config, python
 
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
-from elastic_core.compose import Entry
+from elastic_core.compose import Entry, plan_of
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import BUILTINS
 from elastic_core.hooks.manager import PluginManager
@@ -158,7 +158,7 @@ def test_an_interrupt_in_the_instant_in_which_a_worker_starts_stops_it_too():
     manager = PluginManager.load({}, builtins=(*BUILTINS, interrupted.__name__))
     settings = replace(config(signals_to_handle="SIGTERM").settings(), worker_starter="interrupted")
     with pytest.raises(KeyboardInterrupt):
-        run_job(settings, Entry("sleep", Work(("sleep", "600"))), manager, os.environ)
+        run_job(plan_of(settings, manager), Entry("sleep", Work(("sleep", "600"))), os.environ)
     (child,) = interrupted.started
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)

@@ -200,12 +200,10 @@ def test_options_of_warm_workers_are_judged_as_those():
         ({"rank_policy": "hots"}, "did you mean 'host'"),
         ({"worker_starter": "spwan"}, "did you mean 'spawn'"),
         ({"worker_starter_conf": {"x": "1"}}, "--worker-starter-conf: x: unknown option"),
-        ({"event_log_handler": "fiel"}, "did you mean 'file'"),
-        ({"event_log_handler": "file", "event_log_conf": {"pth": "x"}}, "--event-log-conf: pth: unknown option"),
-        ({"event_log_handler": "null", "event_log_conf": {"path": "x"}}, "--event-log-conf: path: unknown option"),
+        ({"event_log_handler": "consle"}, "did you mean 'console'"),
     ],
 )
-def test_starters_policies_and_sinks_that_are_not_there(values, told):
+def test_starters_policies_and_handlers_that_are_not_there(values, told):
     findings = judged_choices(settings_from(values), PluginManager.load({}))
     (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
     assert told in wrong.told

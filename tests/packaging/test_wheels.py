@@ -16,7 +16,6 @@ ENTRY_POINTS = {
     "elastic-core": {
         ("console_scripts", "elastic", "elastic_core.cli:entry_point"),
         ("console_scripts", "elastic-torchrun", "elastic_core.compat.run:torchrun"),
-        ("elastic", "event-sinks", "elastic_core.builtin.event_sinks"),
         ("elastic", "rank-policies", "elastic_core.builtin.rank_policies"),
         ("elastic", "starters", "elastic_core.builtin.starters"),
         ("elastic", "local", "elastic_core.builtin.local"),

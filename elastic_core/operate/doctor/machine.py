@@ -12,31 +12,21 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.compose.chosen import starter_conf, starter_name
+from elastic_core.compose import selections, unknown_event_handler
 from elastic_core.config import SPECS
 from elastic_core.devices import ASKING, count_workers, usable_cpus
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
-from elastic_core.hooks.options import needed, type_options
-from elastic_core.hooks.records import (
-    KINDS,
-    OURS,
-    EventSinkRecord,
-    HealthEndpointRecord,
-    RankPolicyRecord,
-    RendezvousBackendRecord,
-    WatchdogRecord,
-    WorkerStarterRecord,
-)
+from elastic_core.hooks.records import OURS, kind_of
 from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from elastic_core.clock import Duration
+    from elastic_core.compose import Selection
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import Record
     from elastic_core.operate.doctor.finding import Finding
 
 FILES_PER_NODE = 4  # connections that a node has to the store
@@ -207,40 +197,30 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
 
 def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
     """Whether the plugins that the flags select are installed, and take the options given."""
-    starter = starter_name(settings) or ("subprocess" if settings.worker_starter_conf else None)
-    chosen: tuple[tuple[type[Record], str | None, Mapping[str, str], str], ...] = (
-        (RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "--rdzv-conf"),
-        (WatchdogRecord, settings.watchdog, settings.watchdog_conf, "--watchdog-conf"),
-        (HealthEndpointRecord, settings.health, settings.health_conf, "--health-conf"),
-        (WorkerStarterRecord, starter, starter_conf(settings), "--worker-starter-conf"),
-        (RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, "--rank-policy-conf"),
-        (EventSinkRecord, settings.event_log_handler, settings.event_log_conf, "--event-log-conf"),
-    )
-    usual = {SPECS["rank_policy"].default, SPECS["event_log_handler"].default}
-    for kind, name, conf, origin in chosen:
-        if name is not None and (conf or name not in usual):
-            yield from _choice(kind, name, conf, origin, manager)
+    for selection in selections(settings):
+        if selection.given or selection.name != SPECS["rank_policy"].default:
+            yield from _choice(selection, manager)
+    for problem in unknown_event_handler(settings):
+        yield fault(Check.BACKEND, str(problem), "name one of these, or file:PATH")
 
 
-def _choice(
-    kind: type[Record], name: str, conf: Mapping[str, str], origin: str, manager: PluginManager
-) -> Iterator[Finding]:
-    noun = next(item.noun for item in KINDS if item.record is kind)
+def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
+    noun, name = kind_of(selection.kind).noun, selection.name
     try:
-        chosen = manager.provided(kind, name)
+        source = manager.provided(selection.kind, name).source
     except ConfigurationError as error:
         lines = [line.strip() for problem in error.problems for line in problem.message.splitlines()]
         cure = [line.removeprefix("to get it: ") for line in lines if line.startswith("to get it: ")]
         told = "; ".join(line for line in lines if not line.startswith("to get it: "))
         yield fault(Check.BACKEND, told, "".join(cure) or "elastic plugins shows what is installed; name one of those")
         return
-    given = needed(chosen.record.options, conf) if kind is RendezvousBackendRecord else conf
-    _, problems = type_options(chosen.record.options, given, origin)
-    yield from (
-        fault(Check.BACKEND, str(problem), "correct it; elastic plugins lists the options") for problem in problems
-    )
-    if not problems:
-        yield ok(Check.BACKEND, f"{noun} {name} ({chosen.source})")
+    try:
+        selection.choose(manager, {})
+    except ConfigurationError as error:
+        for problem in error.problems:
+            yield fault(Check.BACKEND, str(problem), "correct it; elastic plugins lists the options")
+    else:
+        yield ok(Check.BACKEND, f"{noun} {name} ({source})")
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def restarted_job(environ):
     """Run a job whose worker fails once, with the installed plugins, as `elastic run` does."""
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
     entry = compose.script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
-    return launch.run_job(settings, entry, PluginManager.load({}), environ)
+    return launch.run_job(compose.plan_of(settings, PluginManager.load({})), entry, environ)
 
 
 @pytest.mark.integration

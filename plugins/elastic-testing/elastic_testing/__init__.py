@@ -6,7 +6,7 @@ Contracts, by which what a plugin brings proves itself in about ten lines; each 
 - `StoreContract`: a key-value store
 - `WatchdogContract`: a watchdog, with timers or without
 - `HealthContract`: a health endpoint
-- `StarterContract`, `RankPolicyContract`, `EventSinkContract`: a worker starter, a rank policy, an event sink
+- `StarterContract`, `RankPolicyContract`, `EventHandlerContract`: a worker starter, a rank policy, an event handler
 
 Fakes, where time or failure must be controlled:
 
@@ -43,7 +43,7 @@ from elastic_testing.installed import (
     installed_watchdog,
     rendezvous_parameters,
 )
-from elastic_testing.small_contracts import EventSinkContract, RankPolicyContract, StarterContract
+from elastic_testing.small_contracts import EventHandlerContract, RankPolicyContract, StarterContract
 from elastic_testing.store import StoreContract
 from elastic_testing.waiting import Background, eventually
 from elastic_testing.watchdog import WatchdogContract
@@ -52,7 +52,7 @@ from elastic_testing.world import World, WorldNode
 __all__ = [
     "BackendContract",
     "Background",
-    "EventSinkContract",
+    "EventHandlerContract",
     "FakeAgentView",
     "FakeClock",
     "HealthContract",

@@ -1,4 +1,4 @@
-"""What every worker starter, every rank policy and every event sink must do, as tests. Each proves itself in a few
+"""What every worker starter, every rank policy and every event handler must do, as tests. Each proves itself in a few
 lines:
 
 class TestMyStarter(StarterContract):
@@ -11,12 +11,12 @@ class TestMyPolicy(RankPolicyContract):
     def policy(self):
         return my_policy
 
-class TestMySink(EventSinkContract):
+class TestMyHandler(EventHandlerContract):
     @pytest.fixture
-    def sink(self):
-        return MySink(...)
+    def handler(self):
+        return MyHandler(...)
 
-    def recorded(self, sink):
+    def recorded(self, handler):
         ...
 """
 
@@ -219,27 +219,27 @@ class RankPolicyContract:
         assert SystemClock().now() < later(begun, 5.0)
 
 
-class EventSinkContract:
-    """See `hooks.records.EventSinkRecord`. For pytest: inherit from it, give a fixture `sink`, and a method `recorded`.
-    The sink is closed at the end of each test, if it has a `close`."""
+class EventHandlerContract:
+    """See `elastic_core.events`. For pytest: inherit from it, give a fixture `handler`, and a method `recorded`.
+    The handler is closed at the end of each test, if it has a `close`."""
 
-    def recorded(self, sink: EventHandler) -> list[Any]:
+    def recorded(self, handler: EventHandler) -> list[Any]:
         """What has been recorded so far, one item for each event, in their order."""
         raise NotImplementedError
 
-    def test_every_event_is_recorded_in_its_order(self, sink: EventHandler) -> None:
+    def test_every_event_is_recorded_in_its_order(self, handler: EventHandler) -> None:
         for number in range(100):
-            sink(Event(f"event {number}", EventSource.AGENT, 7_000_000 + number, {"number": 8_000_000 + number}))
-        told = [str(item) for item in self.recorded(sink)]
+            handler(Event(f"event {number}", EventSource.AGENT, 7_000_000 + number, {"number": 8_000_000 + number}))
+        told = [str(item) for item in self.recorded(handler)]
         assert len(told) == 100
         for number, text in enumerate(told):
             assert f"event {number}" in text
             assert str(7_000_000 + number) in text, "the timestamp is lost"
             assert str(8_000_000 + number) in text, "the metadata are lost"
             assert "agent" in text.lower()
-        self._close(sink)
+        self._close(handler)
 
-    def test_all_kinds_of_values(self, sink: EventHandler) -> None:
+    def test_all_kinds_of_values(self, handler: EventHandler) -> None:
         values: dict[str, EventMetadataValue] = {
             "text": 'a "b"\n\u2028 ä',
             "whole": 2**70,
@@ -248,20 +248,20 @@ class EventSinkContract:
             "nothing": None,
             "": "",
         }
-        sink(Event("values", EventSource.WORKER, 1, values))
-        sink(Event("no values", EventSource.AGENT))
-        assert len(self.recorded(sink)) == 2
-        self._close(sink)
+        handler(Event("values", EventSource.WORKER, 1, values))
+        handler(Event("no values", EventSource.AGENT))
+        assert len(self.recorded(handler)) == 2
+        self._close(handler)
 
-    def test_a_long_event(self, sink: EventHandler) -> None:
-        sink(Event("long", EventSource.AGENT, 1, {"reason": "x" * 100_000}))
-        assert len(self.recorded(sink)) == 1
-        self._close(sink)
+    def test_a_long_event(self, handler: EventHandler) -> None:
+        handler(Event("long", EventSource.AGENT, 1, {"reason": "x" * 100_000}))
+        assert len(self.recorded(handler)) == 1
+        self._close(handler)
 
-    def test_it_may_be_closed_twice(self, sink: EventHandler) -> None:
-        self._close(sink)
-        self._close(sink)
+    def test_it_may_be_closed_twice(self, handler: EventHandler) -> None:
+        self._close(handler)
+        self._close(handler)
 
-    def _close(self, sink: EventHandler) -> None:
-        if (close := getattr(sink, "close", None)) is not None:
+    def _close(self, handler: EventHandler) -> None:
+        if (close := getattr(handler, "close", None)) is not None:
             close()

@@ -1,0 +1,331 @@
+"""The plan of one run: the records that its settings select, with their options. Each is selected and typed once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from elastic_core import events
+from elastic_core.compat import choices
+from elastic_core.config.settings import SPECS
+from elastic_core.config.spec import DEFAULT
+from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
+from elastic_core.hooks.options import find_option, needed, not_needed, type_options
+from elastic_core.hooks.records import (
+    HealthEndpointRecord,
+    RankPolicyRecord,
+    Record,
+    RendezvousBackendRecord,
+    WatchdogRecord,
+    WorkerStarterRecord,
+    kind_of,
+)
+from elastic_core.hooks.selection import Named, names_of
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.log import get_logger
+from elastic_core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from elastic_core.config import Settings
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.interfaces.node import Node
+    from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.interfaces.workers import Starter, Work
+
+R = TypeVar("R", bound=Record)
+
+SECRET = "secret_file"
+_ALONE = "local"  # a backend in which nobody else is
+_HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
+_HELPED = (ElasticError, OSError)  # errors of a plugin that need no frame: there is advice for a limit of this machine
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[R]):
+    """A record that the settings select, and its options: typed, with defaults filled in."""
+
+    record: R
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the settings say about one kind of record.
+
+    Args:
+        given: options as the user wrote them.
+        setting: the one that holds them.
+        flags: values of settings that count for an option of that name, if the record declares it and `given` has none.
+    """
+
+    kind: type[Record]
+    name: str
+    given: Mapping[str, object]
+    setting: str
+    flags: Mapping[str, object] = field(default_factory=dict)
+
+    def choose(self, manager: PluginManager, origins: Mapping[str, str]) -> Chosen[Any]:
+        """Raises ConfigurationError."""
+        record: Record = manager.select(self.kind, self.name)
+        values, problems = type_options(record.options, self.written(record), self._place(origins))
+        if problems:
+            raise ConfigurationError(*problems)
+        return Chosen(record, values)
+
+    def written(self, record: Record) -> dict[str, object]:
+        """The options of this record, not typed yet."""
+        given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
+        declared = {SECRET} if record.options is None else {option.name for option in record.options}
+        flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
+        return {**{name: value for name, value in flags.items() if find_option(given, name) is None}, **given}
+
+    def _place(self, origins: Mapping[str, str]) -> str:
+        origin = origins.get(self.setting, DEFAULT)
+        return SPECS[self.setting].flag if origin == DEFAULT else origin
+
+
+def selections(settings: Settings) -> Iterator[Selection]:
+    """What the settings select, one for each kind of record that is used."""
+    flags = {
+        "master_addr": settings.master_addr,
+        "master_port": settings.master_port,
+        "rank": settings.node_rank,
+        SECRET: settings.rdzv_secret_file,
+    }
+    yield Selection(RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "rdzv_conf", flags)
+    yield Selection(RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, "rank_policy_conf")
+    if settings.watchdog is not None:
+        yield Selection(WatchdogRecord, settings.watchdog, settings.watchdog_conf, "watchdog_conf")
+    if settings.health is not None:
+        yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, "health_conf")
+    name = choices.WARM_STARTER if settings.warm_start else settings.worker_starter
+    if name is None and settings.worker_starter_conf:
+        name = "subprocess"  # which starts scripts
+    if name is not None:
+        cache, excluded = settings.warm_start_cache, " ".join(settings.warm_start_exclude)
+        warm = {"cache": cache and str(cache), "exclude": excluded or None} if name == choices.WARM_STARTER else {}
+        yield Selection(WorkerStarterRecord, name, settings.worker_starter_conf, "worker_starter_conf", warm)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one agent is made from, and the only source of it. `plan_of` makes one.
+
+    Attributes:
+        settings: every setting, typed and resolved.
+        manager: the plugins.
+        backend, rank_policy: always there.
+        watchdog, health, starter: None where the settings ask for none.
+        added: the values of the options that plugins added.
+    """
+
+    settings: Settings
+    manager: PluginManager
+    backend: Chosen[RendezvousBackendRecord]
+    rank_policy: Chosen[RankPolicyRecord]
+    watchdog: Chosen[WatchdogRecord] | None
+    health: Chosen[HealthEndpointRecord] | None
+    starter: Chosen[WorkerStarterRecord] | None
+    added: Mapping[str, object]
+
+    @property
+    def unused(self) -> list[str]:
+        """The options in `--rdzv-conf` that the backend does not need."""
+        return not_needed(self.backend.record.options, self.settings.rdzv_conf)
+
+    def handler(self, node: Node) -> RendezvousHandler:
+        """The handler of this node, which connects when it joins. Raises ConfigurationError."""
+        settings, config = self.settings, self.backend.options
+        made = self.backend.record.factory(
+            RendezvousParameters(
+                backend=settings.rdzv_backend,
+                endpoint=settings.rdzv_endpoint,
+                run_id=settings.rdzv_id or "",
+                min_nodes=settings.nnodes.min,
+                max_nodes=settings.nnodes.max,
+                local_addr=settings.local_addr,
+                node=node,
+            ).having(config)
+        )
+        asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)
+        if asked and not getattr(getattr(made, "seal", None), "signs", False):
+            raise ConfigurationError(_not_signing(settings.rdzv_backend))
+        return made
+
+    def start_with(self, work: Work) -> Starter:
+        """The starter of the workers: the one that is asked for, else one for such work.
+
+        Raises:
+            ConfigurationError: there is none of that name, it does not run such work, or it would fork a process that
+                must not be forked.
+        """
+        asked = self.starter
+        if asked is None:
+            name = self.settings.start_method if work.function else "subprocess"
+            asked = Selection(WorkerStarterRecord, name, {}, "worker_starter_conf").choose(self.manager, {})
+        record = asked.record
+        if record.forks and not self.backend.record.forkable:
+            flag = SPECS["start_method" if self.starter is None else "worker_starter"].flag
+            expected = f"expected spawn or forkserver with the rendezvous backend {self.settings.rdzv_backend!r}"
+            why = "its client does not survive a fork of the agent's process"
+            raise ConfigurationError(Problem(flag, f"{expected}, found {record.name}: {why}"))
+        made = record.factory(work, asked.options)
+        return cast("Starter", self._named(made, ("start", "result"), record, _HELPED))
+
+    def explained_starter(self, work: Work) -> Mapping[str, Any]:
+        """What `elastic explain` shows about the selected worker starter; empty if the starter has no `explain`."""
+        if self.starter is None or self.starter.record.explain is None:
+            return {}
+        found = self.starter.record.explain(work, self.starter.options)
+        try:
+            plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
+        except (TypeError, ValueError) as error:
+            name = self.starter.record.name
+            told = f"expected a mapping of JSON values from explain of the worker starter {name!r}, found {found!r}"
+            raise PluginError(Problem("--worker-starter", told)) from error
+        return plain
+
+    def made_watchdog(self) -> Watchdog | None:
+        """The watchdog of this agent, not started; None without one."""
+        if self.watchdog is None:
+            return None
+        made = self.watchdog.record.factory(self.settings.rdzv_id or "", self.watchdog.options)
+        return cast("Watchdog", self._named(made, ("start", "worker_environment", "scratch"), self.watchdog.record))
+
+    def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
+        """The health endpoint of this agent, not started; None without one."""
+        if self.health is None:
+            return None
+        port = self.settings.health_port or 0
+        made = self.health.record.factory(view, port, _HEALTH_TIMEOUT, self.health.options)
+        return cast("HealthCheckServer", self._named(made, ("start",), self.health.record, _HELPED))
+
+    def _named(
+        self,
+        made: object,
+        calls: tuple[str, ...],
+        record: Record,
+        passed_on: tuple[type[Exception], ...] = (ElasticError,),
+    ) -> object:
+        kind = type(record)
+        return Named(made, calls, self.manager.provided(kind, record.name), kind_of(kind), passed_on)
+
+
+def plan_of(
+    settings: Settings,
+    manager: PluginManager,
+    origins: Mapping[str, str] | None = None,
+    tables: Mapping[str, str] | None = None,
+    added: Mapping[str, object] | None = None,
+) -> Plan:
+    """Look up everything that the settings name, before anything is built.
+
+    Args:
+        origins: by setting, where its value comes from, for messages.
+        tables: as of `Reading`.
+        added: values of the options that plugins added.
+
+    Raises:
+        ConfigurationError: with all that is wrong.
+    """
+    found: dict[type[Record], Chosen[Any]] = {}
+    errors = []
+    for selection in selections(settings):
+        try:
+            found[selection.kind] = selection.choose(manager, origins or {})
+        except ConfigurationError as error:
+            errors.append(error)
+    problems = [*_unsigned(settings, found), *unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
+    errors += [ConfigurationError(problem) for problem in problems]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigurationError(*(problem for error in errors for problem in error.problems))
+    return Plan(
+        settings,
+        manager,
+        found[RendezvousBackendRecord],
+        found[RankPolicyRecord],
+        found.get(WatchdogRecord),
+        found.get(HealthEndpointRecord),
+        found.get(WorkerStarterRecord),
+        added or {},
+    )
+
+
+def problems_of(
+    manager: PluginManager, settings: Settings, origins: Mapping[str, str], tables: Mapping[str, str]
+) -> Sequence[Problem]:
+    """The problems that `plan_of` raises."""
+    try:
+        plan_of(without_missing(settings, manager, origins), manager, origins, tables)
+    except ConfigurationError as error:
+        return error.problems
+    return ()
+
+
+def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
+    """Without the watchdog and the health endpoint for which a variable of torchrun's asks and whose package is not
+    installed. torchrun runs then, too; a warning says what to install."""
+    asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
+    for setting, kind in asked.items():
+        name, variable = getattr(settings, setting), origins.get(setting)
+        if name is not None and variable in SPECS[setting].also_reads and (home := manager.to_install(kind, name)):
+            get_logger().warning("plugin missing", variable=variable, advice=f"pip install {home}")
+            left_out: dict[str, Any] = {setting: None}
+            settings = replace(settings, **left_out)
+    return settings
+
+
+@contextlib.contextmanager
+def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
+    """Problems that name a flag though the value stands elsewhere name that place: factories do not know it."""
+    try:
+        yield
+    except ConfigurationError as error:
+        flags = {SPECS[name].flag: origin for name, origin in origins.items() if name in SPECS and origin != DEFAULT}
+        error.problems = tuple(_renamed(problem, flags) for problem in error.problems)
+        raise
+
+
+def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
+    flag, colon, option = problem.origin.partition(":")
+    return Problem(flags.get(flag, flag) + colon + option, problem.message)
+
+
+def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> Iterator[Problem]:
+    """A secret is given, and the backend has no option for it."""
+    backend = found.get(RendezvousBackendRecord)
+    if backend is not None and settings.rdzv_secret_file and settings.rdzv_backend != _ALONE:
+        options = backend.record.options
+        if options is not None and all(option.name != SECRET for option in options):
+            yield _not_signing(settings.rdzv_backend)
+
+
+def _not_signing(backend: str) -> Problem:
+    expected = "expected a rendezvous backend that signs with the secret, as those over the core's handler do"
+    return Problem("--rdzv-secret-file", f"{expected}, found {backend!r}")
+
+
+def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
+    """The problem of a handler that nothing has registered."""
+    name = settings.event_log_handler
+    if not events.is_known(name):
+        known = events.handler_names()
+        told = f"there is no event handler {name!r} here{did_you_mean(name, known)}; there are {', '.join(known)}"
+        yield Problem("--event-log-handler", told)
+
+
+def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
+    """A table may be for a backend that is not installed here; but not for one whose name is nearly that of another."""
+    kind = kind_of(RendezvousBackendRecord)
+    known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
+    for name, origin in tables.items():
+        if name not in known and name not in kind.homes and (advice := did_you_mean(name, known | set(kind.homes))):
+            yield Problem(origin, f"expected the name of a rendezvous backend, found {name!r}{advice}")
