@@ -15,7 +15,6 @@ from elastic_core import error_file, metrics
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose import (
-    Chosen,
     Entry,
     Plan,
     answering,
@@ -251,7 +250,7 @@ class LocalElasticAgent(ProcessAgent):
         plan = plan_of(settings, manager)
         if (record := manager.backend_named(spec.rdzv_handler.get_backend())) is not None:
             settings = replace(settings, rdzv_backend=record.name)
-            plan = replace(plan, settings=settings, backend=Chosen(record, {}))
+            plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
         self._run_plan = plan
         entry = _entry(settings, spec.entrypoint, spec.args)
         self._health_check_server = health_check_server

@@ -89,20 +89,20 @@ class Health(HealthCheckServer):
         step("health.stop")
 
 
-def make_handler(params):
+def make_handler(context, params):
     kept["params"] = params
     step("handler")
     return Handler(params.run_id)
 
 
-def make_watchdog(run_id, options):
-    kept["watchdog"] = (run_id, dict(options))
+def make_watchdog(context):
+    kept["watchdog"] = (context.run_id, dict(context.options))
     step("watchdog")
     return Dog()
 
 
-def make_health(view, port, timeout, options):
-    kept["health"] = (port, timeout, dict(options))
+def make_health(context, view, port, timeout):
+    kept["health"] = (port, timeout, dict(context.options))
     step("health")
     return Health(view)
 
@@ -217,13 +217,14 @@ def test_what_the_factories_receive(plugin):
         local_addr="10.0.0.1",
         nnodes="1:3",
         node_rank=2,
+        options={"depth": 9},
     )
     params = plugin.kept["params"]
     assert (params.backend, params.endpoint, params.run_id) == ("diary", "host:1", "job")
     assert (params.min_nodes, params.max_nodes, params.local_addr) == (1, 3, "10.0.0.1")
     assert params.config == {"depth": 5, "rank": 2}
-    assert plugin.kept["watchdog"] == ("job", {"after": 2.5})
-    assert plugin.kept["health"] == (8080, 30.0, {"loud": True})
+    assert plugin.kept["watchdog"] == ("job", {"after": 2.5, "depth": 9}), "with what the plugin added"
+    assert plugin.kept["health"] == (8080, 30.0, {"loud": True, "depth": 9})
 
 
 def test_what_a_health_endpoint_sees_from_before_the_rendezvous_until_it_is_stopped(plugin):
@@ -549,8 +550,8 @@ class Starter:
 @hookimpl
 def elastic_worker_starters():
     return [
-        WorkerStarterRecord("broken", "a test", lambda work, options: Starter()),
-        WorkerStarterRecord("nothing", "a test", lambda work, options: None),
+        WorkerStarterRecord("broken", "a test", lambda context, work: Starter()),
+        WorkerStarterRecord("nothing", "a test", lambda context, work: None),
     ]
 """
 

@@ -17,6 +17,7 @@ from elastic_core.support.addresses import without_brackets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from elastic_core.hooks.context import Context
     from elastic_core.interfaces.handler import RendezvousParameters
 
 _LOOPBACK = "127.0.0.1"
@@ -76,7 +77,7 @@ class LocalRendezvousHandler(RendezvousHandler):
         return False
 
 
-def create_handler(params: RendezvousParameters) -> LocalRendezvousHandler:
+def create_handler(context: Context, params: RendezvousParameters) -> LocalRendezvousHandler:
     """Raises ConfigurationError if the job has more than one node, or an endpoint."""
     problems = list(_problems(params))
     if problems:

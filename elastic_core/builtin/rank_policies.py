@@ -33,6 +33,6 @@ def _natural(name: str) -> list[tuple[str, int]]:
 @hookimpl
 def elastic_rank_policies() -> list[RankPolicyRecord]:
     return [
-        RankPolicyRecord("keep", "nodes keep their ranks; newcomers fill the gaps, by host name", lambda options: keep),
-        RankPolicyRecord("host", "by host name in every round, also rank 0", lambda options: by_host),
+        RankPolicyRecord("keep", "nodes keep their ranks; newcomers fill the gaps, by host name", lambda context: keep),
+        RankPolicyRecord("host", "by host name in every round, also rank 0", lambda context: by_host),
     ]

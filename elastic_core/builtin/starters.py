@@ -4,18 +4,17 @@ functions, by `multiprocessing`."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks import WorkerStarterRecord, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from elastic_core.hooks.context import Context
     from elastic_core.interfaces.workers import Starter, Work
 
 
-def _for_commands(work: Work, options: Mapping[str, Any]) -> Starter:
+def _for_commands(context: Context, work: Work) -> Starter:
     from elastic_core.workers.starters import CommandStarter
 
     if work.function is not None:
@@ -23,7 +22,7 @@ def _for_commands(work: Work, options: Mapping[str, Any]) -> Starter:
     return CommandStarter(work.command)
 
 
-def _for_functions(method: str, work: Work, options: Mapping[str, Any]) -> Starter:
+def _for_functions(method: str, context: Context, work: Work) -> Starter:
     from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
 
     if work.function is None:

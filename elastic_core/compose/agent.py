@@ -162,9 +162,8 @@ def parts_for(
             _event_recorder(settings.event_log_handler, stack),
             MetricRecorder(settings.role, settings.max_restarts),
         )
-        contexts = Contexts(manager, settings, plan.added)
-        observer = Everyone([board, *observers, *recorders, Notifier(manager, contexts)])
-        contribute = _contributor(manager, watchdog, contexts)
+        observer = Everyone([board, *observers, *recorders, Notifier(manager, plan.contexts)])
+        contribute = _contributor(manager, watchdog, plan.contexts)
         yield Parts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 
 
@@ -198,7 +197,7 @@ def _rank(handler: RendezvousHandler, plan: Plan) -> None:
     if not isinstance(handler, RoundHandler):
         found = f"found {settings.rdzv_backend!r}, whose handler ranks them itself"
         raise ConfigurationError(Problem("--rank-policy", f"expected a backend whose nodes can be ordered, {found}"))
-    handler.rank_by(record.factory(plan.rank_policy.options))
+    handler.rank_by(plan.made_rank_policy())
 
 
 def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -12,6 +13,7 @@ from elastic_core.compat import choices
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
+from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.options import find_option, needed, not_needed, type_options
 from elastic_core.hooks.records import (
     HealthEndpointRecord,
@@ -22,7 +24,7 @@ from elastic_core.hooks.records import (
     WorkerStarterRecord,
     kind_of,
 )
-from elastic_core.hooks.selection import Named, names_of
+from elastic_core.hooks.selection import Named, attributed, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 from elastic_core.text import did_you_mean
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from elastic_core.config import Settings
+    from elastic_core.hooks.context import Context
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.selection import Provided
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
-    from elastic_core.interfaces.node import Node
+    from elastic_core.interfaces.node import Node, RankPolicy
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import Starter, Work
 
@@ -52,6 +56,7 @@ class Chosen(Generic[R]):
 
     record: R
     options: Mapping[str, Any]
+    provided: Provided[R]
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,12 @@ class Selection:
 
     def choose(self, manager: PluginManager, origins: Mapping[str, str]) -> Chosen[Any]:
         """Raises ConfigurationError."""
-        record: Record = manager.select(self.kind, self.name)
+        provided = manager.provided(self.kind, self.name)
+        record = attributed(provided, kind_of(self.kind))
         values, problems = type_options(record.options, self.written(record), self._place(origins))
         if problems:
             raise ConfigurationError(*problems)
-        return Chosen(record, values)
+        return Chosen(record, values, provided)
 
     def written(self, record: Record) -> dict[str, object]:
         """The options of this record, not typed yet."""
@@ -134,6 +140,14 @@ class Plan:
     starter: Chosen[WorkerStarterRecord] | None
     added: Mapping[str, object]
 
+    @functools.cached_property
+    def contexts(self) -> Contexts:
+        """What plugins are told of the run."""
+        return Contexts(self.manager, self.settings, self.added)
+
+    def _context(self, chosen: Chosen[Any]) -> Context:
+        return self.contexts.of_record(chosen.provided.source, chosen.options)
+
     @property
     def unused(self) -> list[str]:
         """The options in `--rdzv-conf` that the backend does not need."""
@@ -143,6 +157,7 @@ class Plan:
         """The handler of this node, which connects when it joins. Raises ConfigurationError."""
         settings, config = self.settings, self.backend.options
         made = self.backend.record.factory(
+            self._context(self.backend),
             RendezvousParameters(
                 backend=settings.rdzv_backend,
                 endpoint=settings.rdzv_endpoint,
@@ -151,7 +166,7 @@ class Plan:
                 max_nodes=settings.nnodes.max,
                 local_addr=settings.local_addr,
                 node=node,
-            ).having(config)
+            ).having(config),
         )
         asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)
         if asked and not getattr(getattr(made, "seal", None), "signs", False):
@@ -175,14 +190,14 @@ class Plan:
             expected = f"expected spawn or forkserver with the rendezvous backend {self.settings.rdzv_backend!r}"
             why = "its client does not survive a fork of the agent's process"
             raise ConfigurationError(Problem(flag, f"{expected}, found {record.name}: {why}"))
-        made = record.factory(work, asked.options)
-        return cast("Starter", self._named(made, ("start", "result"), record, _HELPED))
+        made = record.factory(self._context(asked), work)
+        return cast("Starter", _named(made, ("start", "result"), asked, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
         """What `elastic explain` shows about the selected worker starter; empty if the starter has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
-        found = self.starter.record.explain(work, self.starter.options)
+        found = self.starter.record.explain(self._context(self.starter), work)
         try:
             plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
         except (TypeError, ValueError) as error:
@@ -195,26 +210,26 @@ class Plan:
         """The watchdog of this agent, not started; None without one."""
         if self.watchdog is None:
             return None
-        made = self.watchdog.record.factory(self.settings.rdzv_id or "", self.watchdog.options)
-        return cast("Watchdog", self._named(made, ("start", "worker_environment", "scratch"), self.watchdog.record))
+        made = self.watchdog.record.factory(self._context(self.watchdog))
+        return cast("Watchdog", _named(made, ("start", "worker_environment", "scratch"), self.watchdog))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
         """The health endpoint of this agent, not started; None without one."""
         if self.health is None:
             return None
         port = self.settings.health_port or 0
-        made = self.health.record.factory(view, port, _HEALTH_TIMEOUT, self.health.options)
-        return cast("HealthCheckServer", self._named(made, ("start",), self.health.record, _HELPED))
+        made = self.health.record.factory(self._context(self.health), view, port, _HEALTH_TIMEOUT)
+        return cast("HealthCheckServer", _named(made, ("start",), self.health, _HELPED))
 
-    def _named(
-        self,
-        made: object,
-        calls: tuple[str, ...],
-        record: Record,
-        passed_on: tuple[type[Exception], ...] = (ElasticError,),
-    ) -> object:
-        kind = type(record)
-        return Named(made, calls, self.manager.provided(kind, record.name), kind_of(kind), passed_on)
+    def made_rank_policy(self) -> RankPolicy:
+        """The order of the nodes."""
+        return self.rank_policy.record.factory(self._context(self.rank_policy))
+
+
+def _named(
+    made: object, calls: tuple[str, ...], chosen: Chosen[Any], passed_on: tuple[type[Exception], ...] = (ElasticError,)
+) -> object:
+    return Named(made, calls, chosen.provided, kind_of(type(chosen.record)), passed_on)
 
 
 def plan_of(

@@ -98,13 +98,14 @@ def create_healthcheck_server(alive_callback: Callable[[], float], port: int, ti
 
 
 def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> health.HealthCheckServer:
+    from elastic_core.hooks.context import Context
     from elastic_core.hooks.manager import PluginManager  # reads what is installed; only needed here
     from elastic_core.hooks.options import type_options
     from elastic_core.hooks.records import HealthEndpointRecord
 
     record = PluginManager.load(os.environ).select(HealthEndpointRecord, choices.HEALTH_ENDPOINT)
     options, _ = type_options(record.options, {}, "create_healthcheck_server")
-    return record.factory(_CallbackView(alive_callback), port, timeout, options)
+    return record.factory(Context(options=options), _CallbackView(alive_callback), port, timeout)
 
 
 class _CallbackView:

@@ -4,6 +4,7 @@ error of a plugin is logged; it neither ends the job nor keeps the other plugins
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class Contexts:
         self._made: dict[Source, Context] = {}
 
     def of(self, source: Source) -> Context:
+        """For the hooks of a plugin."""
         if source not in self._made:
             names = {option.name for option in self._manager.added_by(source)}
             self._made[source] = Context(
@@ -69,6 +71,11 @@ class Contexts:
                 get_logger(**source.as_dict()),
             )
         return self._made[source]
+
+    def of_record(self, source: Source, options: Values) -> Context:
+        """For the functions of a record with these options."""
+        context = self.of(source)
+        return replace(context, options=MappingProxyType({**context.options, **options}))
 
 
 class Notifier:

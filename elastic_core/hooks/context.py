@@ -1,4 +1,4 @@
-"""The context that a plugin's hooks receive while a job runs."""
+"""The context that a plugin's factories receive, and its hooks while a job runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """Information about the run that a plugin's hooks receive along with a fact or a plan.
+    """Information about the run, for a plugin.
 
     Args:
         run_id: the job's id.
-        options: values of the options that this plugin added, by option name.
+        options: values of the options that this plugin added, by option name; for a factory, those of its record, too.
         settings: the settings of the run, by name, without the options of backends and other plugins; read-only.
         log: writes to the agent's log; every line names the plugin.
     """

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Settings
     from elastic_core.errors import Problem
+    from elastic_core.hooks.context import Context
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
@@ -56,7 +57,8 @@ class Record:
 
     Args:
         summary: one line for `elastic plugins`.
-        factory: creates the component; each record type says from what.
+        factory: creates the component. It receives a `Context`, whose `options` are those of the record and those that
+            the plugin added, typed, with defaults filled in; each record type says what else.
         options: accepted options; None accepts any, as text.
         aliases: alternative names.
     """
@@ -73,11 +75,11 @@ class RendezvousBackendRecord(Record):
     """A way for nodes to find each other, selected by `--rdzv-backend`.
 
     Args:
-        factory: receives parameters whose config holds every option of `options`, typed, with defaults filled in.
-        open_backend: makes the backend alone, for `elastic status` and `elastic drain`: a client of a store that is
-            already there. It never hosts the store and is no node of the job. The option `join_timeout`, if declared,
-            bounds the seconds for connecting; the node bounds in the parameters are placeholders, and `node` is None.
-            None: these commands do not work with this backend.
+        factory: also receives parameters, whose config holds the options of the record, too.
+        open_backend: receives the same, and makes the backend alone, for `elastic status` and `elastic drain`: a client
+            of a store that is already there. It never hosts the store and is no node of the job. The option
+            `join_timeout`, if declared, bounds the seconds for connecting; the node bounds in the parameters are
+            placeholders, and `node` is None. None: these commands do not work with this backend.
         serve: makes a server of the store for `elastic serve` from the endpoint (`host:port`; the host `0.0.0.0`
             stands for all addresses) and the number of nodes to have room for. None: there is nothing to serve.
         forkable: whether the agent's process may be forked while the handler lives, as the start method `fork` does
@@ -91,8 +93,8 @@ class RendezvousBackendRecord(Record):
         hosted: whether one of the nodes hosts the store, so that nothing answers at the endpoint before the job begins.
     """
 
-    factory: Callable[[RendezvousParameters], RendezvousHandler]
-    open_backend: Callable[[RendezvousParameters], RendezvousBackend] | None = None
+    factory: Callable[[Context, RendezvousParameters], RendezvousHandler]
+    open_backend: Callable[[Context, RendezvousParameters], RendezvousBackend] | None = None
     serve: Callable[[str, int], StoreServer] | None = None
     forkable: bool = True
     defaults: Callable[[Settings], Mapping[str, tuple[Any, str]]] | None = None
@@ -106,28 +108,28 @@ class StoreRecord(Record):
     """A key-value store. It brings a rendezvous backend of the same name, unless its plugin brings one itself.
 
     Args:
-        factory: receives the store's options, typed, with defaults filled in. It is called for every connection, from
-            several threads. Only one thread at a time uses the result, which is closed if it has a `close`.
+        factory: called for every connection, from several threads. Only one thread at a time uses the result, which is
+            closed if it has a `close`.
         shared: whether other processes reach the same store. False: the store brings no backend.
     """
 
-    factory: Callable[[Mapping[str, Any]], Store]
+    factory: Callable[[Context], Store]
     shared: bool = True
 
 
 @dataclass(frozen=True)
 class WatchdogRecord(Record):
-    """A way to notice hung workers, selected by `--watchdog`; `factory` receives the run id and its options."""
+    """A way to notice hung workers, selected by `--watchdog`."""
 
-    factory: Callable[[str, Mapping[str, Any]], Watchdog]
+    factory: Callable[[Context], Watchdog]
 
 
 @dataclass(frozen=True)
 class HealthEndpointRecord(Record):
-    """A health endpoint, selected by `--health`; `factory` receives the agent's view, `port`, `timeout` (seconds) and
-    its options."""
+    """A health endpoint, selected by `--health`; `factory` also receives the agent's view, the port, and the seconds
+    without a turn of the agent's loop after which the agent counts as stuck."""
 
-    factory: Callable[[AgentView, int, float, Mapping[str, Any]], HealthCheckServer]
+    factory: Callable[[Context, AgentView, int, float], HealthCheckServer]
 
 
 @dataclass(frozen=True)
@@ -135,24 +137,23 @@ class WorkerStarterRecord(Record):
     """A way to start workers, selected by `--worker-starter`.
 
     Args:
-        factory: receives what the workers run, and the starter's options. It is called once per agent. A
-            ConfigurationError says that this starter does not run such work.
+        factory: also receives what the workers run. It is called once per agent. A ConfigurationError says that this
+            starter does not run such work.
         forks: whether it forks the agent's process, which some clients of stores do not survive.
-        explain: returns what `elastic explain` shows for the given work and options, as a mapping of names to JSON
-            values. If it is None or returns an empty mapping, nothing is shown.
+        explain: receives the same, and returns what `elastic explain` shows, as a mapping of names to JSON values. If
+            it is None or returns an empty mapping, nothing is shown.
     """
 
-    factory: Callable[[Work, Mapping[str, Any]], Starter]
+    factory: Callable[[Context, Work], Starter]
     forks: bool = False
-    explain: Callable[[Work, Mapping[str, Any]], Mapping[str, Any]] | None = None
+    explain: Callable[[Context, Work], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
 class RankPolicyRecord(Record):
-    """An order of the nodes, selected by `--rank-policy`; `factory` receives its options, and returns a
-    `interfaces.node.RankPolicy`."""
+    """An order of the nodes, selected by `--rank-policy`; `factory` returns a `RankPolicy`."""
 
-    factory: Callable[[Mapping[str, Any]], RankPolicy]
+    factory: Callable[[Context], RankPolicy]
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
         from elastic_core.plugin import BACKEND_OPTIONS, Option, RendezvousBackendRecord, hookimpl
 
-        def create(params):
+        def create(context, params):
             from elastic_core.plugin import StateStore, create_handler
             from elastic_redis.backend import RedisBackend  # inside, because it imports redis
 
@@ -112,7 +112,7 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     `elastic plugins` shows the exception, and the other plugins are used.
 
     The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
-    three connections, and only one thread at a time uses each. The factory receives the store's options, with the
+    three connections, and only one thread at a time uses each. Its context has the store's options, with the
     endpoint as the option `endpoint`, `url` or `path`, whichever of them the store has, or as `host` and `port`. An
     exception of the factory counts as an outage of the store, and the core tries again. But a ConfigurationError, a
     module that cannot be imported, and an error that mostly comes from a mistake in the code (TypeError, ValueError,
@@ -123,10 +123,10 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
 
         from elastic_core.plugin import Option, StoreRecord, hookimpl
 
-        def create(options):
+        def create(context):
             from elastic_redis.store import RedisStore
 
-            return RedisStore(options["url"])
+            return RedisStore(context.options["url"])
 
         @hookimpl
         def elastic_stores():
@@ -151,10 +151,10 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
         from elastic_core.plugin import Option, WatchdogRecord, hookimpl
 
-        def create(run_id, options):
+        def create(context):
             from elastic_gpu_idle.watchdog import IdleWatchdog
 
-            return IdleWatchdog(options["after"])
+            return IdleWatchdog(context.options["after"])
 
         @hookimpl
         def elastic_watchdogs():
@@ -178,7 +178,7 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
         from elastic_core.plugin import HealthEndpointRecord, hookimpl
 
-        def create(agent, port, timeout, options):
+        def create(context, agent, port, timeout):
             from elastic_grpc_health.server import GrpcHealth
 
             return GrpcHealth(agent, port, timeout)
@@ -229,10 +229,10 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
             def result(self, launch):
                 return None
 
-        def create(work, options):
+        def create(context, work):
             if not work.command:
                 raise ConfigurationError(Problem("--worker-starter", "expected a command to run, found a function"))
-            return NiceStarter(work.command, options["level"])
+            return NiceStarter(work.command, context.options["level"])
 
         @hookimpl
         def elastic_worker_starters():
@@ -265,7 +265,7 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
         @hookimpl
         def elastic_rank_policies():
-            return [RankPolicyRecord("largest-first", "nodes with more workers first", lambda options: largest_first)]
+            return [RankPolicyRecord("largest-first", "nodes with more workers first", lambda context: largest_first)]
     """
 
 

@@ -36,6 +36,7 @@ from elastic_core.interfaces.handler import RendezvousHandler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
 
+    from elastic_core.hooks.context import Context
     from elastic_core.hooks.discovery import Candidate
     from elastic_core.interfaces.handler import RendezvousInfo, RendezvousParameters
 
@@ -175,7 +176,7 @@ def _without_words(kind: type[RendezvousError]) -> str:
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
     """The entry point as a backend that takes any option, as text."""
 
-    def create(params: RendezvousParameters) -> RendezvousHandler:
+    def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
         return TorchrunHandler(_made(candidate, params))
 
     return Provided(RendezvousBackendRecord(candidate.source.plugin, SUMMARY, create, options=None), candidate.source)

@@ -11,6 +11,7 @@ from elastic_core.config import SPECS, Settings
 from elastic_core.config.resolve import resolve
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
@@ -80,7 +81,12 @@ def opened(
     `seal`: the job's; unset: that of `params`."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` saw to it
-    backend = with_roster(record.open_backend(params), SystemClock(), observes=True, seal=seal or seal_of(params))
+    backend = with_roster(
+        record.open_backend(Context(params.run_id, params.config), params),
+        SystemClock(),
+        observes=True,
+        seal=seal or seal_of(params),
+    )
     try:
         yield backend
     finally:

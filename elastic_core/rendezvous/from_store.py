@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +12,7 @@ from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.support.addresses import split_host_port
 
 if TYPE_CHECKING:
+    from elastic_core.hooks.context import Context
     from elastic_core.hooks.records import StoreRecord
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.store import Store
@@ -51,17 +53,17 @@ def _place(store: StoreRecord) -> tuple[str, ...] | None:
     return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
 
 
-def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHandler:
+def _handler(record: StoreRecord, context: Context, params: RendezvousParameters) -> RendezvousHandler:
     from elastic_core.rendezvous.handler import create_handler
     from elastic_core.rendezvous.round_stores import MadeStores
     from elastic_core.rendezvous.settings import advertised_address
 
     address = partial(advertised_address, params, () if _place(record) == ("path",) else None)
-    stores = MadeStores(partial(_of_round, record, params), address)
-    return create_handler(None, _backend(record, params), params, stores, params.backend)
+    stores = MadeStores(partial(_of_round, record, context, params), address)
+    return create_handler(None, _backend(record, context, params), params, stores, params.backend)
 
 
-def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool = False) -> OverStore:
+def _backend(record: StoreRecord, context: Context, params: RendezvousParameters, observes: bool = False) -> OverStore:
     from elastic_core.rendezvous.over_store import OverStore
     from elastic_core.rendezvous.settings import options_of
     from elastic_core.rendezvous.store_connection import FactoryConnector
@@ -69,18 +71,19 @@ def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool =
     _options(record, params)  # impossible options are an error before anything is tried
     grace = options_of(params, (OUTAGE_GRACE,))[OUTAGE_GRACE.name]
     where = params.endpoint or record.name
-    connector = FactoryConnector(partial(_store, record, params), where, grace)
+    connector = FactoryConnector(partial(_store, record, context, params), where, grace)
     return OverStore(connector, params.run_id, record.name, observes=observes)
 
 
-def _store(record: StoreRecord, params: RendezvousParameters) -> Store:
-    return record.factory(_options(record, params))
+def _store(record: StoreRecord, context: Context, params: RendezvousParameters) -> Store:
+    added = {name: value for name, value in context.options.items() if name not in params.config}
+    return record.factory(replace(context, options={**added, **_options(record, params)}))
 
 
-def _of_round(record: StoreRecord, params: RendezvousParameters, name: str) -> Store:
+def _of_round(record: StoreRecord, context: Context, params: RendezvousParameters, name: str) -> Store:
     from elastic_core.rendezvous.round_stores import LateStore
 
-    return cast("Store", LateStore(partial(_store, record, params), f"elastic/{params.run_id}/{name}"))
+    return cast("Store", LateStore(partial(_store, record, context, params), f"elastic/{params.run_id}/{name}"))
 
 
 def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class _WithInstalled(RendezvousHandlerRegistry):
     """Falls back to installed plugins."""
 
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
+        from elastic_core.hooks.context import Context
         from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here
         from elastic_core.hooks.options import needed, type_options
         from elastic_core.hooks.records import RendezvousBackendRecord
@@ -58,7 +59,7 @@ class _WithInstalled(RendezvousHandlerRegistry):
         if problems:
             raise ConfigurationError(*problems)
         params.config = options
-        handler = record.factory(params)
+        handler = record.factory(Context(params.run_id, options), params)
         if handler is None:
             raise ConfigurationError(
                 Problem("RendezvousParameters", f"expected a handler from the backend {params.backend!r}, found None")

@@ -10,6 +10,7 @@ from elastic_testing import EventHandlerContract, RankPolicyContract, StarterCon
 from elastic_core.errors import ConfigurationError
 from elastic_core.events import Event, EventSource, is_known, open_handler, register_handler
 from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
@@ -24,7 +25,7 @@ def select(kind, name):
 class TestSubprocess(StarterContract):
     @pytest.fixture
     def starter_for(self):
-        return lambda command: select(WorkerStarterRecord, "subprocess").factory(Work(command), {})
+        return lambda command: select(WorkerStarterRecord, "subprocess").factory(Context(), Work(command))
 
 
 @pytest.mark.parametrize("name", ["spawn", "fork", "forkserver"])
@@ -32,21 +33,21 @@ def test_functions_are_not_commands(name):
     with pytest.raises(
         ConfigurationError, match=r"expected a function to run, found a script or a command; use subpro"
     ):
-        select(WorkerStarterRecord, name).factory(Work(("true",)), {})
+        select(WorkerStarterRecord, name).factory(Context(), Work(("true",)))
     with pytest.raises(ConfigurationError, match=r"expected a script or a command to run, found a function; use spawn"):
-        select(WorkerStarterRecord, "subprocess").factory(Work(function=print), {})
+        select(WorkerStarterRecord, "subprocess").factory(Context(), Work(function=print))
 
 
 class TestKeep(RankPolicyContract):
     @pytest.fixture
     def policy(self):
-        return select(RankPolicyRecord, "keep").factory({})
+        return select(RankPolicyRecord, "keep").factory(Context())
 
 
 class TestHost(RankPolicyContract):
     @pytest.fixture
     def policy(self):
-        return select(RankPolicyRecord, "host").factory({})
+        return select(RankPolicyRecord, "host").factory(Context())
 
     def test_neighbours_are_neighbours(self, policy):
         hosts = ["node66", "rack2-9", "node7", "rack2-10", "rack1-3"]

@@ -8,6 +8,7 @@ import pytest
 from elastic_core.builtin import local
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousClosedError
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord, StoreRecord
 from elastic_core.interfaces.handler import RendezvousParameters
@@ -21,7 +22,7 @@ def create():
 
     def create(min_nodes=1, max_nodes=1, local_addr=None, endpoint="", **config):
         parameters = RendezvousParameters("local", endpoint, "job", min_nodes, max_nodes, local_addr, **config)
-        made.append(local.create_handler(parameters))
+        made.append(local.create_handler(Context(), parameters))
         return made[-1]
 
     yield create
@@ -121,4 +122,4 @@ def test_it_enters_by_the_plugins_door():
     record = manager.provided(RendezvousBackendRecord, "local").record
     assert record.factory is local.create_handler
     assert [option.name for option in record.options] == ["master_addr", "master_port"]
-    assert isinstance(manager.select(StoreRecord, "memory").factory({}), MemoryStore)
+    assert isinstance(manager.select(StoreRecord, "memory").factory(Context()), MemoryStore)

@@ -10,6 +10,7 @@ import pytest
 
 from elastic_core import cli, log
 from elastic_core.clock import SystemClock
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
@@ -80,9 +81,13 @@ class Server:
         print("stopped")
 
 
+def open_file(context, params):
+    return FileBackend(params)
+
+
 @hookimpl
 def elastic_rendezvous_backends():
-    return [RendezvousBackendRecord("toy", "a test", print, BACKEND_OPTIONS, (), FileBackend, Server)]
+    return [RendezvousBackendRecord("toy", "a test", print, BACKEND_OPTIONS, (), open_file, Server)]
 """
 
 
@@ -109,7 +114,7 @@ def store(tmp_path):
 
     def store(run_id="job", state=None, names=""):
         record = PluginManager.load(os.environ).select(RendezvousBackendRecord, "toy")
-        opened = record.open_backend(RendezvousParameters("toy", str(tmp_path), run_id, 1, 1))
+        opened = record.open_backend(Context(), RendezvousParameters("toy", str(tmp_path), run_id, 1, 1))
         backend = with_roster(opened, SystemClock())
         if state is not None:
             backend.set_state(encoded_state(state))

@@ -174,7 +174,7 @@ BROKEN_BACKEND = """
 from elastic_core.hooks import RendezvousBackendRecord, hookimpl
 
 
-def make(params):
+def make(context, params):
     raise ZeroDivisionError("a fault of mine")
 
 

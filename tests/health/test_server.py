@@ -66,8 +66,8 @@ def test_the_installed_endpoint_answers(kind, made):
     server.start()
     server.stop()
     (endpoint,) = made
-    view, *rest = endpoint.given
-    assert rest == [8080, 60, {"host": "127.0.0.1"}]
+    context, view, *rest = endpoint.given
+    assert (rest, context.options) == ([8080, 60], {"host": "127.0.0.1"})
     assert endpoint.did[-2:] == ["start", "stop"]
     assert (view.alive_at(), view.watchdog_fault()) == (12.5, "")
 
@@ -76,7 +76,7 @@ def test_what_it_sees_of_a_program_is_whether_it_is_alive(made):
     now = SystemClock().timestamp()
     seen = [now]
     create_healthcheck_server(lambda: seen[0], 8080, 60)
-    (view, *_) = made[0].given
+    (_, view, *_) = made[0].given
     assert live(view.alive_at(), now, 60).ok
     assert ready(view.status()) == (True, "running")
     view.subscribe(lambda: None)()

@@ -8,6 +8,7 @@ from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
@@ -28,17 +29,19 @@ class TestNice(StarterContract):
     @pytest.fixture
     def starter_for(self, selected):
         factory = selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory
-        return lambda command: factory(Work(command), {"level": 1})
+        return lambda command: factory(Context(options={"level": 1}), Work(command))
 
     def test_a_function_is_refused(self, selected):
         with pytest.raises(ConfigurationError, match="expected a command to run, found a function"):
-            selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory(Work(function=print), {"level": 1})
+            selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory(
+                Context(options={"level": 1}), Work(function=print)
+            )
 
 
 class TestLargestFirst(RankPolicyContract):
     @pytest.fixture
     def policy(self, selected):
-        return selected("elastic_rank_policies", RankPolicyRecord, "largest-first").factory({})
+        return selected("elastic_rank_policies", RankPolicyRecord, "largest-first").factory(Context())
 
     def test_the_largest_are_first(self, policy):
         given = [Candidate(Node(str(size), local_world_size=size), None) for size in (1, 8, 2)]

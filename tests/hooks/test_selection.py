@@ -5,6 +5,7 @@ import re
 import pytest
 
 from elastic_core.errors import ExitCode, PluginError, RendezvousConnectionError
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, StoreRecord, WatchdogRecord
 from elastic_core.rendezvous import RendezvousParameters
@@ -34,19 +35,19 @@ FACTORIES = """
     from elastic_core.errors import RendezvousConnectionError
     from elastic_core.hooks import RendezvousBackendRecord, StoreRecord, hookimpl
 
-    def lacks(params):
+    def lacks(*given):
         import no_such_library.client
 
-    def breaks(params):
+    def breaks(*given):
         raise KeyError("dsn")
 
-    def refused(params):
+    def refused(*given):
         raise ConnectionRefusedError("no")
 
-    def leaves(params):
+    def leaves(*given):
         raise SystemExit(1)
 
-    def away(params):
+    def away(*given):
         raise RendezvousConnectionError("nobody there")
 
     @hookimpl
@@ -86,7 +87,7 @@ def test_a_store_is_away_when_its_factory_cannot_connect_but_not_when_that_would
 
     def look(name):
         params = RendezvousParameters(name, "", "job", 1, 1)
-        manager.select(RendezvousBackendRecord, name).open_backend(params).get_state()
+        manager.select(RendezvousBackendRecord, name).open_backend(Context(), params).get_state()
 
     with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install dist-a"):
         look("void")

@@ -14,6 +14,7 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
@@ -123,7 +124,7 @@ def handler_points(install):
 def test_it_is_a_backend_that_takes_any_option(handler_points):
     record = load(handler_points()).select(RendezvousBackendRecord, "old")
     assert record.options is None
-    handler = record.factory(PARAMS)
+    handler = record.factory(Context(), PARAMS)
     assert isinstance(handler, RendezvousHandler)
     assert (handler.get_backend(), handler.get_run_id()) == ("old", "job")
 
@@ -136,7 +137,7 @@ def foreign(handler_points):
         points = handler_points(target)
         module = importlib.import_module("old_dist_handler")
         module.raises.update({call: getattr(module, name)("why: 7 of 8") for call, name in raises.items()})
-        return load(points).select(RendezvousBackendRecord, "old").factory(PARAMS), module
+        return load(points).select(RendezvousBackendRecord, "old").factory(Context(), PARAMS), module
 
     return foreign
 
@@ -249,7 +250,7 @@ def test_it_is_not_imported_before_it_is_made(handler_points):
     record = manager.select(RendezvousBackendRecord, "old")
     assert manager.records(RendezvousBackendRecord)[0].source.version == "0.7"
     assert "old_dist_handler" not in sys.modules
-    record.factory(PARAMS)
+    record.factory(Context(), PARAMS)
     assert "old_dist_handler" in sys.modules
 
 
@@ -265,7 +266,7 @@ def test_it_is_not_imported_before_it_is_made(handler_points):
 def test_a_failure_names_distribution_and_version(handler_points, target, why):
     record = load(handler_points(target)).select(RendezvousBackendRecord, "old")
     with pytest.raises(PluginError) as raised:
-        record.factory(PARAMS)
+        record.factory(Context(), PARAMS)
     assert "torchrun.handlers: old" in str(raised.value)
     assert f"old_dist_handler:{target} of old-dist 0.7" in str(raised.value)
     assert why in str(raised.value)

@@ -17,4 +17,4 @@ class InterruptedAtTheFork(CommandStarter):
 
 @hookimpl
 def elastic_worker_starters():
-    return [WorkerStarterRecord("interrupted", "a test", lambda work, options: InterruptedAtTheFork(work.command))]
+    return [WorkerStarterRecord("interrupted", "a test", lambda context, work: InterruptedAtTheFork(work.command))]

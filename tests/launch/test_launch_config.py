@@ -226,7 +226,7 @@ from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
 seen = []
 
 
-def make(params):
+def make(context, params):
     seen.append(params.config)
     return LocalRendezvousHandler(params.run_id)
 

@@ -78,7 +78,13 @@ def found(plugins):
 
     def found(opened, wish=None, serve=None, **values):
         record = RendezvousBackendRecord(
-            "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=opened, serve=serve, hosted=serve is not None
+            "toy",
+            "a test",
+            print,
+            options=BACKEND_OPTIONS,
+            open_backend=opened and (lambda context, params: opened(params)),
+            serve=serve,
+            hosted=serve is not None,
         )
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
         wish = wish or DoctorOptions(timeout=60.0)

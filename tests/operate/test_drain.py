@@ -149,7 +149,7 @@ def drained(job, plugins):
 
     def drained(world, inner, word="b", timeout=60.0):
         told = []
-        record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda params: inner)
+        record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
         drain(job.target, word, plugins(record), timeout, told.append, world.clock, world.pause)
         return told
 

@@ -23,7 +23,7 @@ from elastic_core.rendezvous.round_stores import PrefixedStores
 def look(job, plugins):
     def look(backend, target=None, **more):
         record = RendezvousBackendRecord(
-            "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda params: backend
+            "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
         )
         return status(target or job.target, plugins(record), 60.0, **more)
 

@@ -10,6 +10,7 @@ from elastic_testing import eventually
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.records import Option, StoreRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.plugin import BACKEND_OPTIONS
@@ -28,7 +29,8 @@ class Server:
         self.given = []
         self.fault = None
 
-    def create(self, options):
+    def create(self, context):
+        options = context.options
         self.given.append(dict(options))
         if self.fault is not None:
             raise self.fault
@@ -91,7 +93,7 @@ def test_it_is_named_and_described_like_the_store_and_has_its_options_too(server
 @pytest.mark.integration
 def test_nodes_meet_at_it_and_everything_is_closed(server):
     backend = record(server)
-    handlers = [backend.factory(parameters(nodes=(2, 2), name=name)) for name in "ab"]
+    handlers = [backend.factory(Context(), parameters(nodes=(2, 2), name=name)) for name in "ab"]
     with ThreadPoolExecutor() as pool:
         rounds = [future.result(LIMIT_S) for future in [pool.submit(each.next_rendezvous) for each in handlers]]
     assert sorted(info.rank for info in rounds) == [0, 1]
@@ -105,11 +107,11 @@ def test_nodes_meet_at_it_and_everything_is_closed(server):
 @pytest.mark.integration
 def test_who_looks_from_outside_sees_the_job_and_leaves_nothing_behind(server):
     backend = record(server)
-    assert backend.open_backend(parameters()).get_state() is None
+    assert backend.open_backend(Context(), parameters()).get_state() is None
     assert server.store.num_keys() == 0
-    handler = backend.factory(parameters())
+    handler = backend.factory(Context(), parameters())
     handler.next_rendezvous()
-    assert backend.open_backend(parameters()).get_state() is not None
+    assert backend.open_backend(Context(), parameters()).get_state() is not None
     handler.shutdown()
 
 
@@ -127,7 +129,7 @@ def test_who_looks_from_outside_sees_the_job_and_leaves_nothing_behind(server):
 def test_the_endpoint_becomes_the_option_that_the_store_has(server, names, endpoint, given):
     backend = record(server, *(Option(name, str, None, "a place") for name in names))
     defaults = {option.name: option.default for option in backend.options}
-    backend.open_backend(parameters(endpoint, **defaults)).get_state()
+    backend.open_backend(Context(), parameters(endpoint, **defaults)).get_state()
     assert server.given == [given]
 
 
@@ -136,20 +138,20 @@ def test_an_endpoint_that_the_store_cannot_take(server, names, endpoint):
     backend = record(server, *(Option(name, str, None, "a place") for name in names))
     for make in (backend.factory, backend.open_backend):
         with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: expected a place of the store, found"):
-            make(parameters(endpoint))
+            make(Context(), parameters(endpoint))
 
 
 def test_a_grace_that_cannot_be(server):
     with pytest.raises(
         ConfigurationError, match=r"--rdzv-conf: outage_grace: expected seconds, a number >= 0, found -1"
     ):
-        record(server).factory(parameters(outage_grace=-1))
+        record(server).factory(Context(), parameters(outage_grace=-1))
 
 
 def test_a_store_that_takes_any_option_is_given_all_that_is_written(server):
     backend = record_of(StoreRecord("mine", "a server of mine", server.create, None))
     assert backend.options is None
-    backend.open_backend(parameters(colour="red")).get_state()
+    backend.open_backend(Context(), parameters(colour="red")).get_state()
     assert server.given[0]["colour"] == "red"
     assert server.given[0]["endpoint"] == "mine://here"
 
@@ -158,9 +160,9 @@ def test_what_the_factory_raises_is_an_outage_and_what_can_never_be_ends_the_joi
     backend = record(server)
     server.fault = OSError("nobody is there")
     with pytest.raises(RendezvousConnectionError, match="connecting at mine://here failed: nobody is there"):
-        backend.open_backend(parameters()).get_state()
+        backend.open_backend(Context(), parameters()).get_state()
     server.fault = ConfigurationError("no such place")
-    handler = backend.factory(parameters())
+    handler = backend.factory(Context(), parameters())
     with pytest.raises(ConfigurationError, match="no such place"):
         handler.next_rendezvous()
     handler.shutdown()

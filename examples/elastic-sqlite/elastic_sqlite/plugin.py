@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from elastic_core.plugin import ConfigurationError, Option, Problem, StoreRecord, hookimpl
+from elastic_core.plugin import ConfigurationError, Context, Option, Problem, StoreRecord, hookimpl
 from elastic_sqlite.store import SqliteStore
 
 _OPTIONS = (
@@ -15,7 +13,8 @@ _OPTIONS = (
 )
 
 
-def create(options: Mapping[str, Any]) -> SqliteStore:
+def create(context: Context) -> SqliteStore:
+    options = context.options
     path = Path(options["path"]).expanduser()
     if not options["path"] or not path.parent.is_dir() or path.is_dir():
         expected = "expected the path of a file, in a folder on a disk that all nodes share"

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, StoreServer
+    from elastic_core.plugin import (
+        Context,
+        RendezvousBackend,
+        RendezvousHandler,
+        RendezvousParameters,
+        Settings,
+        StoreServer,
+    )
 
 _CONNECTION = (
     Option(
@@ -51,7 +58,7 @@ _STATIC = (
 )
 
 
-def _handler(params: RendezvousParameters, master: str = "") -> RendezvousHandler:
+def _handler(context: Context, params: RendezvousParameters, master: str = "") -> RendezvousHandler:
     _look_for_torch()
     from elastic_c10d.create import create_parts
     from elastic_core.plugin import create_handler, options_of
@@ -62,18 +69,18 @@ def _handler(params: RendezvousParameters, master: str = "") -> RendezvousHandle
     return create_handler(None, parts.backend, params, parts.stores, params.backend)
 
 
-def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
+def _static_handler(context: Context, params: RendezvousParameters) -> RendezvousHandler:
     from elastic_c10d.static import as_dynamic, master_of
 
-    return _handler(as_dynamic(params), master_of(params))
+    return _handler(context, as_dynamic(params), master_of(params))
 
 
-def _file_handler(params: RendezvousParameters) -> RendezvousHandler:
-    return _handler(_with_a_file(params))
+def _file_handler(context: Context, params: RendezvousParameters) -> RendezvousHandler:
+    return _handler(context, _with_a_file(params))
 
 
-def _open_file(params: RendezvousParameters) -> RendezvousBackend:
-    return _open(_with_a_file(params))
+def _open_file(context: Context, params: RendezvousParameters) -> RendezvousBackend:
+    return _open(context, _with_a_file(params))
 
 
 def _with_a_file(params: RendezvousParameters) -> RendezvousParameters:
@@ -93,7 +100,7 @@ def _look_for_torch() -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
-def _open(params: RendezvousParameters) -> RendezvousBackend:
+def _open(context: Context, params: RendezvousParameters) -> RendezvousBackend:
     _look_for_torch()
     from elastic_c10d.create import open_backend
 
@@ -106,23 +113,24 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
     return StoreServer(endpoint, max_nodes)
 
 
-def _tcp_store(options: Mapping[str, Any]) -> Store:
+def _tcp_store(context: Context) -> Store:
     """Hosted here if the port can be had here, else a client."""
     from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
 
+    options = context.options
     host = parse_endpoint(options["host"], "host").host
     return tcp_store(Endpoint(host, options["port"]), options["is_host"], options["timeout"])
 
 
-def _file_store(options: Mapping[str, Any]) -> Store:
+def _file_store(context: Context) -> Store:
     from elastic_c10d.create import file_connector
 
-    store: Store = file_connector(options["path"]).connect().store
+    store: Store = file_connector(context.options["path"]).connect().store
     return store
 
 
-def _hash_store(options: Mapping[str, Any]) -> Store:
+def _hash_store(context: Context) -> Store:
     from elastic_c10d.torch_store import distributed
 
     store: Store = distributed().HashStore()

@@ -9,6 +9,7 @@ from elastic_c10d import C10dRendezvousBackend, plugin
 from elastic_c10d.server import StoreServer
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.hooks.context import Context
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.versions import Keys
 
@@ -26,7 +27,7 @@ def observe():
 
     def observe(endpoint, name="c10d", **config):
         config = {**{option.name: option.default for option in record(name).options}, "join_timeout": 20.0, **config}
-        backend = record(name).open_backend(RendezvousParameters(name, endpoint, "job", 1, 1, **config))
+        backend = record(name).open_backend(Context(), RendezvousParameters(name, endpoint, "job", 1, 1, **config))
         opened.append(backend)
         return backend
 

@@ -11,6 +11,7 @@ from elastic_c10d.static import as_dynamic
 
 from elastic_core.errors import ConfigurationError, PluginError
 from elastic_core.hooks import RendezvousBackendRecord
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.settings import settings_of
@@ -32,7 +33,7 @@ def defaults(name):
 
 def test_the_backend_makes_a_handler_of_its_name(free_port):
     params = RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "job", 1, 1, **defaults("c10d"))
-    handler = record("c10d").factory(params)
+    handler = record("c10d").factory(Context(), params)
     assert handler.get_backend() == "c10d"
     assert handler.use_agent_store
     info = handler.next_rendezvous()
@@ -47,7 +48,7 @@ def test_without_torch_the_error_at_once_names_it_and_the_plugin(call, monkeypat
     monkeypatch.setitem(sys.modules, "torch", None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "c10d")
     with pytest.raises(PluginError, match=r"'c10d' of elastic-c10d .*'torch'.*install"):
-        getattr(chosen, call)(RendezvousParameters("c10d", "127.0.0.1:1", "job", 1, 1, **defaults("c10d")))
+        getattr(chosen, call)(Context(), RendezvousParameters("c10d", "127.0.0.1:1", "job", 1, 1, **defaults("c10d")))
 
 
 def test_stores_by_name(free_port, tmp_path):
@@ -58,7 +59,9 @@ def test_stores_by_name(free_port, tmp_path):
         ("file", {"path": str(tmp_path / "store")}),
     ):
         (store_record,) = (record for record in plugin.elastic_stores() if record.name == name)
-        store = store_record.factory({option.name: option.default for option in store_record.options} | options)
+        store = store_record.factory(
+            Context(options={option.name: option.default for option in store_record.options} | options)
+        )
         assert store.add("n", 2) == 2
         assert store.get("n") == b"2"
 

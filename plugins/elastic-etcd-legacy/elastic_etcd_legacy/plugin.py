@@ -9,7 +9,7 @@ from elastic_core.plugin import Option, RendezvousBackendRecord, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.plugin import RendezvousHandler, RendezvousParameters, Settings
+    from elastic_core.plugin import Context, RendezvousHandler, RendezvousParameters, Settings
 
 PROTOCOL = (
     Option(
@@ -38,7 +38,7 @@ _CLUSTER = (
 )
 
 
-def _handler(params: RendezvousParameters) -> RendezvousHandler:
+def _handler(context: Context, params: RendezvousParameters) -> RendezvousHandler:
     from elastic_etcd.plugin import look_for_libraries
 
     from elastic_etcd_legacy.create import create_rdzv_handler

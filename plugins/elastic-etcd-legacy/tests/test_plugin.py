@@ -15,6 +15,7 @@ from elastic_etcd_legacy.settings import LegacySettings
 
 from elastic_core import errors
 from elastic_core.hooks import RendezvousBackendRecord
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous import RendezvousHandlerRegistry, get_rendezvous_handler
@@ -36,7 +37,7 @@ def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, mon
     monkeypatch.setitem(sys.modules, module, None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd-legacy")
     with pytest.raises(errors.PluginError, match=f"'etcd-legacy' of elastic-etcd-legacy .*'{module}'.*install"):
-        chosen.factory(params("127.0.0.1:1"))
+        chosen.factory(Context(), params("127.0.0.1:1"))
 
 
 def test_defaults_are_those_that_its_users_know():

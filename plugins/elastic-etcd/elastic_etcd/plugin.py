@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.plugin import BACKEND_OPTIONS as SHARED
 from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
+    from elastic_core.plugin import Context, RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
 
 CONNECTION = (
     Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds", above=0),
@@ -63,27 +61,28 @@ def look_for_libraries() -> None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
-def _handler(params: RendezvousParameters) -> RendezvousHandler:
+def _handler(context: Context, params: RendezvousParameters) -> RendezvousHandler:
     look_for_libraries()
     from elastic_etcd.backend.create import handler_for
 
     return handler_for(params)
 
 
-def _open(params: RendezvousParameters) -> RendezvousBackend:
+def _open(context: Context, params: RendezvousParameters) -> RendezvousBackend:
     look_for_libraries()
     from elastic_etcd.backend.create import open_backend
 
     return open_backend(params)
 
 
-def _store(options: Mapping[str, Any]) -> Store:
+def _store(context: Context) -> Store:
     from datetime import timedelta
 
     from elastic_etcd.backend.create import client_for
     from elastic_etcd.parameters import read_parameters
     from elastic_etcd.store import EtcdStore
 
+    options = context.options
     parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")
     # Beside the jobs: no run id is quoted to a name with a plus.
     prefix, timeout = f"/{parameters.prefix}/+store/", timedelta(seconds=options["timeout"])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from elastic_core.errors import ConfigurationError, PluginError
 from elastic_core.hooks import RendezvousBackendRecord
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.handler import RendezvousParameters
 
@@ -271,4 +272,4 @@ def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, cal
     monkeypatch.setitem(sys.modules, module, None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd")
     with pytest.raises(PluginError, match=f"'etcd' of elastic-etcd .*'{module}'.*install"):
-        getattr(chosen, call)(RendezvousParameters("etcd", "127.0.0.1:1", "job", 1, 1))
+        getattr(chosen, call)(Context(), RendezvousParameters("etcd", "127.0.0.1:1", "job", 1, 1))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.plugin import Option, WatchdogRecord, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from elastic_core.plugin import Watchdog
+    from elastic_core.plugin import Context, Watchdog
 
 _LOOK_EVERY = 1.0
 """Seconds. Clients wait longer than this for a pipe that was removed."""
@@ -23,10 +21,10 @@ def elastic_watchdogs() -> list[WatchdogRecord]:
     return [WatchdogRecord("file", "timers over a named pipe", _create, (_PATH,))]
 
 
-def _create(run_id: str, options: Mapping[str, Any]) -> Watchdog:
+def _create(context: Context) -> Watchdog:
     from elastic_file_timer.server import FileTimerServer
 
-    return FileTimerServer(options["path"] or _inherited(), run_id, _LOOK_EVERY)
+    return FileTimerServer(context.options["path"] or _inherited(), context.run_id, _LOOK_EVERY)
 
 
 def _inherited() -> str | None:

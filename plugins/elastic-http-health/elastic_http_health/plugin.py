@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.plugin import HealthEndpointRecord, Option, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from elastic_core.plugin import AgentView, HealthCheckServer
+    from elastic_core.plugin import AgentView, Context, HealthCheckServer
 
 _MOST = 1_000_000
 _OPTIONS = (
@@ -29,8 +27,8 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:
     return [HealthEndpointRecord("http", "probes, metrics and a page over HTTP", _create, _OPTIONS)]
 
 
-def _create(agent: AgentView, port: int, timeout: float, options: Mapping[str, Any]) -> HealthCheckServer:
+def _create(context: Context, agent: AgentView, port: int, timeout: float) -> HealthCheckServer:
     from elastic_http_health.options import read_options  # asyncio, h11 and prometheus_client are not free to import
     from elastic_http_health.server import HttpHealthServer
 
-    return HttpHealthServer(agent, port, timeout, read_options(options))
+    return HttpHealthServer(agent, port, timeout, read_options(context.options))

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import (
     HealthEndpointRecord,
@@ -30,13 +31,13 @@ R = TypeVar("R", bound=Record)
 def installed_store(name: str, **options: Any) -> Store:
     """The key-value store of this name."""
     record, config = _chosen(StoreRecord, name, options)
-    return record.factory(config)
+    return record.factory(Context(options=config))
 
 
 def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
     """What `--watchdog` selects by this name; not started."""
     record, config = _chosen(WatchdogRecord, name, options)
-    return record.factory(run_id, config)
+    return record.factory(Context(run_id, config))
 
 
 def installed_health_endpoint(
@@ -44,7 +45,7 @@ def installed_health_endpoint(
 ) -> HealthCheckServer:
     """What `--health` selects by this name; not started."""
     record, config = _chosen(HealthEndpointRecord, name, options)
-    return record.factory(view, port, timeout, config)
+    return record.factory(Context(options=config), view, port, timeout)
 
 
 def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
@@ -52,7 +53,8 @@ def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> 
     record, _ = _chosen(RendezvousBackendRecord, name, options)
     if record.open_backend is None:
         raise TypeError(f"expected a record with open_backend, found that of {name!r} without")
-    return record.open_backend(rendezvous_parameters(name, endpoint, run_id, **options))
+    params = rendezvous_parameters(name, endpoint, run_id, **options)
+    return record.open_backend(Context(run_id, params.config), params)
 
 
 def rendezvous_parameters(

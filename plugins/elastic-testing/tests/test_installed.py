@@ -71,15 +71,18 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("installed")
 def test_options_are_typed_and_the_others_have_their_defaults():
-    assert installed_store("mine", tls="yes") == ({"ttl": 3.0, "tls": True},)
-    assert installed_watchdog("mine", "job", ttl=5) == ("job", {"ttl": 5.0, "tls": None})
+    (context,) = installed_store("mine", tls="yes")
+    assert context.options == {"ttl": 3.0, "tls": True}
+    (context,) = installed_watchdog("mine", "job", ttl=5)
+    assert (context.run_id, context.options) == ("job", {"ttl": 5.0, "tls": None})
     view = FakeAgentView()
-    assert installed_health_endpoint("mine", view, 80, 30.0) == (view, 80, 30.0, {"ttl": 3.0, "tls": None})
+    context, *rest = installed_health_endpoint("mine", view, 80, 30.0)
+    assert (rest, context.options) == ([view, 80, 30.0], {"ttl": 3.0, "tls": None})
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_backend_is_opened_with_what_its_factory_is_given():
-    (params,) = installed_backend("mine", "host:1", "job", ttl="7")
+    _, params = installed_backend("mine", "host:1", "job", ttl="7")
     same = rendezvous_parameters("mine", "host:1", "job", ttl="7")
     for given in (params, same):
         assert (given.backend, given.endpoint, given.run_id) == ("mine", "host:1", "job")

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.plugin import Option, WorkerStarterRecord, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from elastic_core.plugin import Starter, Work
+    from elastic_core.plugin import Context, Starter, Work
 
 _OPTIONS = (
     Option("cache", str, None, "folder for the list of imports that the next run begins with"),
@@ -18,16 +16,16 @@ _OPTIONS = (
 )
 
 
-def _create_starter(work: Work, options: Mapping[str, Any]) -> Starter:
+def _create_starter(context: Context, work: Work) -> Starter:
     from elastic_warm.starter import warm_starter
 
-    return warm_starter(work, options)
+    return warm_starter(work, context.options)
 
 
-def _explain(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
+def _explain(context: Context, work: Work) -> dict[str, Any]:
     from elastic_warm.starter import cached_imports
 
-    return cached_imports(work, options)
+    return cached_imports(work, context.options)
 
 
 @hookimpl

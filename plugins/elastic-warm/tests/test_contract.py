@@ -11,6 +11,7 @@ from elastic_warm.learned import Learned
 from elastic_warm.starter import cache_file
 
 from elastic_core.hooks import WorkerStarterRecord
+from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.workers import Work
 
@@ -28,7 +29,7 @@ def warm_starter_for(tmp_path):
     def starter_for(command, **options):
         record = PluginManager.load(os.environ).select(WorkerStarterRecord, "warm")
         values = {option.name: option.default for option in record.options}
-        made.append(record.factory(Work(command), {**values, **options}))
+        made.append(record.factory(Context(options={**values, **options}), Work(command)))
         return made[-1]
 
     yield starter_for
