@@ -686,8 +686,8 @@ def member_not_replaced() -> None:
     from elastic_etcd.server import member
 
     def around(following: Any) -> Any:
-        def gives_up(self: Any, failed: bool, now: Any) -> Any:
-            return member.Wait("it has ended before") if failed else following(self, failed, now)
+        def gives_up(self: Any, own: Any) -> Any:
+            return member.Wait("it has ended before") if self._process is not None else following(self, own)
 
         return gives_up
 
