@@ -377,7 +377,7 @@ def host_told_to_go() -> None:
 def names_by_pid() -> None:
     """As in containers, of which each has its agent as process 1. A name that was given is left out for that."""
     reword(r"^--node-id=.*$", "")
-    for where in ("rendezvous.handler", "compose.agent"):
+    for where in ("interfaces.node", "compose.agent"):
         put(module(where), "made_up_name", lambda _: lambda host: f"{host}:1")
 
 
