@@ -280,11 +280,11 @@ class _Output:
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         if LEVELS[level] < self._threshold:
             return
-        if dropped := self._sink.take_dropped():
-            self._logger().warning("lines dropped", lines=dropped)
         try:
+            if dropped := self._sink.take_dropped():
+                self._logger().warning("lines dropped", lines=dropped)
             getattr(self._logger().bind(**fields), level)(event)
-        except Exception as error:  # noqa: BLE001 - a field that cannot be shown must not end the job
+        except Exception as error:  # noqa: BLE001 - what cannot be shown must not end the job
             self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
 
     def _made(self) -> Any:
