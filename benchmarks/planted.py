@@ -377,7 +377,7 @@ def host_told_to_go() -> None:
 def names_by_pid() -> None:
     """As in containers, of which each has its agent as process 1. A name that was given is left out for that."""
     reword(r"^--node-id=.*$", "")
-    for where in ("rendezvous.handler", "compose.agent"):
+    for where in ("interfaces.node", "compose.agent"):
         put(module(where), "made_up_name", lambda _: lambda host: f"{host}:1")
 
 
@@ -686,8 +686,8 @@ def member_not_replaced() -> None:
     from elastic_etcd.server import member
 
     def around(following: Any) -> Any:
-        def gives_up(self: Any, failed: bool, now: Any) -> Any:
-            return member.Wait("it has ended before") if failed else following(self, failed, now)
+        def gives_up(self: Any, own: Any) -> Any:
+            return member.Wait("it has ended before") if self._process is not None else following(self, own)
 
         return gives_up
 

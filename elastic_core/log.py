@@ -16,13 +16,16 @@ import stat
 import sys
 import threading
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TextIO, get_args
 
 from elastic_core.clock import SystemClock
 from elastic_core.text import in_one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from structlog.typing import EventDict
 
     from elastic_core.clock import Clock, Duration
 
@@ -132,6 +135,13 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
+def _writer(level: str) -> Callable[Concatenate[Logger, EventName, ...], None]:
+    def method(self: Logger, event: EventName, /, **fields: Any) -> None:
+        _output.emit(level, event, {**self._bound, **fields})
+
+    return method
+
+
 class Logger:
     """Writes events with fields, as `configure` said last. `exc_info` adds a traceback; the text format shows the field
     `stack` like a traceback, on lines of its own."""
@@ -145,20 +155,7 @@ class Logger:
         """A logger that adds these fields to every line."""
         return Logger({**self._bound, **fields})
 
-    def debug(self, event: EventName, /, **fields: Any) -> None:
-        _output.emit("debug", event, {**self._bound, **fields})
-
-    def info(self, event: EventName, /, **fields: Any) -> None:
-        _output.emit("info", event, {**self._bound, **fields})
-
-    def warning(self, event: EventName, /, **fields: Any) -> None:
-        _output.emit("warning", event, {**self._bound, **fields})
-
-    def error(self, event: EventName, /, **fields: Any) -> None:
-        _output.emit("error", event, {**self._bound, **fields})
-
-    def critical(self, event: EventName, /, **fields: Any) -> None:
-        _output.emit("critical", event, {**self._bound, **fields})
+    debug, info, warning, error, critical = map(_writer, LEVELS)
 
 
 def get_logger(**fields: Any) -> Logger:
@@ -221,6 +218,8 @@ class _Sink:
         except Exception:  # noqa: BLE001 - the error cannot be logged, and the job matters more than its log
             pass
 
+    debug = info = warning = error = critical = write
+
     def take_dropped(self) -> int:
         """How many lines were dropped, as soon as the stream has room for a line about them. Resets the count."""
         with _lock:
@@ -276,35 +275,45 @@ class _Output:
         self._threshold = threshold
         self._sink = sink
         self._clock = clock
+        self._logger = cache(self._made)
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         if LEVELS[level] < self._threshold:
             return
-        if dropped := self._sink.take_dropped():
-            self._sink.write(self._rendered("warning", "lines dropped", {"lines": dropped}))
-        self._sink.write(self._rendered(level, event, fields))
-
-    def _rendered(self, level: str, event: EventName, fields: dict[str, Any]) -> str:
         try:
-            from structlog.processors import JSONRenderer, format_exc_info
+            if dropped := self._sink.take_dropped():
+                self._logger().warning("lines dropped", lines=dropped)
+            getattr(self._logger().bind(**fields), level)(event)
+        except Exception as error:  # noqa: BLE001 - what cannot be shown must not end the job
+            self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
 
-            now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc)
-            if self._format == "human":
-                return self._for_people(level, event, now, dict(format_exc_info(None, level, fields)))
-            head = {"event": event, "level": level, "timestamp": _iso(now)}
-            return str(JSONRenderer()(None, level, dict(format_exc_info(None, level, {**head, **fields, **head}))))
-        except Exception as error:  # noqa: BLE001 - a field that cannot be shown must not end the job
-            return f"{event} (fields not shown: {type(error).__name__})"
+    def _made(self) -> Any:
+        """structlog's logger. It writes lines of all levels: a count of dropped lines is never left out."""
+        import structlog
+        from structlog.processors import JSONRenderer, format_exc_info
 
-    def _for_people(self, level: str, event: EventName, now: datetime, fields: dict[str, Any]) -> str:
+        render = [self._with_head, JSONRenderer()] if self._format == "json" else [self._for_people]
+        wrapper = structlog.make_filtering_bound_logger(0)
+        return structlog.wrap_logger(self._sink, [format_exc_info, *render], wrapper, dict).bind()
+
+    def _with_head(self, _logger: _Sink, level: str, fields: EventDict) -> EventDict:
+        head = {"event": fields["event"], "level": level, "timestamp": self._time()}
+        return {**head, **fields, **head}
+
+    def _for_people(self, _logger: _Sink, level: str, fields: EventDict) -> str:
+        event = fields.pop("event")
         if event == "agent finished" and fields.get("state") != "SUCCEEDED":
             fields.pop("reason", None)  # people read it in the report, which follows
         trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
         below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
         pairs = _pairs(fields)
-        when = f"{now.astimezone():%H:%M:%S}" if is_terminal(self._sink.stream) else _iso(now)
+        when = self._time(is_terminal(self._sink.stream))
         color = _COLORS[level] if shows_colors(self._sink.stream) else ""
         return f"{when} {color}{level:<8} {event}{color and _PLAIN}{':' if pairs else ''}{pairs}{below}"
+
+    def _time(self, local: bool = False) -> str:
+        now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc)
+        return f"{now.astimezone():%H:%M:%S}" if local else f"{now.isoformat(timespec='milliseconds')[:-6]}Z"
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -319,10 +328,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 def shows_colors(stream: TextIO | None) -> bool:
     """Whether the stream is a terminal that shows colors, and the user has not turned them off (NO_COLOR)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _iso(now: datetime) -> str:
-    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _pairs(fields: Mapping[str, object]) -> str:
@@ -348,15 +353,11 @@ class _Handed:
     """Before `configure`: the lines go to Python's logging, under the name `elastic_core`, where a program may want
     them. Otherwise nothing shows them, since a library writes nothing to a console unasked."""
 
-    def __init__(self) -> None:
-        self._quiet = False
-
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         import logging
 
         logger = logging.getLogger("elastic_core")
-        if not self._quiet:
-            self._quiet = True
+        if not logger.handlers:
             logger.addHandler(logging.NullHandler())  # else logging itself would print what nobody handles
         if logger.isEnabledFor(LEVELS[level]):
             error = fields.pop("exc_info", None)

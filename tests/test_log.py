@@ -115,6 +115,17 @@ def test_a_line_for_machines(output):
 
 
 @pytest.mark.parametrize("style", ["human", "json"])
+def test_fields_may_have_the_names_of_structlogs_arguments(output, style):
+    lines = output(style)
+    log.get_logger(logger="l").info("round over", method_name="m", event="e", args=1)
+    (line,) = lines()
+    if style == "json":
+        assert json.loads(line).items() >= {"event": "round over", "logger": "l", "method_name": "m", "args": 1}.items()
+    else:
+        assert line.endswith("round over: logger=l method_name=m args=1")
+
+
+@pytest.mark.parametrize("style", ["human", "json"])
 def test_tracebacks(output, style):
     lines = output(style)
     try:

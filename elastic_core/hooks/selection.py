@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from elastic_core.hooks.records import OURS
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.hooks.records import Kind, Option, Record
 
@@ -120,29 +120,23 @@ def select(
 def attributed(
     provided: Provided[R], kind: Kind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
 ) -> R:
-    """The record, with functions that name the plugin in what they raise: PluginError in place of these errors, which
-    read as a fault of the core otherwise. Errors of ours stay."""
-    record = provided.record
-    calls = {field.name: getattr(record, field.name) for field in fields(record)}
-    calls["factory"] = _expecting(calls["factory"], kind)
-    named = {name: attributed_call(call, provided, kind, errors) for name, call in calls.items() if callable(call)}
-    changed: R = replace(record, **named)  # type: ignore[arg-type]
-    return changed
+    """The record, with functions that name the plugin in what they raise, see `attributing`."""
+    record, named = provided.record, attributing(provided, kind, errors)
 
-
-def _expecting(factory: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
-    @functools.wraps(factory)
-    def make(*args: Any, **named: Any) -> Any:
-        made = factory(*args, **named)
+    @functools.wraps(record.factory)
+    def make(*args: Any, **options: Any) -> Any:
+        made = record.factory(*args, **options)
         if missing := [name for name in kind.made if not hasattr(made, name)]:
             raise TypeError(f"expected that its factory makes something with {missing[0]}(), found {made!r}")
         return made
 
-    return make
+    calls = {field.name: getattr(record, field.name) for field in fields(record)} | {"factory": make}
+    changed: R = replace(record, **{name: named(call) for name, call in calls.items() if callable(call)})
+    return changed
 
 
 class Named:
-    """What a factory has made. Its methods `calls` name the plugin in what they raise, see `attributed_call`."""
+    """What a factory has made. Its methods `calls` name the plugin in what they raise, see `attributing`."""
 
     def __init__(
         self,
@@ -153,37 +147,33 @@ class Named:
         passed_on: tuple[type[BaseException], ...] = (ElasticError,),
     ) -> None:
         self._made = made
-        for name in filter(partial(hasattr, made), calls):
-            setattr(self, name, attributed_call(getattr(made, name), provided, kind, passed_on=passed_on))
+        named = attributing(provided, kind, passed_on=passed_on)
+        vars(self).update({name: named(getattr(made, name)) for name in calls if hasattr(made, name)})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._made, name)
 
 
-def attributed_call(
-    call: Callable[..., Any],
+@contextmanager
+def attributing(
     provided: Provided[Record],
     kind: Kind,
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
-) -> Callable[..., Any]:
-    """The same function, which names the plugin in what it raises, see `attributed`. What is `passed_on` stays."""
+) -> Iterator[None]:
+    """Raises PluginError, which names the plugin, in place of these errors, which would read as a fault of the core.
+    Those `passed_on` stay as they are. It also works as a decorator."""
+    try:
+        yield
+    except passed_on:
+        raise
+    except errors as error:
+        from elastic_core.log import get_logger  # only needed here
 
-    @functools.wraps(call)
-    def named_call(*args: Any, **named: Any) -> Any:
-        try:
-            return call(*args, **named)
-        except passed_on:
-            raise
-        except errors as error:
-            from elastic_core.log import get_logger  # only needed here
-
-            source, name = provided.source, provided.record.name
-            get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
-            found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
-            raise PluginError(Problem(kind.flag, f"{found}; {_advice(error, source)}")) from error
-
-    return named_call
+        source, name = provided.source, provided.record.name
+        get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
+        found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
+        raise PluginError(Problem(kind.flag, f"{found}; {_advice(error, source)}")) from error
 
 
 def _advice(error: BaseException, source: Source) -> str:

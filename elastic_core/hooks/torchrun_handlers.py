@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import (
     ElasticError,
-    PluginError,
-    Problem,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -28,13 +26,13 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.hooks.discovery import HANDLERS_GROUP, described_error
+from elastic_core.hooks.discovery import HANDLERS_GROUP
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.hooks.selection import Provided
 from elastic_core.interfaces.handler import RendezvousHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Iterator, MutableMapping
 
     from elastic_core.hooks.context import Context
     from elastic_core.hooks.discovery import Candidate
@@ -177,35 +175,10 @@ def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
     """The entry point as a backend that takes any option, as text."""
 
     def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
-        return TorchrunHandler(_made(candidate, params))
+        creator = candidate.load()()
+        if not callable(creator):
+            raise TypeError(f"expected that {candidate.target}() returns a function, found {creator!r}")
+        with _our_errors(), store_not_shared():
+            return TorchrunHandler(creator(params))
 
     return Provided(RendezvousBackendRecord(candidate.source.plugin, SUMMARY, create, options=None), candidate.source)
-
-
-def _made(candidate: Candidate, params: RendezvousParameters) -> Any:
-    """The foreign handler. Raises PluginError if it cannot be made, or our counterpart of torch's error."""
-    creator = _creator(candidate)
-    try:
-        with _our_errors(), store_not_shared():
-            return creator(params)
-    except ElasticError:
-        raise
-    except Exception as error:
-        raise _fault(candidate, f"failed to make a handler: {described_error(error)}") from error
-
-
-def _creator(candidate: Candidate) -> Callable[[Any], Any]:
-    """Load the entry point and call the result. Raises PluginError if that fails, or returns no function."""
-    try:
-        creator = candidate.load()()
-    except (Exception, SystemExit) as error:
-        raise _fault(candidate, f"failed to load: {described_error(error)}") from error
-    if not callable(creator):
-        raise _fault(candidate, f"returned {creator!r}, expected a function that makes handlers")
-    function: Callable[[Any], Any] = creator
-    return function
-
-
-def _fault(candidate: Candidate, what: str) -> PluginError:
-    origin = f"{HANDLERS_GROUP}: {candidate.source.plugin}"
-    return PluginError(Problem(origin, f"{candidate.target} of {candidate.source} {what}"))

@@ -6,8 +6,9 @@ of its own (a daemon) has left on purpose and is not touched, and neither is a s
 that has gone. A worker that has not made its session yet (the interpreter of a function boots first) is known by its
 process id and start alone.
 
-What runs is read from /proc. On a system without it psutil knows. Where psutil is missing too, as for the guardian,
-only the leaders and the process groups that they made can be found.
+What runs is read from /proc. Where that is missing, or is that of another PID namespace, only the leaders and the
+process groups that they made can be found. psutil cannot help: it reads the same files, the guardian has no packages,
+and the start that it computes changes with the clock.
 
 This file is also a program, which `HelperProcess` starts: the guardian. It needs the standard library only, so
 that it costs milliseconds, and it lives in a session of its own, so that what ends the agent does not end it.
@@ -109,27 +110,8 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-class PsutilTable:
-    """For systems without /proc. `start` is in hundredths of a second."""
-
-    def pids(self) -> Iterable[int]:
-        import psutil
-
-        return psutil.pids()
-
-    def stat(self, pid: int) -> ProcessStat | None:
-        import psutil
-
-        try:
-            process = psutil.Process(pid)
-            state = "Z" if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else "?"
-            return ProcessStat(pid, state, os.getpgid(pid), os.getsid(pid), 1, int(process.create_time() * 100))
-        except (psutil.Error, OSError):
-            return None  # gone, or another user's and so none of ours
-
-
 class NoTable:
-    """Without either: a process is known by its id, and one that has gone by the process group that it made."""
+    """Without /proc: a process is known by its id, and one that has gone by the process group that it made."""
 
     def pids(self) -> Iterable[int]:
         return ()
@@ -160,18 +142,11 @@ def _group_left_of(pid: int) -> int | None:
 @functools.cache
 def best_table() -> Table:
     """The first of them that works here."""
-    table = ProcTable()
     try:
-        if os.readlink(f"{_PROC}/self") != str(os.getpid()):  # noqa: PTH115
-            return NoTable()  # /proc is that of another PID namespace
+        ours = os.readlink(f"{_PROC}/self") == str(os.getpid())  # noqa: PTH115
     except OSError:
-        pass
-    if table.stat(os.getpid()):
-        return table
-    try:
-        return PsutilTable() if PsutilTable().stat(os.getpid()) else NoTable()
-    except ImportError:
-        return NoTable()
+        ours = False
+    return ProcTable() if ours else NoTable()
 
 
 def start_of(pid: int, table: Table | None = None) -> int:

@@ -58,7 +58,11 @@ def on(elastic):
 
 
 def test_an_endpoint_where_nothing_listens(on):
-    agent = on(f"127.0.0.1:{free_port()}", join_timeout="3").agent("a", "--nnodes=2")
+    conf = {
+        "read_timeout": "0.5",
+        "join_timeout": "10",
+    }  # a busy machine may take seconds to have failed once
+    agent = on(f"127.0.0.1:{free_port()}", **conf).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.STORE_UNREACHABLE
     assert "expected etcd to answer" in agent.report
 

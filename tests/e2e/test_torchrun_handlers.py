@@ -112,8 +112,8 @@ def told(elastic, backend, **environment):
 @pytest.mark.parametrize(
     ("backend", "words"),
     [
-        ("moody", "acme_moody:handler of acme-meeting 2.1 failed to make a handler: LookupError: expected a good mood"),
-        ("gone", "acme_gone:handler of acme-meeting 2.1 failed to load: ModuleNotFoundError: No module named"),
+        ("moody", "'moody' of plugin 'moody' of acme-meeting 2.1, found LookupError: expected a good mood"),
+        ("gone", "'gone' of plugin 'gone' of acme-meeting 2.1, found ModuleNotFoundError: No module named"),
         ("acne", "there is no rendezvous backend 'acne' here; did you mean 'acme'?\n  installed: acme (acme-meeting 2"),
     ],
 )

@@ -253,39 +253,6 @@ def test_a_leader_that_ignores_signals_is_no_helper(spawn, pipe, lines_of):
 # -- systems without /proc
 
 
-@pytest.fixture(params=[sessions.PsutilTable, sessions.NoTable])
-def table(request):
-    return request.param()
-
-
-def test_without_proc_psutil_knows_the_same(tree):
-    leader, found = tree
-    table = sessions.PsutilTable()
-    leaders = {leader.pid: sessions.start_of(leader.pid, table)}
-    members = sessions.members(leaders, table)
-    assert pids_of(members) == {leader.pid, found["grandchild"]}
-    assert {(stat.group, stat.session) for stat in members} == {(leader.pid, leader.pid)}
-    leader.kill()
-    leader.wait()
-    assert pids_of(sessions.members(leaders, table)) == {found["grandchild"]}
-    sessions.end(leaders, table)
-    assert sessions.members(leaders, table) == []
-
-
-def test_psutil_tells_strangers_and_zombies_apart(spawn):
-    table = sessions.PsutilTable()
-    process = spawn("pass")
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    start = sessions.start_of(process.pid, table)
-    assert table.stat(process.pid).ended
-    assert sessions.members({process.pid: start}, table) == []
-    stranger = spawn(SLEEP)
-    leaders = {stranger.pid: sessions.start_of(stranger.pid, table) - 1}
-    assert sessions.members(leaders, table) == []
-    sessions.send_all(leaders, signal.SIGKILL, table)
-    assert stranger.poll() is None
-
-
 def test_without_any_table_the_leaders_and_their_groups_count(tree, until, running):
     leader, found = tree
     table = sessions.NoTable()
@@ -300,14 +267,14 @@ def test_without_any_table_the_leaders_and_their_groups_count(tree, until, runni
 
 
 def test_starts_of_another_table_are_believed_where_there_is_none(spawn):
-    """The agent has psutil, its guardian has not."""
     leader = spawn(SLEEP)
-    start = sessions.start_of(leader.pid, sessions.PsutilTable())
+    start = sessions.start_of(leader.pid, sessions.ProcTable())
     sessions.guard(io.StringIO(f"watch {leader.pid} {start}\n"), sessions.NoTable())
     assert leader.wait() == -signal.SIGKILL
 
 
-def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn, table):
+def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn):
+    table = sessions.NoTable()
     process = spawn(SLEEP, session=False)
     leaders = {process.pid: sessions.start_of(process.pid, table)}
     assert pids_of(sessions.members(leaders, table)) == {process.pid}
@@ -315,7 +282,8 @@ def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn, table
     assert process.wait() == -signal.SIGTERM
 
 
-def test_the_gone_are_gone_without_proc(spawn, table):
+def test_the_gone_are_gone_without_proc(spawn):
+    table = sessions.NoTable()
     process = spawn("pass")
     leaders = {process.pid: sessions.start_of(process.pid, table)}
     process.wait()

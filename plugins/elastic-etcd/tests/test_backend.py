@@ -4,10 +4,12 @@ import threading
 
 import pytest
 from elastic_etcd import EtcdRendezvousBackend
+from elastic_etcd.backend import key_cache
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
-from elastic_etcd.client.values import Put, Transaction
+from elastic_etcd.client.values import Delete, Put, Transaction
 
+from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
 
@@ -226,6 +228,18 @@ def test_no_more_keys_are_kept_than_there_can_be_nodes(backend, client, prefix, 
     assert one.wait_for_roster(LONG)
     assert len(one.roster()) == 16_384
     assert "expected 16384 keys at most" in capfd.readouterr().err
+
+
+def test_keys_that_replace_a_full_range_are_kept(client, prefix, monkeypatch, capfd):
+    monkeypatch.setattr(key_cache, "MOST_KEYS", 2)
+    keys = Keys(prefix.decode(), "job")
+    cache = key_cache.NodeCache(client, keys, SystemClock())
+    for names in (["a", "b"], ["c", "d"]):
+        client.transact(Transaction([], [Delete(keys.nodes.begin, keys.nodes.end)]))
+        client.transact(Transaction([], [Put(keys.node(name), b"") for name in names]))
+        assert {pair.key for pair in cache.entries(0)} == {keys.node(name) for name in names}
+    assert "record ignored" not in capfd.readouterr().err
+    cache.close()
 
 
 def test_more_than_is_received_at_once_is_told(backend, client, prefix):

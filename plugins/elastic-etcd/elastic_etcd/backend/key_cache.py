@@ -44,6 +44,7 @@ class KeyCache(Reflector):
         return {key: pair.mod_revision for key, pair in self._pairs.items()}
 
     def _replace(self, found: Range) -> None:
+        self._pairs = {}  # what was known before takes no place
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
 
     def _apply(self, event: Event) -> None:
