@@ -6,12 +6,15 @@ Heavy imports wait until a sub-command needs them: `elastic --help` and bad flag
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import threading
 import traceback
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
@@ -54,15 +57,8 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return the exit code. Every error is shown and has an exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the caller blocked end this process and workers, too
     name = argv[0] if argv else "--help"
-    command = _COMMANDS.get(name)
+    command = _COMMANDS.get(name) or functools.partial(_of_plugin, name)
     try:
-        if command is None:
-            from elastic_core.text import did_you_mean
-
-            known = ", ".join(known for known in _COMMANDS if not known.startswith("-"))
-            advice = did_you_mean(name, known.split(", ")) or "; see elastic --help"
-            message = f"expected a command ({known}), found {name!r}{advice}"
-            raise ConfigurationError(Problem("elastic", message))
         return command(argv[1:]) or ExitCode.SUCCESS
     except _HelpPrinted:
         return ExitCode.SUCCESS
@@ -115,8 +111,6 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
 
 def explain(argv: Sequence[str]) -> None:
     """`elastic explain`."""
-    from dataclasses import replace
-
     from elastic_core import compose, config
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
@@ -212,8 +206,48 @@ def version(argv: Sequence[str]) -> None:
 
 
 def usage(argv: Sequence[str]) -> None:
-    """`elastic --help`."""
-    _print(_USAGE)
+    """`elastic --help`, with the commands of plugins."""
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import CommandRecord
+
+    records = [item.record for item in PluginManager.load(os.environ).records(CommandRecord)]
+    lines = "".join(f"  {record.name:<8} {record.summary}\n" for record in records)
+    _print(_USAGE.replace("\n\n  --version", f"\n{lines}\n  --version"))
+
+
+def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
+    """A command that a plugin brings."""
+    from elastic_core import config
+    from elastic_core.hooks.calls import Contexts
+    from elastic_core.hooks.records import CommandRecord, kind_of
+    from elastic_core.hooks.selection import attributed, names_of
+    from elastic_core.log import show_unless_configured
+
+    manager = _load_plugins(argv, config.Command(name, "", {}).specs, mixed=True)
+    names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
+    if name not in names:
+        from elastic_core.text import did_you_mean
+
+        known = [*(known for known in _COMMANDS if not known.startswith("-")), *names]
+        advice = did_you_mean(name, known) or "; see elastic --help"
+        message = f"expected a command ({', '.join(known)}), found {name!r}{advice}"
+        raise ConfigurationError(Problem("elastic", message))
+    provided = manager.provided(CommandRecord, name)
+    record = attributed(provided, kind_of(CommandRecord), (Exception,))  # argparse exits
+    show_unless_configured()
+    contexts = Contexts(manager)
+    if record.options is None:
+        return record.factory(contexts.of(provided.source), argv)
+    command = config.command_of(record)
+    if config.wants_help(command, argv):
+        _print(command.help_text())
+        raise _HelpPrinted
+    reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options())
+    _tell_left_out(reading.left_out)
+    options = {option.name: reading.values[option.name.replace("-", "_")] for option in record.options}
+    settings = MappingProxyType({name: reading.values[name] for name in record.settings})
+    context = replace(contexts.of_record(provided.source, options), settings=settings)
+    return record.factory(context, reading.operands)
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
@@ -240,8 +274,8 @@ def _open_standard_streams() -> None:
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
     """Whether a thread still waits for a store that does not answer."""
-    if argv[:1] in (["status"], ["drain"], ["doctor"]):
-        return threading.active_count() > 1
+    if argv[:1] != ["run"]:
+        return any(thread.daemon for thread in threading.enumerate())
     return any(thread.name.startswith("rendezvous") for thread in threading.enumerate())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # isort: off
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
-        HealthEndpointRecord as HealthEndpointRecord, Option as Option,
+        CommandRecord as CommandRecord, HealthEndpointRecord as HealthEndpointRecord, Option as Option,
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
@@ -129,7 +129,7 @@ _HOMES = {
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
-        "WorkerStarterRecord RankPolicyRecord"
+        "WorkerStarterRecord RankPolicyRecord CommandRecord"
     ),
     "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
     "elastic_core.hooks.options": "find_option type_options",

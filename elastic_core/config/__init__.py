@@ -3,7 +3,7 @@
 Start with `settings` (the table), then `reading` (how the sources come together).
 """
 
-from elastic_core.config.command import Command, CommandReading, read_command, wants_help
+from elastic_core.config.command import Command, CommandReading, command_of, read_command, wants_help
 from elastic_core.config.environment import from_environment, from_torchrun
 from elastic_core.config.explain import as_dict, as_text, help_text
 from elastic_core.config.reading import (
@@ -33,6 +33,7 @@ __all__ = [
     "as_dict",
     "as_text",
     "asks_for_help",
+    "command_of",
     "from_environment",
     "from_torchrun",
     "help_text",

@@ -11,14 +11,14 @@ from elastic_core.config.flags import scan
 from elastic_core.config.reading import gathered, parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Findings, Spec, specs_of_options
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from elastic_core.errors import ExitCode
-    from elastic_core.hooks.records import Option
+    from elastic_core.hooks.records import CommandRecord, Option
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,17 @@ class CommandReading:
     values: Mapping[str, Any]
     operands: tuple[str, ...]
     left_out: Sequence[Problem] = ()
+
+
+def command_of(record: CommandRecord) -> Command:
+    """What the command of a plugin takes, with the help that is made from its record. Raises PluginError."""
+    if unknown := [name for name in record.settings if name not in SPECS]:
+        found = f"expected names of settings from the command {record.name!r}, found {', '.join(unknown)}"
+        raise PluginError(Problem(f"elastic {record.name}", found))
+    own = tuple(replace(spec, group="own", flag_only=True) for spec in specs_of_options(record.options or ()).values())
+    words = " ".join([f"elastic {record.name}", *record.operands])
+    about = f"usage: {words} [flags]\n\n{record.summary}\n"
+    return Command(record.name, about, dict.fromkeys(record.settings, ""), own, record.operands)
 
 
 def wants_help(command: Command, argv: Sequence[str]) -> bool:

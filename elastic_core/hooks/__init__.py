@@ -6,6 +6,7 @@ Every hook is described, with a whole plugin as its example, in `elastic_core.ho
 from __future__ import annotations
 
 from elastic_core.hooks.records import (
+    CommandRecord,
     HealthEndpointRecord,
     Option,
     RankPolicyRecord,
@@ -18,6 +19,7 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.spec import hookimpl
 
 __all__ = [
+    "CommandRecord",
     "HealthEndpointRecord",
     "Option",
     "RankPolicyRecord",

@@ -157,6 +157,23 @@ class RankPolicyRecord(Record):
 
 
 @dataclass(frozen=True)
+class CommandRecord(Record):
+    """A command, called as `elastic NAME`. The summary is its line in `elastic --help`.
+
+    Args:
+        factory: runs the command. It also receives the words that are no flags, and returns the exit code; None is 0.
+        options: the flags of the command, in `context.options`. None: it reads its words itself, and receives them all.
+        settings: settings of `elastic run` that are flags of the command, too, with their variables and keys in the
+            config file. Their values are in `context.settings`.
+        operands: names of the words that the command needs, in this order.
+    """
+
+    factory: Callable[[Context, Sequence[str]], int | None]
+    settings: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Kind:
     """One kind of record. `flag` selects a record by its name; what its factory makes has the methods `made`; `homes`
     maps our own names to their distributions."""
@@ -211,6 +228,7 @@ KINDS: tuple[Kind, ...] = (
         choices.STARTER_HOMES,
     ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
+    Kind(CommandRecord, "elastic_commands", "command", "elastic"),
 )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from elastic_core.hooks.context import Context
     from elastic_core.hooks.records import (
+        CommandRecord,
         HealthEndpointRecord,
         Option,
         RankPolicyRecord,
@@ -266,6 +267,34 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
         @hookimpl
         def elastic_rank_policies():
             return [RankPolicyRecord("largest-first", "nodes with more workers first", lambda context: largest_first)]
+    """
+
+
+@hookspec
+def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
+    """Register commands, called as `elastic NAME`.
+
+    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
+    that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings; `elastic
+    plugins` shows the exception, and the other plugins are used. A command of elastic itself cannot be replaced.
+
+    The factory of the record runs the command, in the main thread. `elastic NAME --help` is made from the record. A
+    ConfigurationError ends the command with exit code 2; other errors are those of `elastic run`, see the exit codes.
+    Any other exception ends it with exit code 2, and the error names the plugin.
+
+    A whole plugin::
+
+        from elastic_core.plugin import CommandRecord, Option, hookimpl
+
+        def forget(context, operands):
+            (run_id,) = operands
+            print(f"forgot {run_id} at {context.settings['rdzv_endpoint'] or 'the usual place'}")
+            return 0 if context.options["really"] else 1
+
+        @hookimpl
+        def elastic_commands():
+            really = Option("really", bool, False, "do it")
+            return [CommandRecord("forget", "forget a job", forget, (really,), (), ("rdzv_endpoint",), ("RUN_ID",))]
     """
 
 

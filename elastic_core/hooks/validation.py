@@ -9,7 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.hooks.discovery import InvalidPlugin
-from elastic_core.hooks.records import Option
+from elastic_core.hooks.records import CommandRecord, Option
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pluggy
 
 T = TypeVar("T")
+
+COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve", "doctor")
+"""The commands of the core, in the order of `elastic --help`."""
 
 
 def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
@@ -69,6 +72,8 @@ def _record_problems(record: Any) -> Iterator[str]:
     for name in ("open_backend", "serve", "defaults", "problems", "hosts_of", "explain"):
         if getattr(record, name, None) is not None and not callable(getattr(record, name)):
             yield f"{name} of {record.name!r} cannot be called"
+    if isinstance(record, CommandRecord) and record.name in COMMANDS:
+        yield f"the command {record.name!r} is one of elastic itself"
     yield from _option_list_problems(record)
 
 

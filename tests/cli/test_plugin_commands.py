@@ -1,0 +1,127 @@
+"""Commands that plugins bring."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core import cli
+
+PLUGIN = """
+import argparse
+
+from elastic_core.plugin import CommandRecord, Option, hookimpl
+
+
+def forget(context, operands):
+    print(*operands, context.options, dict(context.settings))
+    context.log.warning("forgotten", job=operands[0])
+    return 0 if context.options["really"] else 7
+
+
+def parses(context, words):
+    print(words)
+    parser = argparse.ArgumentParser("elastic parses")
+    parser.add_argument("--depth", type=int)
+    return parser.parse_args(words).depth
+
+
+def breaks(context, operands):
+    raise ZeroDivisionError("a fault of mine")
+
+
+@hookimpl
+def elastic_commands():
+    options = (Option("really", bool, False, "do it"), Option("how-often", int, 1, "times", least=1))
+    settings = ("rdzv_endpoint", "rdzv_conf")
+    return [
+        CommandRecord("forget", "forget a job", forget, options, ("lose",), settings, ("RUN_ID",)),
+        CommandRecord("parses", "read words", parses, None),
+        CommandRecord("breaks", "break", breaks),
+        CommandRecord("misnamed", "take what is no setting", breaks, (), (), ("rdzv_endpont",)),
+    ]
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A function that installs a plugin of this source."""
+
+    def installed(source=PLUGIN):
+        info = tmp_path / "commander-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commander\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[elastic]\ncommander = commander_plugin\n")
+        (tmp_path / "commander_plugin.py").write_text(source)
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield installed
+    sys.modules.pop("commander_plugin", None)
+
+
+def test_a_command_with_flags_settings_and_an_operand(installed, monkeypatch, capfd):
+    installed()
+    monkeypatch.setenv("ELASTIC_RDZV_ENDPOINT", "node0:1")
+    assert cli.main(["forget", "--how-often=3", "job7", "--rdzv-conf", "a=1,b=2"]) == 7
+    said = capfd.readouterr()
+    options = {"really": False, "how-often": 3}
+    settings = {"rdzv_endpoint": "node0:1", "rdzv_conf": {"a": "1", "b": "2"}}
+    assert said.out == f"job7 {options} {settings}\n"
+    assert "forgotten" in said.err
+    assert cli.main(["lose", "job7", "--really"]) == 0
+
+
+def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
+    installed()
+    assert cli.main(["forget", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: elastic forget RUN_ID [flags]\n\nforget a job\n")
+    assert all(flag in said for flag in ("--really", "--how-often N", "--rdzv-endpoint", "ELASTIC_RDZV_ENDPOINT"))
+    assert "ELASTIC_HOW_OFTEN" not in said
+    cli.main(["--help"])
+    assert "\n  forget   forget a job\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["forget"], "expected RUN_ID, found nothing"),
+        (["forget", "--realy", "job7"], "did you mean --really?"),
+        (["forget", "--how-often=0", "job7"], "--how-often: "),
+        (["misnamed"], "expected names of settings from the command 'misnamed', found rdzv_endpont"),
+        (["forgt", "job7"], "did you mean 'forget'?"),
+        (["breaks"], "expected the command 'breaks' of plugin 'commander' of commander 1.0, found ZeroDivisionError"),
+    ],
+)
+def test_mistakes_of_the_user_and_of_the_plugin(installed, argv, told, capfd):
+    installed()
+    assert cli.main(argv) == 2
+    assert told in capfd.readouterr().err
+
+
+def test_a_command_that_reads_its_words_itself(installed, capsys):
+    installed()
+    assert cli.main(["parses", "--depth=5"]) == 5
+    assert capsys.readouterr().out == "['--depth=5']\n"
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["parses", "--help"])
+    assert "usage: elastic parses [-h] [--depth DEPTH]" in capsys.readouterr().out
+
+
+def test_a_command_of_elastic_itself_cannot_be_replaced(installed, capsys):
+    installed(PLUGIN.replace('"parses", "read words"', '"run", "run otherwise"'))
+    assert cli.main(["plugins"]) == 0
+    assert "the command 'run' is one of elastic itself" in capsys.readouterr().out
+    assert cli.main(["forget", "job7"]) == 2
+
+
+@pytest.mark.integration
+def test_the_exit_code_of_the_process(installed, tmp_path):
+    installed()
+    command = [sys.executable, "-m", "elastic_core", "forget", "job7"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split(" ")[0]) == (7, "job7"), done.stderr
