@@ -165,3 +165,28 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def plugins():
+    """A function that gives a plugin manager with the given records of backends."""
+    from elastic_core.hooks import hookimpl
+    from elastic_core.hooks.discovery import Candidate, Source
+    from elastic_core.hooks.manager import PluginManager
+
+    def plugins(*records):
+        class Plugin:
+            @hookimpl
+            def elastic_rendezvous_backends(self):
+                return list(records)
+
+        return PluginManager([Candidate(Source("toys", "toy", "1.0"), "toys", Plugin)])
+
+    return plugins
+
+
+@pytest.fixture
+def memory_backend():
+    from elastic_testing import StateOnlyBackend
+
+    return StateOnlyBackend

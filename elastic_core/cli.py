@@ -36,7 +36,6 @@ usage: elastic COMMAND [...]
   status   show a job from outside: round, members, missing nodes, failures
   drain    ask one node of a job to leave, and wait until it has left
   serve    run the store at which nodes meet, in a process of its own
-  doctor   check this machine and its connections to other nodes before a run
 
   --version  print the version
   --help     print this; elastic COMMAND --help describes a command: flags, an example, exit codes
@@ -84,7 +83,7 @@ def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
     """The plugins, and a command line of `elastic run`. Raises ConfigurationError."""
     from elastic_core import config
 
-    return _read(argv, lambda manager: config.help_text(manager.added_options()))
+    return read_like_run(argv, lambda manager: config.help_text(manager.added_options()))
 
 
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
@@ -114,7 +113,7 @@ def explain(argv: Sequence[str]) -> None:
     from elastic_core import compose, config
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
-    manager, reading = _read(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
+    manager, reading = read_like_run(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
     reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
     told: Mapping[str, Any] = {}
     unused: Sequence[str] = ()
@@ -128,7 +127,7 @@ def explain(argv: Sequence[str]) -> None:
     except ElasticError as error:
         broken = error  # what `run` would refuse is shown after the configuration
     about = reading, manager.added_options(), manager.secret_options(), unused, told
-    _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
+    show(to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
     if broken is not None:
         raise broken
 
@@ -139,7 +138,7 @@ def plugins(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import PLUGINS
 
     manager, reading = _read_command(PLUGINS, argv)
-    _print(_to_json(listing.as_dict(manager)) if reading.values["json"] else listing.as_text(manager))
+    show(to_json(listing.as_dict(manager)) if reading.values["json"] else listing.as_text(manager))
 
 
 def status(argv: Sequence[str]) -> None:
@@ -150,9 +149,9 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.target import target_of
 
     manager, reading = _read_command(STATUS, argv, REQUIRED_FOR_JOB)
-    _tell_left_out(reading.left_out)
+    tell_left_out(reading.left_out)
     snapshot = look(target_of(reading.values, manager), manager, reading.values["timeout"])
-    _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
+    show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
 
 def drain(argv: Sequence[str]) -> None:
@@ -162,9 +161,9 @@ def drain(argv: Sequence[str]) -> None:
     from elastic_core.operate.target import target_of
 
     manager, reading = _read_command(DRAIN, argv, REQUIRED_FOR_JOB)
-    _tell_left_out(reading.left_out)
+    tell_left_out(reading.left_out)
     (node,) = reading.operands
-    take_out(target_of(reading.values, manager), node, manager, reading.values["timeout"], _print)
+    take_out(target_of(reading.values, manager), node, manager, reading.values["timeout"], show)
 
 
 def serve(argv: Sequence[str]) -> None:
@@ -179,30 +178,11 @@ def serve(argv: Sequence[str]) -> None:
     serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
 
 
-def doctor(argv: Sequence[str]) -> int:
-    """`elastic doctor`."""
-    import socket
-
-    from elastic_core import compose
-    from elastic_core.operate import commands
-    from elastic_core.operate.doctor import examine, finding
-
-    manager, reading = _read(
-        argv, lambda _: commands.doctor_help(), commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
-    )
-    _tell_left_out(reading.left_out)
-    settings = compose.without_missing(reading.settings, manager, reading.origins)
-    findings = examine.examined(settings, manager, commands.doctor_options(reading.own))
-    report = finding.Report(socket.gethostname(), settings, findings)
-    _print(_to_json(finding.as_dict(report)) if reading.own["json"] else finding.as_text(report))
-    return finding.exit_code_of(findings)
-
-
 def version(argv: Sequence[str]) -> None:
     """`elastic --version`."""
     from importlib.metadata import version as version_of
 
-    _print(f"elastic-core {version_of('elastic-core')}")
+    show(f"elastic-core {version_of('elastic-core')}")
 
 
 def usage(argv: Sequence[str]) -> None:
@@ -212,7 +192,7 @@ def usage(argv: Sequence[str]) -> None:
 
     records = [item.record for item in PluginManager.load(os.environ).records(CommandRecord)]
     lines = "".join(f"  {record.name:<8} {record.summary}\n" for record in records)
-    _print(_USAGE.replace("\n\n  --version", f"\n{lines}\n  --version"))
+    show(_USAGE.replace("\n\n  --version", f"\n{lines}\n  --version"))
 
 
 def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
@@ -223,13 +203,14 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core.hooks.selection import attributed, names_of
     from elastic_core.log import show_unless_configured
 
-    manager = _load_plugins(argv, config.Command(name, "", {}).specs, mixed=True)
+    manager = _load_plugins(argv, config.Command(name, "", {}).specs, True, kind_of(CommandRecord).homes.get(name))
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
         from elastic_core.text import did_you_mean
 
         known = [*(known for known in _COMMANDS if not known.startswith("-")), *names]
-        advice = did_you_mean(name, known) or "; see elastic --help"
+        home = manager.to_install(CommandRecord, name)
+        advice = f"; pip install {home}" if home else did_you_mean(name, known) or "; see elastic --help"
         message = f"expected a command ({', '.join(known)}), found {name!r}{advice}"
         raise ConfigurationError(Problem("elastic", message))
     provided = manager.provided(CommandRecord, name)
@@ -240,10 +221,10 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         return record.factory(contexts.of(provided.source), argv)
     command = config.command_of(record)
     if config.wants_help(command, argv):
-        _print(command.help_text())
+        show(command.help_text())
         raise _HelpPrinted
     reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options())
-    _tell_left_out(reading.left_out)
+    tell_left_out(reading.left_out)
     options = {option.name: reading.values[option.name.replace("-", "_")] for option in record.options}
     settings = MappingProxyType({name: reading.values[name] for name in record.settings})
     context = replace(contexts.of_record(provided.source, options), settings=settings)
@@ -257,7 +238,6 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "status": status,
     "drain": drain,
     "serve": serve,
-    "doctor": doctor,
     "--version": version,
     "--help": usage,
     "-h": usage,
@@ -274,9 +254,9 @@ def _open_standard_streams() -> None:
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
     """Whether a thread still waits for a store that does not answer."""
-    if argv[:1] != ["run"]:
-        return any(thread.daemon for thread in threading.enumerate())
-    return any(thread.name.startswith("rendezvous") for thread in threading.enumerate())
+    if argv[:1] in (["status"], ["drain"]):
+        return threading.active_count() > 1
+    return any(thread.name.startswith(("rendezvous", "elastic-call")) for thread in threading.enumerate())
 
 
 def _leave_at_once(code: int) -> NoReturn:
@@ -288,11 +268,16 @@ def _leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load_plugins(argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = False) -> PluginManager:
+def _load_plugins(
+    argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = False, asked: str | None = None
+) -> PluginManager:
+    """`asked`: a distribution that may be loaded, too, since the user calls its command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
     allowed = config.allowed_plugins(argv, os.environ, current_folder(), specs, mixed)
+    if allowed is not None and asked is not None:
+        allowed = (*allowed, asked)
     return PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
 
 
@@ -304,7 +289,7 @@ def current_folder() -> Path:
         return Path("/", os.environ.get("PWD", ""))
 
 
-def _read(
+def read_like_run(
     argv: Sequence[str], help_text: Callable[[PluginManager], str], own: Sequence[Spec] = (), **more: Any
 ) -> tuple[PluginManager, Reading]:
     """The plugins, and a command line with the flags of `run` and the command's `own`. Raises _HelpPrinted if it asks
@@ -319,7 +304,7 @@ def _read(
     manager = _load_plugins(argv, {**config.SPECS, **{spec.name: spec for spec in own}})
     added = manager.added_options()
     if config.asks_for_help(argv, added, own):
-        _print(help_text(manager))
+        show(help_text(manager))
         raise _HelpPrinted
     reading = config.read(
         argv,
@@ -345,13 +330,14 @@ def _read_command(
 
     manager = _load_plugins(argv, command.specs, mixed=True)
     if config.wants_help(command, argv):
-        _print(command.help_text())
+        show(command.help_text())
         raise _HelpPrinted
     reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options(), required)
     return manager, reading
 
 
-def _tell_left_out(left_out: Sequence[Problem]) -> None:
+def tell_left_out(left_out: Sequence[Problem]) -> None:
+    """Tell what was found and not used, on stderr."""
     for problem in left_out:
         _complain(f"elastic: left out: {problem}")
 
@@ -411,7 +397,8 @@ def _explain_failure(
     return code
 
 
-def _to_json(content: object) -> str:
+def to_json(content: object) -> str:
+    """As all commands write it."""
     import json
 
     return json.dumps(content, indent=2)
@@ -426,7 +413,8 @@ def _for_people(text: str) -> str:
     return printable(text)
 
 
-def _print(text: str) -> None:
+def show(text: str) -> None:
+    """Print to stdout, with control characters escaped. Nobody need read it."""
     try:
         print(_for_people(text.rstrip("\n")), flush=True)
     except BrokenPipeError:  # as with `elastic plugins | head`

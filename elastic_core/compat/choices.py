@@ -24,3 +24,4 @@ STORE_HOMES = {**dict.fromkeys(("tcp", "file", "hash"), "elastic-c10d"), "etcd":
 WATCHDOG_HOMES = {"file": "elastic-file-timer"}
 HEALTH_HOMES = {"http": "elastic-http-health"}
 STARTER_HOMES = {"warm": "elastic-warm"}
+COMMAND_HOMES = {"doctor": "elastic-doctor"}

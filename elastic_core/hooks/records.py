@@ -228,7 +228,7 @@ KINDS: tuple[Kind, ...] = (
         choices.STARTER_HOMES,
     ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
-    Kind(CommandRecord, "elastic_commands", "command", "elastic"),
+    Kind(CommandRecord, "elastic_commands", "command", "elastic", homes=choices.COMMAND_HOMES),
 )
 
 

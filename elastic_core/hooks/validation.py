@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve", "doctor")
+COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve")
 """The commands of the core, in the order of `elastic --help`."""
 
 

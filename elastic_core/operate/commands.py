@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.compat import choices
 from elastic_core.config import Command, Spec
 from elastic_core.config.explain import command_help
 from elastic_core.errors import ExitCode
-from elastic_core.parsing import integer, parse_boolean, seconds
+from elastic_core.parsing import parse_boolean, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +31,8 @@ _JOB = {
 }
 
 
-def _own(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
+def own_flag(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
+    """A flag of a command alone. Arguments as of `Spec`; `about` is its help."""
     return Spec(name, parse, default, "own", about, metavar, unit, torchrun=False, flag_only=True)
 
 
@@ -47,8 +47,8 @@ looks for a little longer than one interval between beats, and longer still if a
 """,
     _JOB,
     (
-        _own("json", parse_boolean, False, "write JSON"),
-        _own("timeout", seconds(above=0), ANSWER, "for the store to answer", "S", "seconds"),
+        own_flag("json", parse_boolean, False, "write JSON"),
+        own_flag("timeout", seconds(above=0), ANSWER, "for the store to answer", "S", "seconds"),
     ),
     example="elastic status --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
@@ -68,7 +68,7 @@ have succeeded), and the others go on without it. NODE is a node's id, or the na
 rank if only one node has it. The command waits until the node has left.
 """,
     _JOB,
-    (_own("timeout", seconds(), 120.0, "for the node to leave; 0: only ask", "S", "seconds"),),
+    (own_flag("timeout", seconds(), 120.0, "for the node to leave; 0: only ask", "S", "seconds"),),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
@@ -109,61 +109,7 @@ REQUIRED_FOR_SERVE: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class DoctorOptions:
-    """The doctor's own options, beside the flags of the run.
-
-    Args:
-        expect_store: a store that cannot be reached is a fault.
-        peers: how many doctors are to meet; 0: none.
-        timeout: seconds for each question that may hang.
-        peers_timeout: seconds until all doctors must have met.
-    """
-
-    expect_store: bool = False
-    peers: int = 0
-    timeout: Duration = 10.0
-    peers_timeout: Duration = 60.0
-
-
-DOCTOR: tuple[Spec, ...] = (
-    _own("json", parse_boolean, False, "write JSON"),
-    _own("expect_store", parse_boolean, False, "a store that cannot be reached is a fault"),
-    _own("peers", integer(0), 0, "how many doctors, with this one, connect to each other and compare versions", "N"),
-    _own("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
-    _own("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
-)
-"""The flags of `elastic doctor` beside those of `elastic run`."""
-
-
-def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
-    """From the values of `DOCTOR`."""
-    return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
-
-
-def doctor_help() -> str:
-    """What `elastic doctor --help` prints."""
-    return command_help(
-        """\
-usage: elastic doctor [flags] [flags of elastic run] [script]
-
-Checks whether a run with these flags, variables and this config file would work on this machine:
-plugins, versions, limits, torch, names and addresses, the way to the store. It starts no workers and
-changes nothing. Each line says what was found, and what to do about it. The script is ignored.
-elastic run --help shows the flags of elastic run.
-""",
-        DOCTOR,
-        "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
-        {
-            ExitCode.SUCCESS: "there is no fault; there may be warnings",
-            ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
-            ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors met (--peers)",
-            ExitCode.STORE_UNREACHABLE: "the store, which is expected or seems to be there, does not answer",
-        },
-    )
-
-
-_JSON = _own("json", parse_boolean, False, "write JSON")
+_JSON = own_flag("json", parse_boolean, False, "write JSON")
 EXPLAIN = (_JSON,)
 """The flags of `elastic explain` beside those of `elastic run`."""
 

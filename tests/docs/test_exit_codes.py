@@ -8,9 +8,9 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from elastic_doctor.finding import Check, exit_code_of, fault, warning
 
 from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
-from elastic_core.operate.doctor.finding import Check, exit_code_of, fault, warning
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

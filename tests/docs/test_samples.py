@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 from blocks import ROOT, Shell, block_of, free_port
+from elastic_doctor.finding import Check, Finding, Level, Report, as_text
 
 from elastic_core import log
 from elastic_core.config import NodeRange, Settings
-from elastic_core.operate.doctor.finding import Check, Finding, Level, Report, as_text
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 LINE = re.compile(rf"({TIME}) (\w+) +([a-z ]+): (.*)")
@@ -112,7 +112,7 @@ def test_findings_are_shown_as_the_doctor_prints_them(page, words):
     assert printed == block if block.startswith("node1: ") else block in printed
     order = list(Check)
     assert [item.check for item in findings] == sorted((item.check for item in findings), key=order.index)
-    code = words_of("elastic_core/operate/**/*.py", "plugins/elastic-c10d/elastic_c10d/*.py")
+    code = words_of("plugins/elastic-doctor/elastic_doctor/*.py", "plugins/elastic-c10d/elastic_c10d/*.py")
     assert said_nowhere("\n".join(f"{item.told}\n{item.advice}" for item in findings), code) == []
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
+from elastic_doctor import peers
 from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 
 from elastic_core import config, report, result_file
@@ -38,7 +39,6 @@ from elastic_core.interfaces.node import Member
 from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 from elastic_core.observers import History
 from elastic_core.operate import snapshot, status
-from elastic_core.operate.doctor import peers
 from elastic_core.operate.observation import JobObservation
 from elastic_core.operate.target import Target as Job
 from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from elastic_core.errors import ProcessFailure
-from elastic_core.interfaces.backend import Announced, RendezvousBackend, RosterBackend
+from elastic_core.interfaces.backend import Announced, RosterBackend
 from elastic_core.interfaces.node import Member
 from elastic_core.operate.observation import JobObservation
 from elastic_core.operate.target import Target
@@ -58,34 +56,6 @@ class Job:
         return seen
 
 
-class MemoryBackend(RendezvousBackend):
-    """The state in memory. `before_write` is called before each write, for others to be first."""
-
-    def __init__(self, before_write=lambda: None):
-        self._lock = threading.Lock()
-        self._state = None
-        self._version = 0
-        self._before_write = before_write
-        self.writes = 0
-
-    @property
-    def name(self):
-        return "toy"
-
-    def get_state(self):
-        with self._lock:
-            return None if self._state is None else (self._state, self._version)
-
-    def set_state(self, state, token=None):
-        self._before_write()
-        with self._lock:
-            self.writes += 1
-            written = (token or 0) == self._version
-            if written:
-                self._state, self._version = state, self._version + 1
-            return self._state, self._version, written
-
-
 class FixedBackend(RosterBackend):
     """Shows one look after the other: pairs of state and announced entries; the last one stays."""
 
@@ -117,31 +87,8 @@ class FixedBackend(RosterBackend):
 
 
 @pytest.fixture
-def plugins():
-    """A function that gives a plugin manager with the given records of backends."""
-    from elastic_core.hooks import hookimpl
-    from elastic_core.hooks.discovery import Candidate, Source
-    from elastic_core.hooks.manager import PluginManager
-
-    def plugins(*records):
-        class Plugin:
-            @hookimpl
-            def elastic_rendezvous_backends(self):
-                return list(records)
-
-        return PluginManager([Candidate(Source("toys", "toy", "1.0"), "toys", Plugin)])
-
-    return plugins
-
-
-@pytest.fixture
 def job():
     return Job
-
-
-@pytest.fixture
-def memory_backend():
-    return MemoryBackend
 
 
 @pytest.fixture

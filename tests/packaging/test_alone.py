@@ -18,6 +18,7 @@ ALONE = {
     "elastic-etcd-legacy": {"elastic-etcd"},  # which it is made of
     "elastic-file-timer": set(),
     "elastic-http-health": set(),
+    "elastic-doctor": set(),
     "elastic-otel": set(),
     "elastic-testing": set(),
     "elastic-warm": set(),

@@ -34,7 +34,7 @@ if "pytest" in sys.modules:  # whose failed contract is to show what was found
     )
 
 from elastic_testing.backend_contract import BackendContract
-from elastic_testing.fakes import FakeAgentView, FakeClock, MemoryBackend, SharedMemory
+from elastic_testing.fakes import FakeAgentView, FakeClock, MemoryBackend, SharedMemory, StateOnlyBackend
 from elastic_testing.health import HealthContract
 from elastic_testing.installed import (
     installed_backend,
@@ -60,6 +60,7 @@ __all__ = [
     "RankPolicyContract",
     "SharedMemory",
     "StarterContract",
+    "StateOnlyBackend",
     "StoreContract",
     "WatchdogContract",
     "World",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
+from elastic_core.interfaces.backend import Announced, EntryDroppedError, RendezvousBackend, RosterBackend
 from elastic_core.interfaces.health import AgentPhase, AgentStatus
 from elastic_core.interfaces.node import Member
 
@@ -258,3 +258,32 @@ class MemoryBackend(RosterBackend):
         if self.lose_answers:
             self.lose_answers -= 1
             raise RendezvousConnectionError("expected an answer, found that a test lost it")
+
+
+class StateOnlyBackend(RendezvousBackend):
+    """A backend of two methods, in memory: all nodes use one object. `before_write` is called before each write, so
+    that a test can let another writer be first; `writes` counts them."""
+
+    def __init__(self, before_write: Callable[[], object] = lambda: None) -> None:
+        self._lock = threading.Lock()
+        self._state: bytes | None = None
+        self._version = 0
+        self._before_write = before_write
+        self.writes = 0
+
+    @property
+    def name(self) -> str:
+        return "toy"
+
+    def get_state(self) -> tuple[bytes, int] | None:
+        with self._lock:
+            return None if self._state is None else (self._state, self._version)
+
+    def set_state(self, state: bytes, token: int | None = None) -> tuple[bytes, int, bool] | None:
+        self._before_write()
+        with self._lock:
+            self.writes += 1
+            written = (token or 0) == self._version
+            if written:
+                self._state, self._version = state, self._version + 1
+            return (state if written else self._state or b""), self._version, written

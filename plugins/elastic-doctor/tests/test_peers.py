@@ -5,12 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from elastic_testing import FakeClock
-
-from elastic_core.clock import SystemClock, later
-from elastic_core.interfaces.backend import Announced
-from elastic_core.operate.doctor.network import listening
-from elastic_core.operate.doctor.peers import (
+from elastic_doctor.network import listening
+from elastic_doctor.peers import (
     Card,
     Doctor,
     Meeting,
@@ -20,6 +16,10 @@ from elastic_core.operate.doctor.peers import (
     encoded,
     judged_peers,
 )
+from elastic_testing import FakeClock
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.interfaces.backend import Announced
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.support.bounded import BackgroundCall
 

@@ -6,15 +6,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-
-from elastic_core.config import settings_from
-from elastic_core.errors import ExitCode
-from elastic_core.hooks import RendezvousBackendRecord, hookimpl
-from elastic_core.hooks.discovery import Candidate, Source
-from elastic_core.hooks.manager import PluginManager
-from elastic_core.operate.doctor import machine as m
-from elastic_core.operate.doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
-from elastic_core.operate.doctor.machine import (
+from elastic_doctor import machine as m
+from elastic_doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
+from elastic_doctor.machine import (
     Torch,
     judged_choices,
     judged_plugins,
@@ -24,6 +18,12 @@ from elastic_core.operate.doctor.machine import (
     read_answer,
     versions_of,
 )
+
+from elastic_core.config import settings_from
+from elastic_core.errors import ExitCode
+from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+from elastic_core.hooks.discovery import Candidate, Source
+from elastic_core.hooks.manager import PluginManager
 
 FIT = m.Machine("CPython 3.11.2", "Linux 6.1.0-9", 8, m.Limit(1024, 4096), m.Limit(9999, 9999), 1 << 30)
 

@@ -14,17 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import later
-from elastic_core.operate.doctor.finding import Check, fault, ok, warning
 from elastic_core.support.bounded import BackgroundCall, Late
 from elastic_core.support.sockets import error_text
 from elastic_core.text import in_one_line
+from elastic_doctor.finding import Check, fault, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.backend import Announced, RosterBackend
-    from elastic_core.operate.doctor.finding import Finding
+    from elastic_doctor.finding import Finding
 
 _VERSION = 1
 _LONGEST = 1 << 20  # characters of a card; those of thousands of peers fit

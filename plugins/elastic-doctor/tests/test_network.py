@@ -7,15 +7,15 @@ import threading
 from dataclasses import replace
 
 import pytest
+from elastic_doctor import network as n
+from elastic_doctor.finding import Check, Level
+from elastic_doctor.network import Place, places_of, surroundings_of
 
 from elastic_core.clock import SystemClock
 from elastic_core.config import Settings, settings_from
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.doctor import network as n
-from elastic_core.operate.doctor.finding import Check, Level
-from elastic_core.operate.doctor.network import Place, places_of, surroundings_of
 from elastic_core.support.sockets import cannot_bind
 
 CLOCK = SystemClock()

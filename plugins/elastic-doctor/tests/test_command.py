@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from elastic_doctor.command import DOCTOR, DoctorOptions, doctor_options
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
-from elastic_core.operate.commands import DOCTOR, DoctorOptions, doctor_options
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.operate.doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_core.rendezvous.settings import LOOPBACK
 from elastic_core.support import sockets
 from elastic_core.support.addresses import (
@@ -25,6 +24,7 @@ from elastic_core.support.addresses import (
     seen_from_outside,
 )
 from elastic_core.support.bounded import BackgroundCall, Late
+from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,15 +20,15 @@ from elastic_core.errors import (
     RendezvousError,
 )
 from elastic_core.hooks.discovery import CORE, described_error, own_version
-from elastic_core.operate.doctor import machine
-from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, warning
-from elastic_core.operate.doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
-from elastic_core.operate.doctor.peers import Card, Doctor, cannot_reach, judged_peers
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target, opened, parameters, with_secret
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.seal import seal_of
 from elastic_core.support.bounded import BackgroundCall, within
+from elastic_doctor import machine
+from elastic_doctor.finding import Check, Level, fault, note, ok, warning
+from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
+from elastic_doctor.peers import Card, Doctor, cannot_reach, judged_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import RendezvousBackendRecord
     from elastic_core.interfaces.backend import RendezvousBackend, RosterBackend
-    from elastic_core.operate.commands import DoctorOptions
-    from elastic_core.operate.doctor.finding import Finding
-    from elastic_core.operate.doctor.machine import Torch
-    from elastic_core.operate.doctor.network import Surroundings
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.seal import HmacSeal
+    from elastic_doctor.command import DoctorOptions
+    from elastic_doctor.finding import Finding
+    from elastic_doctor.machine import Torch
+    from elastic_doctor.network import Surroundings
 
 _FOR_TORCH: Duration = 60.0
 _FAREWELL: Duration = 30.0

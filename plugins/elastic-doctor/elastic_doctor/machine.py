@@ -18,7 +18,7 @@ from elastic_core.devices import ASKING, count_workers, usable_cpus
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
 from elastic_core.hooks.records import OURS, kind_of
-from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
+from elastic_doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elastic_core.compose import Selection
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.operate.doctor.finding import Finding
+    from elastic_doctor.finding import Finding
 
 FILES_PER_NODE = 4  # connections that a node has to the store
 _OTHER_FILES = 256

@@ -8,21 +8,21 @@ import socket
 from pathlib import Path
 
 import pytest
+from elastic_doctor.command import DoctorOptions
+from elastic_doctor.examine import Answered, examined, judged_store
+from elastic_doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning
+from elastic_doctor.machine import Torch
 from elastic_testing import FakeClock
 
 from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.store import StoreServer
-from elastic_core.operate.commands import DoctorOptions
-from elastic_core.operate.doctor.examine import Answered, examined, judged_store
-from elastic_core.operate.doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning
-from elastic_core.operate.doctor.machine import Torch
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "doctor.md"
 TORCH = Torch("2.13", ("gloo",))
 SETTINGS = settings_from({"nnodes": "2:4", "rdzv_endpoint": "h:1", "rdzv_id": "job"})
 

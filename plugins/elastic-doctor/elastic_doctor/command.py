@@ -1,0 +1,92 @@
+"""`elastic doctor`: its flags, its help, and what it does with them."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elastic_core import cli, compose
+from elastic_core.config.explain import command_help
+from elastic_core.errors import ExitCode
+from elastic_core.operate.commands import own_flag
+from elastic_core.parsing import integer, parse_boolean, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from elastic_core.clock import Duration
+    from elastic_core.config import Spec
+    from elastic_core.plugin import Context
+
+
+def run(context: Context, words: Sequence[str]) -> int:
+    """Examine this machine, print what was found, and return the exit code. Raises ConfigurationError."""
+    from elastic_doctor import examine, finding
+
+    manager, reading = cli.read_like_run(
+        words, lambda _: doctor_help(), DOCTOR, new_run_id=lambda: "doctor", require_script=False
+    )
+    cli.tell_left_out(reading.left_out)
+    settings = compose.without_missing(reading.settings, manager, reading.origins)
+    findings = examine.examined(settings, manager, doctor_options(reading.own))
+    report = finding.Report(socket.gethostname(), settings, findings)
+    cli.show(cli.to_json(finding.as_dict(report)) if reading.own["json"] else finding.as_text(report))
+    return finding.exit_code_of(findings)
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """The doctor's own options, beside the flags of the run.
+
+    Args:
+        expect_store: a store that cannot be reached is a fault.
+        peers: how many doctors are to meet; 0: none.
+        timeout: seconds for each question that may hang.
+        peers_timeout: seconds until all doctors must have met.
+    """
+
+    expect_store: bool = False
+    peers: int = 0
+    timeout: Duration = 10.0
+    peers_timeout: Duration = 60.0
+
+
+DOCTOR: tuple[Spec, ...] = (
+    own_flag("json", parse_boolean, False, "write JSON"),
+    own_flag("expect_store", parse_boolean, False, "a store that cannot be reached is a fault"),
+    own_flag(
+        "peers", integer(0), 0, "how many doctors, with this one, connect to each other and compare versions", "N"
+    ),
+    own_flag("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
+    own_flag("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
+)
+"""The flags of `elastic doctor` beside those of `elastic run`."""
+
+
+def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
+    """From the values of `DOCTOR`."""
+    return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
+
+
+def doctor_help() -> str:
+    """What `elastic doctor --help` prints."""
+    return command_help(
+        """\
+usage: elastic doctor [flags] [flags of elastic run] [script]
+
+Checks whether a run with these flags, variables and this config file would work on this machine:
+plugins, versions, limits, torch, names and addresses, the way to the store. It starts no workers and
+changes nothing. Each line says what was found, and what to do about it. The script is ignored.
+elastic run --help shows the flags of elastic run.
+""",
+        DOCTOR,
+        "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
+        {
+            ExitCode.SUCCESS: "there is no fault; there may be warnings",
+            ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
+            ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors met (--peers)",
+            ExitCode.STORE_UNREACHABLE: "the store, which is expected or seems to be there, does not answer",
+        },
+    )
