@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     # isort: off
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
-        CommandRecord as CommandRecord, HealthEndpointRecord as HealthEndpointRecord, Option as Option,
+        CommandRecord as CommandRecord, HealthCheckRecord as HealthCheckRecord,
+        HealthEndpointRecord as HealthEndpointRecord, Option as Option,
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
     from elastic_core.watchdog.process import process_runs as process_runs, process_start_time as process_start_time
     from elastic_core.interfaces.health import (
+        CheckLevel as CheckLevel, CheckResult as CheckResult,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
         HealthCheckServer as HealthCheckServer, Recovery as Recovery, RoundStatus as RoundStatus,
         WorkerStatus as WorkerStatus
@@ -129,7 +131,7 @@ _HOMES = {
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
-        "WorkerStarterRecord RankPolicyRecord CommandRecord"
+        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord"
     ),
     "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
     "elastic_core.hooks.options": "find_option type_options",
@@ -176,7 +178,7 @@ _HOMES = {
     "elastic_core.watchdog.process": "process_runs process_start_time",
     # health endpoints
     "elastic_core.interfaces.health": (
-        "HealthCheckServer AgentView AgentStatus AgentPhase WorkerStatus RoundStatus Recovery"
+        "CheckLevel CheckResult HealthCheckServer AgentView AgentStatus AgentPhase WorkerStatus RoundStatus Recovery"
     ),
     "elastic_core.health": "Probe live ready",
     # worker starters

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from elastic_core.hooks.records import (
     CommandRecord,
+    HealthCheckRecord,
     HealthEndpointRecord,
     Option,
     RankPolicyRecord,
@@ -20,6 +21,7 @@ from elastic_core.hooks.spec import hookimpl
 
 __all__ = [
     "CommandRecord",
+    "HealthCheckRecord",
     "HealthEndpointRecord",
     "Option",
     "RankPolicyRecord",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.context import Context
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.interfaces.health import AgentView, CheckResult, HealthCheckServer
     from elastic_core.interfaces.node import RankPolicy
     from elastic_core.interfaces.store import Store, StoreServer
     from elastic_core.interfaces.watchdog import Watchdog
@@ -174,6 +174,19 @@ class CommandRecord(Record):
 
 
 @dataclass(frozen=True)
+class HealthCheckRecord(Record):
+    """A check of this machine, which `elastic doctor` makes. Every installed check is made; none is selected.
+
+    Args:
+        factory: makes the check and returns what it found. Options that the plugin adds are in the context.
+        timeout: seconds for the check; one that takes longer has failed.
+    """
+
+    factory: Callable[[Context], CheckResult]
+    timeout: float = 10.0
+
+
+@dataclass(frozen=True)
 class Kind:
     """One kind of record. `flag` selects a record by its name; what its factory makes has the methods `made`; `homes`
     maps our own names to their distributions."""
@@ -228,6 +241,7 @@ KINDS: tuple[Kind, ...] = (
         choices.STARTER_HOMES,
     ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
+    Kind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
     Kind(CommandRecord, "elastic_commands", "command", "elastic", homes=choices.COMMAND_HOMES),
 )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.context import Context
     from elastic_core.hooks.records import (
         CommandRecord,
+        HealthCheckRecord,
         HealthEndpointRecord,
         Option,
         RankPolicyRecord,
@@ -271,11 +272,39 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
 
 @hookspec
+def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-body]
+    """Register checks of this machine, which `elastic doctor` makes with its own.
+
+    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
+    that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings; `elastic
+    plugins` shows the exception, and the other plugins are used.
+
+    The factory of every record is called once, each in a thread of its own, all at the same time. It must not change
+    anything. An exception, and a check that takes longer than the record's `timeout`, count as a failure of the check.
+
+    A whole plugin::
+
+        import os
+
+        from elastic_core.plugin import CheckLevel, CheckResult, HealthCheckRecord, hookimpl
+
+        def mounted(context):
+            if os.path.ismount("/data"):
+                return CheckResult(CheckLevel.OK, "/data is mounted")
+            return CheckResult(CheckLevel.FAILURE, "/data is not mounted", "mount /data")
+
+        @hookimpl
+        def elastic_health_checks():
+            return [HealthCheckRecord("data", "the data is mounted", mounted)]
+    """
+
+
+@hookspec
 def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
     """Register commands, called as `elastic NAME`.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings; `elastic
+    that loads them, after `elastic_health_checks`. An exception removes the plugin with everything it brings; `elastic
     plugins` shows the exception, and the other plugins are used. A command of elastic itself cannot be replaced.
 
     The factory of the record runs the command, in the main thread. `elastic NAME --help` is made from the record. A

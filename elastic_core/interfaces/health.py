@@ -1,5 +1,5 @@
-"""What the agent tells a health endpoint, and what it knows of one. A health endpoint answers whether this agent is
-healthy, and what it does."""
+"""What the agent tells a health endpoint, and what it knows of one; and what a health check finds. A health endpoint
+answers whether this agent is healthy, and what it does. A health check looks at the machine."""
 
 from __future__ import annotations
 
@@ -31,6 +31,28 @@ class AgentPhase(str, enum.Enum):
     DRAINING = "draining"
     FINISHING = "finishing"
     FINISHED = "finished"
+
+
+class CheckLevel(str, enum.Enum):
+    """WARNING: a run may start, and suffer. FAILURE: a run would not work on this machine."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a health check found.
+
+    Args:
+        told: the finding, in a sentence without a period.
+        remedy: what to do; empty if there is nothing to do.
+    """
+
+    level: CheckLevel
+    told: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

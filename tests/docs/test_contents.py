@@ -12,6 +12,7 @@ import pytest
 from blocks import Shell, block_of
 
 import elastic_core.errors
+import elastic_core.plugin
 import elastic_core.rendezvous
 from elastic_core.rendezvous.model import Cause
 
@@ -69,7 +70,7 @@ def test_what_authors_give_to_a_contract_is_described():
     text = (DOCS / "api" / "plugins" / "elastic_testing.md").read_text()
     whole = re.findall(r"^\.\. autoclass:: elastic_testing\.(\w+)\n +:inherited-members:$", text, re.M)
     contracts = {name: thing for name, thing in vars(elastic_testing).items() if name.endswith("Contract")}
-    assert len(contracts) == 7
+    assert len(contracts) == 8
     assert whole == [name for name, contract in contracts.items() if contract.__bases__ != (object,)]
     assert excluded(text) == set(whole)
 

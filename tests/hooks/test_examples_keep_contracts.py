@@ -1,13 +1,13 @@
-"""The examples of starters and rank policies are whole: they keep the contracts of what they bring."""
+"""The examples of starters, rank policies and health checks are whole: they keep the contracts of what they bring."""
 
 from __future__ import annotations
 
 import pytest
-from elastic_testing import RankPolicyContract, StarterContract
+from elastic_testing import HealthCheckContract, RankPolicyContract, StarterContract
 from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks import HealthCheckRecord, RankPolicyRecord, WorkerStarterRecord
 from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
@@ -46,3 +46,10 @@ class TestLargestFirst(RankPolicyContract):
     def test_the_largest_are_first(self, policy):
         given = [Candidate(Node(str(size), local_world_size=size), None) for size in (1, 8, 2)]
         assert [it.node.local_world_size for it in policy(given)] == [8, 2, 1]
+
+
+class TestData(HealthCheckContract):
+    @pytest.fixture
+    def check(self, selected):
+        record = selected("elastic_health_checks", HealthCheckRecord, "data")
+        return lambda: record.factory(Context())

@@ -10,7 +10,8 @@ import socket
 import statistics
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import (
@@ -19,19 +20,22 @@ from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousError,
 )
+from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.discovery import CORE, described_error, own_version
+from elastic_core.hooks.records import HealthCheckRecord
+from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target, opened, parameters, with_secret
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.seal import seal_of
-from elastic_core.support.bounded import BackgroundCall, within
+from elastic_core.support.bounded import BackgroundCall, Late, within
 from elastic_doctor import machine
-from elastic_doctor.finding import Check, Level, fault, note, ok, warning
+from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
 from elastic_doctor.peers import Card, Doctor, cannot_reach, judged_peers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
@@ -41,11 +45,11 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.seal import HmacSeal
     from elastic_doctor.command import DoctorOptions
-    from elastic_doctor.finding import Finding
     from elastic_doctor.machine import Torch
     from elastic_doctor.network import Surroundings
 
 _FOR_TORCH: Duration = 60.0
+_LEVELS = {CheckLevel.OK: Level.OK, CheckLevel.WARNING: Level.WARNING, CheckLevel.FAILURE: Level.FAULT}
 _FAREWELL: Duration = 30.0
 _READS = 10
 _SLOW: Duration = 0.1
@@ -57,11 +61,12 @@ def examined(
     options: DoctorOptions,
     clock: Clock | None = None,
     ask_torch: Callable[[str, Duration], Torch] = machine.probed_torch,
+    added: Mapping[str, object] | None = None,
 ) -> tuple[Finding, ...]:
     """Check everything on this machine and around it that the run of these settings needs. Takes a few times
     `options.timeout` at most, and with peers their time as well. Leaves nothing running. Never raises for what it
-    finds."""
-    examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch)
+    finds. `added`: values of the options that plugins added."""
+    examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
     if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
@@ -81,6 +86,7 @@ class _Examination:
     options: DoctorOptions
     clock: Clock
     ask_torch: Callable[[str, Duration], Torch]
+    added: Mapping[str, object]
 
     def findings(self) -> Iterator[Finding]:
         settings, workers = self.settings, self.settings.nproc_per_node
@@ -96,11 +102,22 @@ class _Examination:
         measured = machine.measured_machine()
         count = workers if isinstance(workers, int) else measured.cpus
         yield from machine.judged_machine(measured, self.nodes, count, around.may_host)
+        yield from self._checks()
         found = torch.result(2 * for_torch)
         yield from machine.judged_torch(found, workers)
         if record is not None:
             versions = {CORE: own_version(), "Python": measured.python, "torch": found.version or "none"}
             yield from self._store(record, around, versions)
+
+    def _checks(self) -> Iterator[Finding]:
+        """The health checks of plugins."""
+        contexts = Contexts(self.manager, self.settings, self.added)
+        calls = []
+        for item in self.manager.records(HealthCheckRecord):
+            check = partial(self.manager.select(HealthCheckRecord, item.record.name).factory, contexts.of(item.source))
+            calls.append((item.record, BackgroundCall(check)))
+        for record, call in calls:
+            yield judged_check(record, call)
 
     @property
     def nodes(self) -> int:
@@ -201,6 +218,22 @@ class _Examination:
             doctor = Doctor(backend, key, card, self.clock, threading.Event().wait, cannot_reach)
             met = within(patience + _FAREWELL, lambda: doctor.meet(peers, patience), self.settings.rdzv_endpoint)
         yield from judged_peers(met, doctor.card, patience)
+
+
+def judged_check(record: HealthCheckRecord, call: BackgroundCall[Any]) -> Finding:
+    """The result of a health check, once it is there or late."""
+    told, advice = f"no answer within {record.timeout:g} s", "tell the plugin's authors, or look at what it waits for"
+    try:
+        found = call.result(record.timeout)
+    except Late:
+        pass
+    except ConfigurationError as error:
+        told, _, advice = str(error).partition("; ")
+    else:
+        if isinstance(found, CheckResult):
+            return Finding(_LEVELS[found.level], Check.HEALTH_CHECK, f"{record.name}: {found.told}", found.remedy)
+        told, advice = f"expected a CheckResult, found {found!r}", "tell the plugin's authors"
+    return fault(Check.HEALTH_CHECK, f"{record.name}: {told}", advice)
 
 
 def judged_secret(seal: HmacSeal) -> Iterator[Finding]:

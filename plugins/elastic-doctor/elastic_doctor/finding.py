@@ -41,6 +41,7 @@ class Check(str, enum.Enum):
     SHARED_MEMORY = "shared-memory"
     TORCH = "torch"
     ACCELERATORS = "accelerators"
+    HEALTH_CHECK = "health-check"
     NAME = "name"
     REVERSE_LOOKUP = "reverse-lookup"
     ADDRESS = "address"

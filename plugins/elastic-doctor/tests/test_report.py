@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from elastic_testing import FakeClock
 
 from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.store import StoreServer
 from elastic_core.plugin import BACKEND_OPTIONS
@@ -207,3 +209,49 @@ def test_a_job_that_is_over(found, memory_backend):
     backend = memory_backend()
     with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
     assert found(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")
+
+
+CHECKS = """
+import time
+
+from elastic_core.plugin import CheckLevel, CheckResult, HealthCheckRecord, Option, hookimpl
+
+
+def mounted(context):
+    return CheckResult(CheckLevel.WARNING, f"{context.options['dataset']} of {context.run_id} is cold", "read it once")
+
+
+def breaks(context):
+    raise ZeroDivisionError("a fault of mine")
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("dataset", str, "/data", "a folder")]
+
+
+@hookimpl
+def elastic_health_checks():
+    return [
+        HealthCheckRecord("dataset", "a test", mounted),
+        HealthCheckRecord("broken", "a test", breaks),
+        HealthCheckRecord("odd", "a test", lambda context: "fine"),
+        HealthCheckRecord("slow", "a test", lambda context: time.sleep(60), timeout=0.2),
+        HealthCheckRecord("well", "a test", lambda context: CheckResult(CheckLevel.OK, "all is well")),
+    ]
+"""
+
+
+def test_health_checks_of_plugins(tmp_path, monkeypatch):
+    (tmp_path / "checks_plugin.py").write_text(CHECKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
+    settings = settings_from({"rdzv_id": "job"})
+    findings = examined(settings, manager, DoctorOptions(), ask_torch=lambda *_: TORCH, added={"dataset": "/mine"})
+    told = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
+    assert {name: item.level.value for name, item in told.items()} == {
+        "dataset": "warning", "broken": "fault", "odd": "fault", "slow": "fault", "well": "ok"
+    }  # fmt: skip
+    assert (told["dataset"].told, told["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
+    assert "found ZeroDivisionError: a fault of mine" in told["broken"].told
+    assert told["slow"].told == "slow: no answer within 0.2 s"

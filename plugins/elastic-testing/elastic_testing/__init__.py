@@ -6,7 +6,8 @@ Contracts, by which what a plugin brings proves itself in about ten lines; each 
 - `StoreContract`: a key-value store
 - `WatchdogContract`: a watchdog, with timers or without
 - `HealthContract`: a health endpoint
-- `StarterContract`, `RankPolicyContract`, `EventHandlerContract`: a worker starter, a rank policy, an event handler
+- `StarterContract`, `RankPolicyContract`, `EventHandlerContract`, `HealthCheckContract`: a worker starter, a rank
+  policy, an event handler, a health check
 
 Fakes, where time or failure must be controlled:
 
@@ -43,7 +44,12 @@ from elastic_testing.installed import (
     installed_watchdog,
     rendezvous_parameters,
 )
-from elastic_testing.small_contracts import EventHandlerContract, RankPolicyContract, StarterContract
+from elastic_testing.small_contracts import (
+    EventHandlerContract,
+    HealthCheckContract,
+    RankPolicyContract,
+    StarterContract,
+)
 from elastic_testing.store import StoreContract
 from elastic_testing.waiting import Background, eventually
 from elastic_testing.watchdog import WatchdogContract
@@ -55,6 +61,7 @@ __all__ = [
     "EventHandlerContract",
     "FakeAgentView",
     "FakeClock",
+    "HealthCheckContract",
     "HealthContract",
     "MemoryBackend",
     "RankPolicyContract",

@@ -1,4 +1,4 @@
-"""What every worker starter, every rank policy and every event handler must do, as tests. Each proves itself in a few
+"""What every worker starter, rank policy, event handler and health check must do, as tests. Each proves itself in a few
 lines:
 
 class TestMyStarter(StarterContract):
@@ -18,6 +18,11 @@ class TestMyHandler(EventHandlerContract):
 
     def recorded(self, handler):
         ...
+
+class TestMyCheck(HealthCheckContract):
+    @pytest.fixture
+    def check(self):
+        return lambda: my_check(Context())
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError
 from elastic_core.events import Event, EventSource
+from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Launch
 from elastic_testing.waiting import eventually
@@ -265,3 +271,18 @@ class EventHandlerContract:
     def _close(self, handler: EventHandler) -> None:
         if (close := getattr(handler, "close", None)) is not None:
             close()
+
+
+class HealthCheckContract:
+    """See `HealthCheckRecord`. For pytest: inherit from it, and give a fixture `check`, a function that makes the check
+    in the present state of the machine."""
+
+    def test_it_says_what_it_found_and_what_to_do(self, check: Callable[[], CheckResult]) -> None:
+        found = check()
+        assert isinstance(found, CheckResult)
+        assert isinstance(found.level, CheckLevel)
+        assert found.told.strip() == found.told.rstrip(".") != ""
+        assert bool(found.remedy) or found.level is CheckLevel.OK
+
+    def test_it_changes_nothing_that_it_looks_at(self, check: Callable[[], CheckResult]) -> None:
+        assert check().level is check().level
