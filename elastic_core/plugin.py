@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         RendezvousSettings as RendezvousSettings, RendezvousTimeout as RendezvousTimeout,
         advertised_address as advertised_address, options_of as options_of, settings_of as settings_of
     )
-    from elastic_core.rendezvous.over_state import StateStore as StateStore
+    from elastic_core.compat.over_state import StateStore as StateStore
     from elastic_core.rendezvous.round_stores import (
         LateStore as LateStore, MadeStores as MadeStores, PrefixedStore as PrefixedStore,
         PrefixedStores as PrefixedStores
@@ -163,7 +163,7 @@ _HOMES = {
     "elastic_core.rendezvous.settings": (
         "RendezvousSettings RendezvousTimeout settings_of options_of advertised_address"
     ),
-    "elastic_core.rendezvous.over_state": "StateStore",
+    "elastic_core.compat.over_state": "StateStore",
     "elastic_core.rendezvous.round_stores": "LateStore MadeStores PrefixedStore PrefixedStores",
     "elastic_core.rendezvous.over_store": "OverStore HOLE_PATIENCE",
     "elastic_core.rendezvous.handover": "POINTER_PATIENCE",

@@ -1,1 +1,2 @@
-"""For programs written for torch's launcher: nothing here adds a behaviour, it only answers to other names."""
+"""For programs written for torch's launcher: its modules and functions by our names, rendezvous backends of the two
+methods that its backends have, stores like its own as backends, and the names that its users expect."""

@@ -221,7 +221,7 @@ class PluginManager:
         return tuple(sorted(found, key=lambda item: (item.record.name, item.source)))
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
-        from elastic_core.rendezvous.from_store import record_of
+        from elastic_core.compat.from_store import record_of
         from elastic_core.support.retry import MISTAKES
 
         kind = kind_of(StoreRecord)

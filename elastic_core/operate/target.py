@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
+from elastic_core.compat.over_state import with_roster
 from elastic_core.config import SPECS, Settings
 from elastic_core.config.resolve import resolve
 from elastic_core.config.spec import DEFAULT
@@ -15,7 +16,6 @@ from elastic_core.hooks.context import Context
 from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seal import seal_of
 
 if TYPE_CHECKING:

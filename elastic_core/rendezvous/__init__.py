@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from elastic_core.support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from elastic_core.compat.over_state import StateStore
     from elastic_core.errors import (
         RendezvousClosedError,
         RendezvousConnectionError,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     )
     from elastic_core.interfaces.node import Member, Node, Round
     from elastic_core.rendezvous.handler import DynamicRendezvousHandler, create_handler
-    from elastic_core.rendezvous.over_state import StateStore
     from elastic_core.rendezvous.over_store import OverStore
     from elastic_core.rendezvous.registry import (
         RendezvousHandlerCreator,
@@ -91,7 +91,7 @@ if not TYPE_CHECKING:
             ),
             "elastic_core.interfaces.node": "Member Node Round",
             "elastic_core.rendezvous.handler": "DynamicRendezvousHandler create_handler",
-            "elastic_core.rendezvous.over_state": "StateStore",
+            "elastic_core.compat.over_state": "StateStore",
             "elastic_core.rendezvous.over_store": "OverStore",
             "elastic_core.rendezvous.registry": (
                 "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler rendezvous_handler_registry"

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, later
+from elastic_core.compat.over_state import with_roster
 from elastic_core.errors import ConfigurationError, Problem, RendezvousError
 from elastic_core.hooks.backend_options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
@@ -24,7 +25,6 @@ from elastic_core.rendezvous.membership import of_end
 from elastic_core.rendezvous.messages import no_answer
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
-from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.settings import (

@@ -10,6 +10,7 @@ import pytest
 
 from elastic_core import cli, log
 from elastic_core.clock import SystemClock
+from elastic_core.compat.over_state import with_roster
 from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
@@ -17,7 +18,6 @@ from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Entry, RoundId, State, ended
-from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seats import Seat, Seats
 
 PLUGIN = """

@@ -24,6 +24,7 @@ from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 from elastic_core import config, report, result_file
 from elastic_core.agent import joining
 from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.compat.over_state import StateStore
 from elastic_core.errors import (
     ChildFailedError,
     ConfigurationError,
@@ -44,7 +45,6 @@ from elastic_core.operate.target import Target as Job
 from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State
 from elastic_core.rendezvous.observation import Observation
-from elastic_core.rendezvous.over_state import StateStore
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.policy import Write, decide
 from elastic_core.rendezvous.roster_log import LogRecord, decoded_record

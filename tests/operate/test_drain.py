@@ -8,6 +8,7 @@ import pytest
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
+from elastic_core.compat.over_state import with_roster
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining
@@ -15,7 +16,6 @@ from elastic_core.operate.drain import ask, departure, drain, node_called
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused
-from elastic_core.rendezvous.over_state import with_roster
 
 
 @pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])

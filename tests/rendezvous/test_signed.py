@@ -9,8 +9,8 @@ from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 from store_place import KEYS, Place
 
 from elastic_core.clock import SystemClock
+from elastic_core.compat.over_state import with_roster
 from elastic_core.interfaces.backend import SpoiltStateError
-from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seal import HmacSeal
 
 pytestmark = pytest.mark.integration

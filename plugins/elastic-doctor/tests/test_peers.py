@@ -19,8 +19,8 @@ from elastic_doctor.peers import (
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock, later
+from elastic_core.compat.over_state import with_roster
 from elastic_core.interfaces.backend import Announced
-from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.support.bounded import BackgroundCall
 
 SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}
