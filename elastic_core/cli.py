@@ -209,8 +209,13 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         from elastic_core.text import did_you_mean
 
         known = [*(known for known in _COMMANDS if not known.startswith("-")), *names]
-        home = manager.to_install(CommandRecord, name)
-        advice = f"; pip install {home}" if home else did_you_mean(name, known) or "; see elastic --help"
+        home = kind_of(CommandRecord).homes.get(name)
+        if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
+            advice = f"; {home} is blocked by {by}"
+        elif home:
+            advice = f"; pip install {home}; if it is installed, elastic plugins shows why it does not load"
+        else:
+            advice = did_you_mean(name, known) or "; see elastic --help"
         message = f"expected a command ({', '.join(known)}), found {name!r}{advice}"
         raise ConfigurationError(Problem("elastic", message))
     provided = manager.provided(CommandRecord, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -100,6 +101,16 @@ def test_mistakes_of_the_user_and_of_the_plugin(installed, argv, told, capfd):
     installed()
     assert cli.main(argv) == 2
     assert told in capfd.readouterr().err
+
+
+def test_the_doctor_that_is_blocked_or_not_installed(monkeypatch, capsys):
+    monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-doctor")
+    assert cli.main(["doctor"]) == 2
+    assert "; elastic-doctor is blocked by ELASTIC_DISABLE_PLUGINS" in capsys.readouterr().err
+    monkeypatch.delenv("ELASTIC_DISABLE_PLUGINS")
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: iter(()))
+    assert cli.main(["doctor"]) == 2
+    assert "; pip install elastic-doctor" in capsys.readouterr().err
 
 
 def test_a_command_that_reads_its_words_itself(installed, capsys):
