@@ -9,7 +9,7 @@ from elastic_core.hooks import Option
 from elastic_core.hooks.options import type_options
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.parsing import parse_boolean
-from elastic_core.text import did_you_mean, in_one_line, nearest, normalised, printable, truth
+from elastic_core.text import in_one_line, nearest, normalised, printable, truth
 
 SPELLINGS = {
     **dict.fromkeys(["1", "true", "T", "Yes", "y", "ON", " on ", 1, True], True),
@@ -49,11 +49,6 @@ def test_nothing_is_near():
 @pytest.mark.parametrize("spelling", ["elastic-etcd", "Elastic_Etcd", "elastic.etcd", " elastic--etcd "])
 def test_spellings_that_package_indexes_hold_equal_are_equal(spelling):
     assert normalised(spelling) == "elastic-etcd"
-
-
-def test_hint_is_empty_when_nothing_is_near():
-    assert did_you_mean("etdc", ["etcd"]) == "; did you mean 'etcd'?"
-    assert did_you_mean("zookeeper", ["etcd"]) == ""
 
 
 VISIBLE = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}

@@ -52,17 +52,6 @@ def numbers(expired):
     return [expiry.worker_pid for expiry in expired]
 
 
-def test_each_event_comes_out_once_and_in_order(queue):
-    queue.expired(Expiry(7, "step"))
-    queue.signalled(TERM)
-    queue.expired(Expiry(8, "load"))
-    assert (queue.take_expired(), queue.signals) == ([], [])
-    queue.wait((), None)
-    assert (numbers(queue.take_expired()), queue.signals) == ([7, 8], [TERM])
-    queue.wait((), SystemClock().now())
-    assert (queue.take_expired(), queue.signals) == ([], [TERM])
-
-
 def test_an_event_from_another_thread_wakes(queue):
     begun = SystemClock().now()
     threading.Timer(0.05, queue.signalled, [TERM]).start()
@@ -114,27 +103,10 @@ def test_events_of_many_threads_all_arrive(queue):
     assert sorted(found) == list(range(1600))
 
 
-def test_a_readable_descriptor_wakes(queue, pipe):
-    reader, writer = pipe
-    assert queue.wait([reader], SystemClock().now()) == []
-    os.write(writer, b"!")
-    assert queue.wait([reader], in_a_minute()) == [reader]
-
-
 def test_a_descriptor_that_nobody_can_write_to_any_more_wakes(queue, pipe):
     reader, writer = pipe
     os.close(writer)
     assert queue.wait([reader], in_a_minute()) == [reader]
-
-
-def test_a_deadline_that_has_passed_does_not_block(queue, pipe):
-    queue.wait([pipe[0]], later(SystemClock().now(), -5.0))
-
-
-def test_a_deadline_ends_the_wait(queue):
-    begun = SystemClock().now()
-    queue.wait((), None, later(begun, 50.0), later(begun, 0.02))
-    assert 0.02 <= SystemClock().now() - begun < 30
 
 
 def test_who_waits_is_alive_and_who_does_not_shows_when_it_waited_last(make_queue):
@@ -193,12 +165,6 @@ def test_after_close_events_are_dropped_and_touch_no_file(make_queue):
     finally:
         for end in (end for ends in descriptors for end in ends):
             os.close(end)
-
-
-def test_nobody_can_wait_for_a_closed_queue(queue):
-    queue.close()
-    with pytest.raises(RuntimeError, match="an agent runs once"):
-        queue.wait((), None)
 
 
 def test_closing_while_others_put_is_safe(queue):

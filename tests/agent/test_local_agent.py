@@ -9,7 +9,7 @@ import pytest
 from agent_fakes import FakeWorkers
 from elastic_testing import FakeClock, eventually
 
-from elastic_core.agent import RunResult, WorkerState
+from elastic_core.agent import WorkerState
 from elastic_core.agent.hang import HangPolicy
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
@@ -35,28 +35,12 @@ def fail_until(restart_count, *ranks):
     return on_start
 
 
-def test_success(make_node):
-    node = make_node(all_succeed)
-    assert node.run() == RunResult(WorkerState.SUCCEEDED, return_values={0: None, 1: None})
-    assert node.workers.closed
-    assert node.handler.closed
-    assert node.workers.signals == []
-
-
 def test_workers_may_end_one_after_the_other(make_node):
     def end_both(plan, workers):
         workers.end(0, 0)
         threading.Timer(0.05, workers.end, [1, 0]).start()
 
     assert make_node(end_both).run().state is WorkerState.SUCCEEDED
-
-
-def test_failures_within_the_budget_are_forgiven(make_node):
-    node = make_node(fail_until(2, 1), max_restarts=2)
-    assert node.run().state is WorkerState.SUCCEEDED
-    assert [plan.restart_count for plan in node.workers.plans] == [0, 1, 2]
-    assert [plan.round for plan in node.workers.plans] == [1, 2, 3]
-    assert [plan.master_port for plan in node.workers.plans] == [29001, 29002, 29003]
 
 
 def test_one_failure_too_many_is_final(make_node):

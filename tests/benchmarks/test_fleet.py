@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleet import Joined, Traffic, fleet, shares, traffic_between, verdict
+from benchmarks.fleet import Joined, Traffic, fleet, traffic_between, verdict
 from benchmarks.workers.traffic import connections
 
 pytestmark = pytest.mark.integration
@@ -65,14 +65,6 @@ def test_a_byte_between_agents_counts_once():
     assert traffic_between(before, after, 7) == Traffic(other=10)
 
 
-@pytest.mark.parametrize(("nodes", "processes"), [(8, 8), (256, 8), (1, 8), (10, 3), (7, 8)])
-def test_every_agent_is_in_one_process_and_none_is_empty(nodes, processes):
-    found = shares(nodes, processes)
-    assert [first + n for first, count in found for n in range(count)] == list(range(nodes))
-    assert len(found) == min(nodes, processes)
-    assert all(count > 0 for _, count in found)
-
-
 def pair():
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
@@ -103,14 +95,6 @@ def only(port):
     found = [counted for counted in connections().values() if counted.peer_port == port]
     assert len(found) == 1
     return found[0]
-
-
-def test_other_sockets_are_left_out():
-    left, right = socket.socketpair()
-    with left, right, socket.create_server(("127.0.0.1", 0)) as listening:
-        names = set(connections())
-        for handle in (left, right, listening):
-            assert str(Path(f"/proc/self/fd/{handle.fileno()}").readlink()) not in names
 
 
 STORE = """

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
-import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from benchmarks import job
-from benchmarks.gpu import checkout, device, kills, load, section, suite
-from benchmarks.gpu.__main__ import NAMES
-from benchmarks.gpu.parts import PARTS
-from benchmarks.job import BenchmarkError, launcher_command
+from benchmarks.gpu import checkout, kills, load, section, suite
 from benchmarks.recovery import Try
 from benchmarks.report import Row
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 PLENTY = 10**7
-
-
-def test_parts_titles_and_names_are_the_same():
-    assert list(PARTS) == list(section.TITLES) == list(NAMES)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +34,6 @@ def test_sizes_fit_cores_files_and_threads(cores, files, threads, largest):
     assert sizes == [size for size in load.SIZES if size <= largest]
 
 
-def test_bounds_of_this_machine_allow_some_agents():
-    assert load.Bounds.here().most() > 0
-
-
 def looks(count=4, **changes):
     plain = {"templates": 1, "workers": 2, "templates_with_torch": 1, "templates_on_gpu": 0, "workers_on_gpu": 2}
     return [kills.Look(**{**plain, "used_mib": 500.0 + number, **changes}) for number in range(count)]
@@ -59,11 +44,6 @@ def verdicts(seen, kind="cuda", restarts=3, tries=3):
     rows = kills.warm_rows(seen, [Try("recovered", recovery_s=0.1, workers_s=0.1)] * tries, arguments)
     names = ("healed", "torch", "template", "workers", "first", "last")
     return {name: row.met for name, row in zip(names, rows, strict=True)}
-
-
-def test_template_without_context_meets_every_check():
-    assert set(verdicts(looks()).values()) == {True, None}
-    assert verdicts(looks())["template"] is verdicts(looks())["last"] is True
 
 
 @pytest.mark.parametrize(
@@ -153,14 +133,6 @@ def content(**parts):
     return {"suite": "gpu", "parts": parts}
 
 
-def test_section_names_gpu_driver_and_versions():
-    text = section.section([content(heal=record())])
-    assert "### A worker on a GPU is killed" in text
-    assert "| it [s] | 1 |" in text
-    assert "GPU: GPU X (80.0 GiB), driver 580.1, CUDA 13.0, NCCL 2.29." in text
-    assert section.NOTHING not in text
-
-
 def test_section_never_shows_a_rehearsal():
     text = section.section([content(heal=record("cpu"), rendezvous=record("none"))])
     assert "A worker on a GPU is killed" not in text
@@ -177,19 +149,6 @@ def test_section_prefers_figures_to_a_later_skip():
     assert "Not measured (no CUDA device): `heal`, `warm`." in section.section([later])
 
 
-def test_section_tells_of_a_part_that_was_stopped():
-    stopped = record(outcome="timed out", why="after 540 s; its rows until then are kept")
-    assert "The part was stopped after 540 s" in section.section([content(heal=stopped)])
-
-
-def test_section_replaces_the_one_before():
-    page = f"before\n{section.BEGIN}\nold\n{section.END}\nafter"
-    made = section.with_section(page, [content(heal=record())])
-    assert made.startswith("before\n") and made.endswith("\nafter") and "\nold\n" not in made
-    with pytest.raises(ValueError, match="expected one '<!-- gpu: begin -->'"):
-        section.with_section("no markers", [content()])
-
-
 def test_docs_have_a_place_for_the_section():
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     assert "| it [s] |" in section.with_section(text, [content(heal=record())])
@@ -202,52 +161,3 @@ def test_metadata_of_a_checkout_has_its_entry_points(tmp_path):
     points = {point.name: point.value for point in found["elastic-c10d"].entry_points.select(group="elastic")}
     assert points == {"c10d": "elastic_c10d.plugin"}
     assert {"elastic-core", "elastic-etcd", "elastic-file-timer", "elastic-http-health", "elastic-sqlite"} <= set(found)
-
-
-def test_wheels_of_missing_packages_are_unpacked(tmp_path):
-    with zipfile.ZipFile(tmp_path / "structlog-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("structlog/__init__.py", "")
-    with zipfile.ZipFile(tmp_path / "other-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("other.py", "")
-    checkout.unpack(tmp_path, ["structlog", "pluggy"], tmp_path / "to")
-    assert [one.name for one in (tmp_path / "to").iterdir()] == ["structlog"]
-
-
-def test_advice_names_the_command_and_what_is_compiled(tmp_path):
-    plain, compiled = checkout.advice(["structlog"], tmp_path), checkout.advice(["psutil"], tmp_path)
-    assert "pip download --no-deps -d wheels structlog" in plain and "compiled" not in plain
-    assert f"--python-version={sys.version_info.major}.{sys.version_info.minor}" in compiled
-
-
-def test_open_device_file_is_seen(tmp_path):
-    path = tmp_path / "nvidia0"
-    path.touch()
-    assert not device.opens_device(os.getpid(), f"{tmp_path}/nvidia")
-    with path.open():
-        assert device.opens_device(os.getpid(), f"{tmp_path}/nvidia")
-    assert device.users([1, 2], listed=[2, 3]) >= {2}
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ({"cuda": None}, "no CUDA device"),
-        ({"problem": "No module named 'torch'"}, "no CUDA device: No module named 'torch'"),
-        ({"cuda": None, "driver": "580"}, "built without CUDA, though NVIDIA's driver 580 is loaded"),
-    ],
-)
-def test_reason_for_no_gpu_names_driver_and_torch(found, expected):
-    assert device.why_none({"gpus": [], **found}).endswith(expected)
-
-
-def test_no_library_of_nvidia_is_no_error():
-    with device.nvml("libno-such-library.so.1") as library:
-        assert library is None
-
-
-def test_launcher_without_a_script_starts_as_a_module(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert launcher_command("elastic") == [str(tmp_path / "python"), "-m", "elastic_core", "run"]
-    monkeypatch.setitem(job.MODULES, "elastic", ("no-such-package", "elastic_core", "run"))
-    with pytest.raises(BenchmarkError, match="no elastic next to"):
-        launcher_command("elastic")

@@ -30,75 +30,8 @@ def seconds(what="wall time", elastic=(1.0,) * 9 + (3.0,), torchrun=(2.0,) * 9 +
     return Row.measured(what, "s", {"elastic": elastic, "torchrun": torchrun}, **more)
 
 
-def readme_row(*rows, shown):
-    return page.shown(shown, page.sections(page.tables([content(shown.benchmark, *rows)])))
-
-
-WALL = page.Shown("start", "hello", "wall time")
-
-
 def test_readme_has_the_figures_of_the_page():
     assert page.with_figures(README, FIGURES) == README, "run: python -m benchmarks.page"
-
-
-def test_page_cell_has_median_worst_and_tries():
-    assert "| wall time [s] | 1 (worst 3, 10 tries) | 2 (worst 4, 10 tries) | 0.500 |" in page.tables(
-        [content("hello", seconds())]
-    )
-
-
-def test_page_cell_counts_tries_that_failed():
-    row = seconds(torchrun=(2.0,) * 9, made={"torchrun": 10}, notes={"torchrun": "1 failed"})
-    assert "| 2 (median of 9 of 10 tries, worst 2; 1 failed) |" in page.tables([content("hello", row)])
-
-
-def test_page_cell_without_a_figure_counts_tries():
-    row = seconds(torchrun=(), made={"torchrun": 10}, notes={"torchrun": "10 hung (60 s)"})
-    assert "| 0 of 10 tries; 10 hung (60 s) |" in page.tables([content("hello", row)])
-
-
-def test_readme_row_has_units_worst_and_ratio():
-    assert readme_row(seconds(), shown=WALL) == "| start | 1 s (worst 3) | 2 s (worst 4) | 0.50 |"
-
-
-def test_readme_row_names_tries_that_are_few():
-    row = seconds(torchrun=(2.0, 4.0))
-    assert readme_row(row, shown=WALL) == "| start | 1 s (worst 3) | 3 s (worst 4, 2 tries) | 0.33 |"
-
-
-def test_readme_row_names_tries_that_failed():
-    row = seconds(torchrun=(2.0,) * 9, made={"torchrun": 10}, notes={"torchrun": "1 failed"})
-    expected = "| start | 1 s (worst 3) | 2 s (median of 9 of 10 tries, worst 2; 1 failed) | 0.50 |"
-    assert readme_row(row, shown=WALL) == expected
-
-
-def test_readme_row_without_a_figure_has_no_ratio():
-    row = seconds(torchrun=(), made={"torchrun": 10}, notes={"torchrun": "10 hung (60 s)"})
-    assert readme_row(row, shown=WALL) == "| start | 1 s (worst 3) | 0 of 10 tries; 10 hung (60 s) |  |"
-
-
-def test_readme_row_shows_notes_instead_of_figures():
-    share = Row(
-        "digits: recovered",
-        "% of runs",
-        {"elastic": 98.0, "torchrun": 60.0},
-        notes={"elastic": "49 of 50", "torchrun": "6 of 10"},
-    )
-    shown = page.Shown("back", "digits_kill", "digits: recovered", notes=True)
-    assert readme_row(share, shown=shown) == "| back | 49 of 50 | 6 of 10 |  |"
-
-
-@pytest.mark.parametrize(
-    "row", [Row("wall time", "s", {"elastic": 1.0, "torchrun": 2.0}), seconds("memory"), seconds(torchrun=())]
-)
-def test_readme_row_without_number_of_tries_is_left_out(row):
-    assert readme_row(row, shown=WALL) is None
-
-
-def test_same_row_twice_on_the_page_is_an_error():
-    text = page.tables([content("hello", seconds())])
-    with pytest.raises(ValueError, match="expected one row 'wall time' under 'The launcher: two workers"):
-        page.shown(WALL, {page.TITLES["hello"]: text + text})
 
 
 def test_pieces_of_a_benchmark_are_one_table():
@@ -136,8 +69,3 @@ def test_new_figures_reach_page_and_readme(tmp_path, monkeypatch, capsys):
     assert "| two workers that print a line: wall time | 1 s (worst 3) |" in paths["readme"].read_text()
     assert "peak memory of the agent\n" in capsys.readouterr().err  # the new table lacks it
     assert "| machine off: next step at world size 2 [s] |" in paths["survival"].read_text()
-
-
-def test_page_without_any_row_of_the_readme_is_an_error():
-    with pytest.raises(ValueError, match="no row of the README has its number of tries"):
-        page.with_figures(README, f"{page.BEGIN}\n{page.END}")

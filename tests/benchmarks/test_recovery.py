@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 from benchmarks import digits_kill, losses, recovery
@@ -23,16 +21,6 @@ def first_row(ours, theirs, name="worker", label=""):
     return recovery.rows(SCENARIOS[name], {"elastic": ours, "torchrun": theirs}, 60, label)[0]
 
 
-def test_row_has_median_worst_and_number_of_tries():
-    row = first_row(tries(1.0, 2.0, 3.5), tries(4.0, 5.0), label="like for like")
-    assert row.what == "like for like: 2 nodes, worker killed: next step"
-    assert (row.values, row.met) == ({"elastic": 2.0, "torchrun": 4.5}, True)
-    assert {name: str(each) for name, each in row.tries.items()} == {
-        "elastic": "worst 3.5, 3 tries",
-        "torchrun": "worst 5, 2 tries",
-    }
-
-
 def test_tries_that_did_not_recover_are_counted():
     row = first_row(tries(1.0), tries(4.0, "failed", "hung", "trained on unaware", "hung"))
     assert str(row.tries["torchrun"]) == "median of 1 of 5 tries, worst 4"
@@ -41,38 +29,6 @@ def test_tries_that_did_not_recover_are_counted():
 
 def test_our_hung_try_misses_the_target():
     assert first_row(tries(1.0, "hung"), tries(4.0)).met is False
-
-
-def test_parts_of_a_row_count_all_tries():
-    made = recovery.rows(SCENARIOS["node"], {"elastic": tries(1.0, "hung")}, 60)
-    assert str(made[1].tries["elastic"]) == "median of 1 of 2 tries, worst 0.5"
-
-
-def test_fixed_size_is_measured_once():
-    made = recovery.cells(["like", "default"], ["worker", "fixed"])
-    assert [(name, setting.label) for name, setting in made] == [
-        ("worker", "like for like"),
-        ("worker", "defaults"),
-        ("fixed", "fixed size"),
-    ]
-    assert recovery.cells(["default"], ["third"]) == [("third", recovery.SETTINGS["default"])]
-
-
-def test_like_for_like_gives_both_launchers_one_option():
-    same = "--rdzv-conf=last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
-    assert recovery.SETTINGS["like"].options == (same,)
-    assert (recovery.SETTINGS["default"].options, recovery.FIXED.options) == ((), ())
-
-
-def test_variables_come_before_the_launcher():
-    command = recovery.SETTINGS["own_store"].command(["torchrun"])
-    assert command == ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
-    assert recovery.SETTINGS["like"].command(["torchrun"]) == ["torchrun"]
-
-
-def test_unknown_settings_are_refused():
-    with pytest.raises(argparse.ArgumentTypeError, match="usual: known are like, own_store, default"):
-        recovery.settings("like,usual")
 
 
 def test_loss_row_counts_tries_of_each_world():

@@ -42,7 +42,7 @@ FOLLOWED = {
 """Pages of which another test reads every block."""
 
 NOT_RUN = [
-    ("docs/etcd.md", "etcdctl --endpoints", "a host that is lost; tests/e2e/test_etcd_served.py does the same"),
+    ("docs/etcd.md", "etcdctl --endpoints", "a host that is lost; test_job_served.py of elastic-etcd does the same"),
     ("docs/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
     ("docs/campaign.md", "tox run -e campaign", "half an hour; tests/e2e/test_campaign.py has shorter ones"),
     ("docs/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),

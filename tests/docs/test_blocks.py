@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
@@ -23,7 +22,7 @@ from block_kinds import (
     of_kind,
     parameters,
 )
-from blocks import LIMIT_S, PAGES, ROOT, Block, Shell
+from blocks import LIMIT_S, ROOT, Shell
 
 from elastic_core.config import read
 from elastic_core.hooks import spec
@@ -45,11 +44,6 @@ def test_somebody_has_decided_about_every_block():
     assert [(block.id, block.text) for block in BLOCKS if kind_of(block) not in known] == []
 
 
-@pytest.mark.parametrize(("language", "text"), [("indented", "make all\n"), ("sh", "curl node0\n"), ("", "x\n")])
-def test_a_new_block_is_undecided(language, text):
-    assert kind_of(Block("docs/new.md", 1, language, text)) == "undecided"
-
-
 def test_the_lists_have_nothing_that_is_no_longer_there():
     for page, language, words, _ in RUN_ELSEWHERE:
         assert [b for b in BLOCKS if (page, language) == (b.page, b.language) and words in b.text], words
@@ -57,22 +51,6 @@ def test_the_lists_have_nothing_that_is_no_longer_there():
     for page, words, _ in NOT_RUN:
         assert [block for block in BLOCKS if block.page == page and words in block.text], words
     assert {kind_of(block) for block in BLOCKS} >= RUN_HERE
-
-
-TESTS = sorted({test for *_, test in RUN_ELSEWHERE if test.endswith(".py")})
-
-
-@pytest.mark.parametrize("test", TESTS)
-def test_what_is_run_elsewhere_is_got_from_the_page_there(test):
-    listed = {(page, words or language) for page, language, words, by in RUN_ELSEWHERE if by == test}
-    assert got_by((ROOT / test).read_text()) == listed
-
-
-def got_by(code):
-    """What it asks `block_of` and `blocks_on` for."""
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    fetching = [call for call in calls if getattr(call.func, "id", "") in ("block_of", "blocks_on")]
-    return {tuple(ast.literal_eval(argument) for argument in call.args) for call in fetching}
 
 
 def test_what_ci_is_said_to_run_it_runs():
@@ -205,17 +183,8 @@ def test_its_command_and_probes_fit_together():
     assert [rule["regex"] for rule in job["relabel_configs"]] == list(ports)
 
 
-def test_every_manifest_is_looked_at():
-    assert [b.id for b in of_kind("yaml") if "containers:" not in b.text and "scrape_configs:" not in b.text] == []
-
-
 def test_queries_name_metrics_that_there_are():
     (block,) = (block for block in BLOCKS if "sum by (cause)" in block.text)
     documented = (ROOT / block.page).read_text().replace(block.text, "")
     for name in set(re.findall(r"\belastic_\w+", block.text)):
         assert re.sub(r"_bucket$", "", name) in documented
-
-
-def test_pages_are_all_looked_at():
-    some = ("README.md", "docs/running.md", "docs/reference/hooks.md", "plugins/elastic-etcd/README.md")
-    assert {ROOT / page for page in some} <= set(PAGES)

@@ -9,12 +9,7 @@ import pytest
 from blocks import Shell, all_blocks, blocks_on, free_port
 
 from elastic_core.cli import main
-from elastic_core.config import SPECS, NodeRange
-from elastic_core.errors import ConfigurationError, ExitCode
-from elastic_core.hooks.manager import PluginManager
-from elastic_core.operate.commands import DRAIN, SERVE, STATUS
-from elastic_core.operate.serve import backend_to_serve, room_for
-from elastic_core.operate.target import target_of
+from elastic_core.errors import ExitCode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
 SECTIONS = dict(re.findall(r"^## `elastic (\w+)`\n((?:(?!## ).*\n?)*)", PAGE, re.M))
@@ -73,35 +68,3 @@ def test_the_examples_that_need_a_job_are_those_of_a_page_whose_blocks_are_run()
 @pytest.mark.parametrize("example", sorted(set(EXAMPLES) - ON_A_PAGE))
 def test_an_example_works(example, shell):
     assert shell.run(example.replace("node0:29400", f"127.0.0.1:{free_port()}"))
-
-
-MANAGER = PluginManager.load({})
-JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
-
-
-@pytest.mark.parametrize("command", [STATUS, DRAIN, SERVE], ids=lambda command: command.name)
-def test_flags_of_run_say_what_they_mean_to_the_command(command):
-    """The texts of `run` tell how `run` makes up what is missing, and these commands do not."""
-    same = {name for name, spec in command.specs.items() if name in SPECS and spec.help == SPECS[name].help}
-    assert same == {"config", "plugins"}
-    taken = backend_to_serve(JOB) if command is SERVE else target_of(JOB, MANAGER).backend
-    assert command.specs["rdzv_backend"].help.endswith(f"; unset: {taken}")
-
-
-def test_the_name_of_the_job_is_needed_as_the_help_says():
-    with pytest.raises(ConfigurationError, match="expected the name of the job"):
-        target_of({**JOB, "rdzv_id": None}, MANAGER)
-    told = "name of the job; needed, unless the backend has a name of its own for a job without one"
-    assert [command.specs["rdzv_id"].help for command in (STATUS, DRAIN)] == [told, told]
-    assert target_of({**JOB, "rdzv_id": None, "rdzv_backend": "static"}, MANAGER).run_id == "none"
-
-
-def test_the_room_that_a_served_store_has_is_told():
-    (least,) = re.findall(r"never fewer than (\d+)", SERVE.specs["nnodes"].help)
-    assert [room_for(NodeRange(1, int(least) + more)) for more in (-1, 0, 1)] == [int(least)] * 2 + [int(least) + 1]
-
-
-def test_the_backend_that_is_taken_is_told():
-    assert {target_of(JOB, MANAGER).backend, backend_to_serve(JOB)} == set(
-        re.findall(r"Without `--rdzv-backend`, status, drain and serve\ntake (\w+)\.", PAGE)
-    )

@@ -1,4 +1,4 @@
-"""The reference names every environment variable of the code, and no other; and no page names one that nobody knows."""
+"""The reference names every environment variable of the code, and no other."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import pytest
 
 from elastic_core.config import SPECS
 from elastic_core.config.schedulers import READ
-from elastic_core.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 PAGE, WORKER = ((REFERENCE / name).read_text() for name in ("environment.md", "worker-environment.md"))
-PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md"), ROOT / "README.md", ROOT / "SECURITY.md"])
 FILES = [*ROOT.glob("elastic_core/**/*.py"), *ROOT.glob("plugins/*/elastic_*/**/*.py")]
 
 SPECIAL = {name for spec in SPECS.values() for name in spec.also_reads}
 
 NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_?")
-LONG = re.compile(r"(?<![\w{-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*}])")
-"""What looks like a variable wherever it stands; a name without an underscore must be looked up in an environment."""
 
 NO_VARIABLES = {
     *("CERTIFICATE_VERIFY_FAILED", "KEY_VALUES_MISMATCH", "WRONG_VERSION"),  # OpenSSL says so
@@ -35,32 +31,6 @@ NO_VARIABLES = {
     *("GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),  # the same
 }
 """What is written like a variable in the code and is none."""
-
-OF_OTHERS = {
-    "SOURCE_DATE_EPOCH": "of those who build packages",
-    "ROOT_PASSWORD": "of the shell in an example",
-    "RES_OPTIONS": "the C library's",
-    "OTEL_SERVICE_NAME": "OpenTelemetry's",
-    "SLURM_JOB_NODELIST": "a batch script's",
-    "TORCH_ELASTIC_WORKER_IDENTICAL": "torchrun's, and not read here",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "torchrun's, and not set here",
-    "USE_LIBUV": "torch's",
-    "NCCL_DEBUG": "NCCL's",
-    "NCCL_SOCKET_IFNAME": "NCCL's",
-    "TORCH_DISTRIBUTED_DEBUG": "torch's",
-}
-"""Variables that the pages name and the code does not read."""
-
-CONSTANTS = {
-    "BACKEND_OPTIONS",
-    "DEFAULT_GROUP",
-    "DEFAULT_ROLE",
-    "EXIT_CODE_MEANING",
-    "IPC_LOCK",
-    "PR_SET_PDEATHSIG",
-    *ExitCode.__members__,
-}
-"""Names on the pages that are Python's or the kernel's."""
 
 
 def looked_up(node):
@@ -133,17 +103,3 @@ def test_what_is_told_of_a_plugin_is_in_its_code(row):
     assert name in set().union(
         *(variables_in(path.read_text()) for path in ROOT.glob(f"plugins/{plugin}/elastic_*/**/*.py"))
     )
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_no_variable_that_there_is_not(page):
-    named = {name for words in re.findall(r"`([^`\n]+)`", page.read_text()) for name in LONG.findall(words)}
-    assert named - code() - OF_OTHERS.keys() - CONSTANTS == set()
-
-
-def test_the_lists_have_nothing_that_is_no_longer_there():
-    pages = "\n".join(page.read_text() for page in PAGES)
-    assert [name for name in (*OF_OTHERS, *CONSTANTS) if name not in pages] == []
-    assert OF_OTHERS.keys() & code() == set()
-    sources = "\n".join(path.read_text() for path in FILES)
-    assert [name for name in NO_VARIABLES if f'"{name}"' not in sources] == []

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core import metrics
 from elastic_core.errors import ChildFailedError
-from elastic_core.interfaces.observer import AgentFinished, RestartDecided, WorkersStarted
+from elastic_core.interfaces.observer import AgentFinished
 from elastic_core.launch import LaunchConfig, elastic_launch
 from elastic_core.observers import MetricRecorder
 
@@ -79,21 +79,3 @@ def test_the_end_of_another_run_puts_what_is_told(listening, state):
     MetricRecorder("default", 1)(AgentFinished("job", state, "", 0))
     assert f"workers.default.{state.lower()}" in listening.names
     assert listening.names <= of_workers()
-
-
-def test_the_share_of_failed_attempts_is_as_told(listening):
-    """`flakiness`: of --max-restarts + 1 attempts; 100 for a run that failed."""
-    for state, restarts in (("SUCCEEDED", 0), ("SUCCEEDED", 1), ("FAILED", 3)):
-        MetricRecorder("default", 3)(AgentFinished("job", state, "", restarts))
-    assert listening.values["workers.default.flakiness"] == [0, 25, 100]
-    assert "in percent" in told()["workers.<role>.flakiness"]
-
-
-def test_what_is_put_when_is_as_told(listening):
-    recorder = MetricRecorder("default", 3)
-    recorder(WorkersStarted("job", 1, {0: 1}))
-    recorder(RestartDecided("job", 1, "membership", "", 0, 3))
-    assert listening.names == {"workers.default.healthy", "workers.default.remaining_restarts"}
-    recorder(RestartDecided("job", 2, "hang", "", 1, 3))
-    assert listening.values["workers.default.failed"] == [1]
-    assert listening.values["workers.default.remaining_restarts"] == [3, 2]

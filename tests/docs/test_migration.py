@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,8 +19,6 @@ from elastic_core.workers.environment import EnvironmentPolicy, worker_environme
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "migrate-from-torchrun.md").read_text()
-VERDICT = re.compile(r"(same|better|different|new)\b")
-PYTHON = re.findall(r"^### (elastic_\w+(?:\.\w+)?)$", PAGE, re.M)
 
 
 def section(title):
@@ -53,14 +48,6 @@ def flags():
 def backends():
     provided = PluginManager.load(os.environ).records(RendezvousBackendRecord)
     return {item.record.name: item.record for item in provided if item.record.options is not None}
-
-
-TABLES = [("Flags", 2), ("Rendezvous options", 3), ("Read by the agent", 1), ("Set for the workers", 1)]
-
-
-@pytest.mark.parametrize(("title", "column"), [*TABLES, *((name, 1) for name in PYTHON)])
-def test_every_row_says_whether_it_is_the_same(title, column):
-    assert [cells for cells in rows(title) if not VERDICT.match(cells[column])] == []
 
 
 def test_every_flag_of_torchruns_is_there_with_the_default_it_has_here():
@@ -122,32 +109,6 @@ def test_every_variable_of_torchruns_workers_is_there():
     assert "TORCHELASTIC_SIGNALS_TO_HANDLE" in named
 
 
-def public_names(module):
-    if hasattr(module, "__all__"):
-        return set(module.__all__)
-    mine = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__}
-    constants = {name for name in vars(module) if name.isupper()}
-    not_ours = {"P", "T", "SPECS", "TYPE_CHECKING"}
-    return {name for name in (mine | constants) - not_ours if not name.startswith("_")}
-
-
-@pytest.mark.parametrize("name", PYTHON)
-def test_every_public_name_is_there_and_no_other(name):
-    if find_spec(name.partition(".")[0]) is None:
-        pytest.skip("not installed")
-    module, named = import_module(name), set()
-    for cells in rows(name):
-        where = re.search(r"same, in `(elastic_\w+)`", cells[1])
-        for word in words(cells[0]):
-            if "not here" in cells[1]:
-                assert not hasattr(module, word), word
-            elif where is None:
-                named.add(word)
-            elif find_spec(where[1]):
-                assert hasattr(import_module(where[1]), word), word
-    assert named == public_names(module)
-
-
 @pytest.mark.torch
 def test_no_flag_of_torchs_parser_is_missing():
     from torch.distributed.run import get_args_parser
@@ -174,75 +135,3 @@ def test_torchs_timeouts_are_those_that_the_page_tells():
         (cells,) = (row for row in rows("Rendezvous options") if f"{name}_timeout" in row[0] and "c10d" in row[1])
         theirs = f"{getattr(timeout, name).total_seconds():g}"
         assert words(cells[2]) == [theirs] or f"(torchrun: {theirs})" in cells[3], cells
-
-
-TORCH = {
-    "elastic_core.launch": ["torch.distributed.launcher.api"],
-    "elastic_core.rendezvous": ["torch.distributed.elastic.rendezvous"],
-    "elastic_core.agent": ["torch.distributed.elastic.agent.server"],
-    "elastic_core.errors": ["torch.distributed.elastic.multiprocessing.errors"],
-    "elastic_core.multiprocessing": ["torch.distributed.elastic.multiprocessing"],
-    "elastic_core.metrics": ["torch.distributed.elastic.metrics"],
-    "elastic_core.events": ["torch.distributed.elastic.events"],
-    "elastic_core.watchdog": ["torch.distributed.elastic.timer"],
-    "elastic_core.health": ["torch.distributed.elastic.agent.server.health_check_server"],
-    "elastic_c10d": ["torch.distributed.elastic.rendezvous.c10d_rendezvous_backend"],
-}
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("ours", TORCH)
-def test_no_public_name_of_torchs_is_missing(ours):
-    named = {word for cells in rows(ours) for word in words(cells[0])}
-    for place in TORCH[ours]:
-        module = import_module(place)
-        theirs = getattr(module, "__all__", None) or [
-            name
-            for name, value in vars(module).items()
-            if (inspect.isclass(value) or inspect.isfunction(value))
-            and value.__module__.startswith(place)
-            and not name.startswith("_")
-        ]
-        assert set(theirs) - named == set()
-
-
-def callables(value):
-    """What of a class is called or asked for, without fields, which instances have."""
-    kinds = (property, classmethod, staticmethod)
-    return {
-        name
-        for base in value.__mro__
-        if base.__module__.startswith("torch")
-        for name, item in vars(base).items()
-        if not name.startswith("_") and (inspect.isfunction(item) or isinstance(item, kinds))
-    }
-
-
-def parameters(value):
-    try:
-        found = inspect.signature(value).parameters.values()
-    except (TypeError, ValueError):
-        return []  # an enumeration, say
-    return [item.name for item in found if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
-
-
-def lacks(theirs, ours):
-    """What torch's name has and ours has not."""
-    missing = set(parameters(theirs)) - set(parameters(ours))
-    if inspect.isclass(theirs):
-        missing |= {name for name in callables(theirs) if not hasattr(ours, name) and name not in parameters(ours)}
-    return missing
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("ours", TORCH)
-def test_what_is_lacking_is_said_to_be_different(ours):
-    extra = ["torch.distributed.elastic.rendezvous.dynamic_rendezvous"] if ours == "elastic_core.rendezvous" else []
-    modules = [import_module(place) for place in [*TORCH[ours], *extra]]
-    for cells in rows(ours):
-        where = re.search(r"same, in `(elastic_\w+)`", cells[1])
-        for word in words(cells[0]):
-            theirs = next((getattr(module, word) for module in modules if hasattr(module, word)), None)
-            mine = getattr(import_module(where[1] if where else ours), word, None)
-            if mine is not None and (inspect.isclass(theirs) or inspect.isfunction(theirs)):
-                assert not lacks(theirs, mine) or "ifferent" in cells[1], (word, lacks(theirs, mine))

@@ -64,29 +64,19 @@ def test_it_keeps_its_contract(shell):
 
 
 FAULTS = [
-    (
-        "        now = self.clock.now()\n        self",
-        "        time.sleep(6)\n        self",
-        "a_round_of_workers_is_taken",
-    ),
-    ("        self.stopping.set()\n", "", "it_ends_in_bounded_time"),
-    ("                    del seen[worker]", "                    pass", "told_once"),
     ("if found != size", "if False", "the_worker_that_hangs"),
-]
-MORE_FAULTS = [
-    ("            self.thread.join(5)\n", "            pass\n", "it_ends_in_bounded_time"),
-    ("        self.seen = {worker", "        self.seen = self.seen or {worker", "told_once"),
-    ('f"no output', '"" and f"no output', "the_worker_that_hangs"),
+    pytest.param(
+        "                    del seen[worker]", "                    pass", "told_once", marks=pytest.mark.nightly
+    ),
+    pytest.param("        self.stopping.set()\n", "", "it_ends_in_bounded_time", marks=pytest.mark.nightly),
 ]
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "test"), [*FAULTS, *(pytest.param(*fault, marks=pytest.mark.nightly) for fault in MORE_FAULTS)]
-)
+@pytest.mark.parametrize(("right", "wrong", "test"), FAULTS)
 def test_its_contract_finds(shell, right, wrong, test):
     plugin = shell.folder / "site" / "elastic_silence" / "plugin.py"
     assert plugin.read_text().count(right) == 1
-    plugin.write_text("import time\n" + plugin.read_text().replace(right, wrong))
+    plugin.write_text(plugin.read_text().replace(right, wrong))
     contract = block_of("docs/watchdogs.md", "WatchdogContract)").replace("hangs =", "told_in = 10\n    hangs =")
     (shell.folder / "test_silence.py").write_text(contract)
     said = shell.run(f"'{sys.executable}' -m pytest -q -k {test} test_silence.py", code=1, **shell.environ)

@@ -15,12 +15,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(missing()), reason=miss
 STORIES = Path(__file__).with_name("stories")
 EACH_COMMIT = (
     "c10d+listed=2.a_store_that_others_have_come_to_is_used_at_once",
-    "c10d.a_leader_that_was_cut_off_comes_back",
     "c10d.an_agent_is_killed_after_its_guardian",
-    "etcd+slow.agents_sleep_while_the_others_go_on",
     "etcd.a_member_is_told_to_end_twice",
 )
-"""Of the stories: one for each kind of fault. The nightly tier runs the rest."""
+"""Of the stories: those that take seconds. The nightly tier runs the rest."""
 
 
 def stories():

@@ -105,9 +105,11 @@ def test_a_timer_that_is_not_released(run):
 @pytest.mark.parametrize(
     ("hang", "flags", "missing"),
     [
-        ("time.sleep(600)", (), "no log line, no CPU time, no beat"),
+        pytest.param("time.sleep(600)", (), "no log line, no CPU time, no beat", marks=pytest.mark.nightly),
         ("import ctypes; ctypes.PyDLL(None).pause()", (), "no log line, no CPU time, no beat"),
-        ("os.kill(os.getpid(), signal.SIGSTOP)", (), "no log line, no CPU time, no beat"),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGSTOP)", (), "no log line, no CPU time, no beat", marks=pytest.mark.nightly
+        ),
         ("while True: pass", ("--hang-progress=log,beat",), "no log line, no beat"),
         (f"{LOGS}; any(iter(bool, True))", (), "no log line, no beat"),
     ],
@@ -128,7 +130,7 @@ def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
     check_found(max(told, seconds_to_kill(done, events, TIMEOUT)), first["stack"])
 
 
-@pytest.mark.parametrize("ends", ["atexit", "__del__"])
+@pytest.mark.parametrize("ends", ["atexit", pytest.param("__del__", marks=pytest.mark.nightly)])
 def test_a_worker_that_hangs_at_its_end_is_found(elastic, ends):
     """The other rank has ended well, and this one has done its work: torch's gloo threads can stop it there."""
     script = elastic.script(

@@ -123,7 +123,7 @@ def test_the_store_sleeps(job):
 
 def test_two_agents_with_one_name(job):
     """The younger one ends and says what to do, when the elder has been seen to live; the job runs on."""
-    job.conf |= {"keep_alive_max_attempt": "40"}
+    job.conf |= {"keep_alive_max_attempt": "30"}
     elder, other = job.agents("a b", "--nnodes=2:3")
     two = job.round(2)
     younger = job.agent("c", "--nnodes=2:3", "--node-id=a")

@@ -9,11 +9,12 @@ from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.operate.snapshot import Phase, Standing
 from elastic_core.operate.status import status
-from elastic_core.operate.target import Target, parameters
+from elastic_core.operate.target import Target, parameters, target_of
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.round_stores import PrefixedStores
@@ -139,3 +140,13 @@ def _until(observe, condition, most=100):
         if condition(found):
             return found
     raise AssertionError(f"it did not come about: {found}")
+
+
+def test_a_job_without_a_name():
+    """Over `static` it is the one at that address."""
+    given = {"rdzv_backend": "", "rdzv_id": None, "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
+    manager = PluginManager.load({})
+    with pytest.raises(ConfigurationError, match="expected the name of the job"):
+        target_of(given, manager)
+    assert target_of({**given, "rdzv_backend": "static"}, manager).run_id == "none"
+    assert target_of({**given, "rdzv_id": "job"}, manager).backend == "c10d"

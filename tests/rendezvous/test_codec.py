@@ -140,22 +140,8 @@ def refused(decoded, data):
 
 
 @both
-@given(data=st.binary(max_size=60))
-def test_arbitrary_bytes_are_refused(decoded, good, data):
-    assert refused(decoded, data) is None
-
-
-@both
-@given(place=st.integers(0, 1000), byte=st.integers(0, 255))
-def test_one_wrong_byte_never_breaks_more_than_the_state(decoded, good, place, byte):
-    data = bytearray(good)
-    data[place % len(data)] = byte
-    refused(decoded, bytes(data))
-
-
-@both
 @given(data=st.data(), value=values)
-@settings(max_examples=300)
+@settings(max_examples=60)
 def test_any_value_in_any_field_is_taken_or_refused(decoded, good, data, value):
     document = document_of(good)
     document[data.draw(st.sampled_from(sorted(document)))] = value
@@ -292,16 +278,6 @@ def test_any_number_of_seats_is_found_by_key(say):
     seats = decoded_state(encoded_state(State(seats=say.seats(keys)))).seats
     for rank, key in enumerate(keys):
         assert (seats.rank(key), seats.rank(f"no {key}")) == (rank, None)
-
-
-@pytest.mark.parametrize("place", ["cause", "by", "reason", "counted", "reports"])
-@given(value=values)
-def test_any_value_in_the_end_of_a_round_is_taken_or_refused(place, value):
-    state = State(end=End(Cause.FAILURE, "a", "why", (Report("a", "a", (ProcessFailure(0, 1, 2),), True),)))
-    data = encoded_state(state)
-    document = document_of(data)
-    document["end"][place] = value
-    refused(decoded_state, with_document(data, document))
 
 
 # -- bounds of what is told

@@ -25,7 +25,6 @@ from elastic_core.rendezvous.effects import (
     Amend,
     Announce,
     Beat,
-    Look,
     ReadRoster,
     ReadState,
     Rest,
@@ -90,46 +89,6 @@ def goes_wrong(state):
 # -- the first round
 
 
-def test_it_reads_the_state_before_anything_else():
-    one = OneNode()
-    assert one.node.next(one.clock.now()) == ReadState()
-    assert one.node.state is None
-
-
-def test_who_wants_nothing_has_read_and_rests():
-    one = OneNode()
-    assert kinds(one.settle()) == [ReadState]
-    assert one.node.state == model.State()
-    assert kinds(one.run(60.0)) == []
-
-
-def test_who_wants_a_round_announces_itself_and_leads_if_it_is_the_first_and_forms_the_round():
-    one = OneNode()
-    assert kinds(one.join()) == [ReadState, Announce, ReadRoster, WriteState, ReadRoster]
-    assert (one.state.round.number, one.state.open, one.members) == (1, True, ["a/1"])
-    assert one.node.election.leading
-    assert (one.node.membership.running, one.node.membership.formed) == (True, one.state)
-
-
-def test_what_it_announces_says_where_the_store_would_be():
-    one = OneNode(min_nodes=2, max_nodes=2)
-    one.join()
-    entry = one.entries["a/1"]
-    assert (entry.address, entry.port, entry.after) == (WHERE.master_addr, WHERE.master_port, model.NO_ROUND)
-    assert one.node.registered == entry
-
-
-def test_enough_nodes_wait_for_the_last_call():
-    one = OneNode(max_nodes=2)
-    one.join()
-    assert not one.state.round
-    assert one.node.gathering.until == 5.0
-    one.run(4.9)
-    assert not one.state.round
-    one.run(0.2)
-    assert one.members == ["a/1"]
-
-
 def test_too_few_wait_until_the_deadline_and_say_who_is_there():
     one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
     one.join()
@@ -162,30 +121,6 @@ def test_a_round_that_formed_from_an_older_entry_is_ended(pair):
     other.settle()
     assert not other.node.membership.running
     assert (other.state.open, other.state.end.reason) == (False, "b has announced another address since")
-
-
-def test_who_is_not_the_first_waits_for_the_one_that_leads():
-    leader = OneNode(min_nodes=2, max_nodes=2)
-    other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
-    leader.join()
-    assert kinds(other.join()) == [ReadState, Announce]
-    assert not other.node.election.leading
-    leader.hear()
-    assert leader.members == ["a/1", "b/1"]
-    assert not other.node.membership.running
-    other.hear()
-    assert other.node.membership.running
-
-
-def test_in_a_round_a_leader_beats_and_looks_and_the_others_only_beat(pair):
-    leader, other = pair
-    assert kinds(leader.run(3.0)) == [Beat, ReadRoster] * 3
-    assert kinds(other.run(0.1)) == [Beat]
-
-
-def test_a_beat_says_whether_its_node_leads(pair):
-    beats = [next(one for one in node.run(1.0) if isinstance(one, Beat)) for node in pair]
-    assert [beat.leading for beat in beats] == [True, False]
 
 
 def test_a_round_that_it_joins_too_late_is_waited_for_without_a_deadline(alone):
@@ -293,33 +228,6 @@ def test_a_failure_is_told_before_the_node_is_ready_for_the_next_round(pair):
     assert (other.state.end.cause, other.entries["b/1"].after.number) == (Cause.FAILURE, 1)
 
 
-def test_to_read_again_is_settled_once_that_is_done(alone):
-    alone.write(lambda state: model.drained(state, "z/1"))
-    request = alone.node.reread()
-    assert kinds(alone.settle())[0] is ReadState
-    assert (request, None) in alone.node.take_settled()
-    assert alone.node.state.draining == ("z/1",)
-
-
-def test_a_look_is_settled_once_it_has_looked(pair):
-    _, other = pair
-    look = other.node.request(Look())
-    assert kinds(other.settle()) == [ReadRoster]
-    assert other.node.take_settled() == ((look, None),)
-    assert [seen.entry.key for seen in other.node.seen.roster] == ["a/1", "b/1"]
-
-
-def test_a_look_that_failed_is_taken_again_and_settled_then(pair):
-    _, other = pair
-    other.backend.reachable = False
-    look = other.node.request(Look())
-    other.settle()
-    assert other.node.take_settled() == ()
-    other.backend.reachable = True
-    other.run(1.1)
-    assert other.node.take_settled() == ((look, None),)
-
-
 # -- answers that are lost
 
 
@@ -357,19 +265,6 @@ def test_a_round_whose_answer_was_lost_is_not_formed_twice():
 # -- outages
 
 
-def test_after_an_outage_who_waits_announces_itself_again_first():
-    one = OneNode(min_nodes=2, max_nodes=2)
-    one.join()
-    one.backend.reachable = False
-    one.run(2.0)
-    assert one.node.registered is None  # for all that it knows
-    one.memory.entries.clear()
-    one.backend.reachable = True
-    one.node.close("enough", succeeded=False)
-    assert kinds(one.settle())[:3] == [Announce, ReadState, WriteState]
-    assert list(one.memory.entries) == ["a/1"]
-
-
 def test_the_entry_that_a_member_writes_after_an_outage_is_not_ready(alone):
     """Otherwise the node would get a seat in another round while its workers run, if the store has lost its own."""
     alone.backend.reachable = False
@@ -391,18 +286,6 @@ def test_after_an_outage_it_beats_though_the_state_cannot_be_read_and_puts_that_
     assert alone.node.fault is None
     assert alone.memory.entries["a/1"].beats >= 2
     assert alone.state.round.number == 1
-
-
-def test_pauses_between_attempts_grow_to_a_second():
-    one, pauses = OneNode(), []
-    one.backend.reachable = False
-    one.join()
-    for _ in range(10):
-        pauses.append(one.rest.until - one.clock.now())
-        one.clock.advance(pauses[-1])
-        one.settle()
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (0.05, 1.0)
 
 
 def test_whoever_asks_for_something_does_not_wait_for_the_pause(alone):
@@ -707,16 +590,6 @@ def test_who_could_not_do_the_work_may_lead_again_after_some_time(alone):
     assert alone.node.election.leading
 
 
-def test_when_the_leader_is_silent_the_next_in_line_looks_and_counts_before_it_writes(pair):
-    _, other = pair
-    asked = kinds(other.run(2 * WINDOW))
-    steps_in = asked.index(ReadRoster)
-    assert asked[steps_in : steps_in + 2] == [ReadRoster, Beat]
-    assert WriteState not in asked[:steps_in]
-    assert other.node.election.leading
-    assert other.state.gone == ("a/1",)
-
-
 def test_when_the_leader_was_seen_to_go_the_next_in_line_does_not_wait_for_silence(pair):
     leader, other = pair
     leader.memory.drop("a/1")
@@ -832,16 +705,6 @@ def test_an_entry_that_cannot_be_read_stays_outside():
     one.backend.announce("stranger/1", b"not an entry")
     one.join()
     one.run(30.0)
-    assert one.members == ["a/1"]
-
-
-def test_older_entries_that_cannot_be_read_do_not_hold_up_the_first_round():
-    """Who announced them cannot lead, however many they are."""
-    one = OneNode()
-    for number in range(8):
-        one.backend.announce(f"stranger{number}/1", b"not an entry")
-    one.join()
-    one.run(WINDOW)
     assert one.members == ["a/1"]
 
 
@@ -982,14 +845,6 @@ def test_who_joins_a_job_that_is_over_learns_how_it_ended(alone):
     assert isinstance(late.node.obstacle(late.clock.now()), RendezvousClosedError)
 
 
-def test_when_all_have_succeeded_the_job_is_over(pair):
-    for one in pair:
-        one.node.succeed()
-    together(pair, 1.0)
-    assert pair[0].state.closed.succeeded
-    assert [one.node.verdict(one.clock.now()).succeeded for one in pair] == [True, True]
-
-
 def test_the_host_of_the_store_lingers_until_the_others_have_gone(pair):
     leader, other = pair
     leader.node.close("enough", succeeded=True)
@@ -1014,16 +869,6 @@ def test_nobody_lingers_while_the_job_goes_on_or_in_an_outage(alone):
     alone.run(2.0)
     alone.node.linger()
     assert not alone.node.lingers
-
-
-def test_a_shallow_copy_is_another_node(alone):
-    """So that an explorer can go on from one place several times."""
-    import copy
-
-    twin = copy.copy(alone.node)
-    alone.node.close("enough", succeeded=False)
-    assert isinstance(alone.node.next(alone.clock.now()), WriteState)
-    assert isinstance(twin.next(alone.clock.now()), Rest)
 
 
 # -- a state that is signed with another secret, where no node of this job knows one

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -21,19 +19,6 @@ def go_on():
     event = threading.Event()
     yield event
     event.set()
-
-
-def test_a_call_has_begun_before_anybody_waits_for_it(go_on):
-    begun = threading.Event()
-    call = BackgroundCall(lambda: begun.set() or go_on.wait(LONG))
-    assert begun.wait(LONG)
-    assert not call.wait(0.0)
-
-
-def test_its_value_is_to_be_had_as_often_as_one_likes():
-    call = BackgroundCall(lambda: 7)
-    assert call.wait(LONG)
-    assert [call.result(), call.result(LONG)] == [7, 7]
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
@@ -64,18 +49,6 @@ def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
     go_on.set()
     eventually(lambda: call.wait(0.0))  # it is over all the same, and its value is there
     assert call.result()
-
-
-@pytest.mark.integration
-def test_one_that_hangs_does_not_keep_the_process_alive():
-    code = "from threading import Event; from elastic_core.support import bounded; bounded.BackgroundCall(Event().wait)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
-
-
-def test_an_answer_in_time_is_given_and_so_is_what_went_wrong():
-    assert within(LONG, lambda: "it", "here:1") == "it"
-    with pytest.raises(ZeroDivisionError):
-        within(LONG, lambda: 1 // 0, "here:1")
 
 
 def test_a_store_that_does_not_answer_in_time_is_named(go_on):

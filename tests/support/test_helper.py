@@ -68,11 +68,6 @@ def test_it_reads_orders_until_it_is_closed(helper):
     assert one.order("after the end")  # nobody is there to read it any more, as was asked for
 
 
-def test_it_lives_in_a_session_of_its_own(helper):
-    one = helper()
-    assert os.getsid(one.pid) == one.pid != os.getsid(0)
-
-
 def test_that_it_is_lost_is_told_with_the_first_order(helper):
     one = helper()
     os.kill(one.pid, signal.SIGKILL)
@@ -125,14 +120,3 @@ def test_it_learns_that_this_process_was_killed(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -signal.SIGKILL
     eventually(told.exists)
-
-
-def test_what_cannot_be_started_is_an_error_and_what_is_not_read_has_no_output(tmp_path):
-    file = tmp_path / "program.py"
-    file.write_text("")
-    with pytest.raises(OSError, match="No such file"):
-        HelperProcess(file, folder=str(tmp_path / "nowhere"))
-    one = HelperProcess(file)
-    with pytest.raises(ValueError, match="found one whose output is not"):
-        _ = one.output
-    one.close(LONG)

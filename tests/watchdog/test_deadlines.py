@@ -65,48 +65,6 @@ def test_it_does_what_the_dumb_version_does(steps):
         assert table.pids() == {timer.pid for timer in dumb.timers}
 
 
-def test_nothing_runs_at_first():
-    table = Deadlines()
-    assert table.next_deadline() is None
-    assert table.expired(Instant(1e9)) == []
-    assert not table.release(1, "a")
-
-
-def test_a_timer_expires_at_its_deadline_and_once():
-    table = Deadlines()
-    table.acquire(timer(deadline=10.0))
-    assert table.expired(Instant(9.9)) == []
-    assert table.expired(Instant(10.0)) == [timer(deadline=10.0)]
-    assert table.expired(Instant(11.0)) == []
-    assert not table.release(1, "a")
-
-
-def test_acquiring_again_replaces_the_deadline():
-    table = Deadlines()
-    table.acquire(timer(deadline=10.0))
-    table.acquire(timer(deadline=5.0))
-    table.acquire(timer(deadline=20.0))
-    assert table.next_deadline() == 20.0
-    assert table.expired(Instant(10.0)) == []
-    assert [due.deadline for due in table.expired(Instant(20.0))] == [20.0]
-
-
-def test_equal_timers_may_come_and_go():
-    table = Deadlines()
-    for _ in range(3):
-        table.acquire(timer())
-        assert table.release(1, "a")
-    table.acquire(timer())
-    assert len(table.expired(Instant(10.0))) == 1
-
-
-def test_the_earliest_comes_first():
-    table = Deadlines()
-    for deadline in (3.0, 1.0, 2.0):
-        table.acquire(timer(scope=str(deadline), deadline=deadline))
-    assert [due.deadline for due in table.expired(Instant(5.0))] == [1.0, 2.0, 3.0]
-
-
 def test_released_timers_need_no_room():
     table = Deadlines()
     tracemalloc.start()

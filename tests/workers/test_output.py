@@ -209,11 +209,13 @@ def test_nothing_to_pump():
 
 def test_it_catches_up_with_what_was_written(pump, pipe):
     reading = drain(pipe[0], [])
-    moving, (writer, _), (channel, _) = pump(2)
+    moving, writers, (channel, _) = pump(2)
     for number in range(200):
-        os.write(writer, b"%d\n" % number)
+        os.write(writers[0], b"%d\n" % number)
         assert moving.catch_up(QUIET)
         assert channel.tail()[-1] == str(number)
+    for writer in writers:
+        os.close(writer)  # else `cat` would hold the console
     finish(moving)
     assert moving.catch_up(0.0)  # at once: it has ended
     os.close(pipe[1])
@@ -230,6 +232,7 @@ def test_one_that_cannot_catch_up_is_not_waited_for(pump, pipe, until):
     reading = drain(pipe[0], [])
     writing.join(QUIET)
     assert moving.catch_up(QUIET)
+    os.close(writer)  # else `cat` would hold the console
     finish(moving)
     os.close(pipe[1])
     reading.join(QUIET)

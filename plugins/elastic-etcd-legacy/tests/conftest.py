@@ -11,10 +11,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "elastic-etcd" / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, `job_of_nodes`
 
 import cluster as servers_module
 import elastic_testing
 from elastic_testing import Background
+from running import elastic
+
+__all__ = ["elastic"]
 
 LONG = 60.0
 _numbers = itertools.count(1)

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
-import sys
-from pathlib import Path
 
 import pytest
+from job_of_nodes import Job, kill, kill_node
 
-E2E = Path(__file__).parents[3] / "tests" / "e2e"
-sys.path.insert(0, str(E2E))
+from elastic_core.support.addresses import reached_at
 
-from job_of_nodes import Job, kill, kill_node  # noqa: E402
-
-from elastic_core.support.addresses import reached_at  # noqa: E402
-
-
-def _runner():
-    spec = importlib.util.spec_from_file_location("e2e_conftest", E2E / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-elastic = _runner().elastic
 pytestmark = pytest.mark.torch
 
 

@@ -10,10 +10,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "docs"))  # `blocks`
+sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, `job_of_nodes`
 
 import cluster as servers_module
 import elastic_testing
 from elastic_testing import Background
+from running import elastic, etcd_endpoint, job
+
+__all__ = ["elastic", "etcd_endpoint", "job"]
 
 _numbers = itertools.count(1)
 

@@ -32,24 +32,6 @@ def backend(etcd, prefix):
         one.close()
 
 
-def test_the_state_is_written_by_who_knows_the_last_write(backend):
-    one, two = backend(), backend()
-    assert one.get_state() is None
-    state, token, written = one.set_state(b"1")
-    assert (state, written) == (b"1", True)
-    assert two.set_state(b"2") == (b"1", token, False)
-    assert two.get_state() == (b"1", token)
-    state, newer, written = two.set_state(b"2", token)
-    assert (state, written) == (b"2", True)
-    assert one.set_state(b"3", token) == (b"2", newer, False)
-
-
-def test_two_that_write_the_same_do_not_both_believe_they_did(backend):
-    one, two = backend(), backend()
-    _, token, _ = one.set_state(b"same")
-    assert two.set_state(b"same") == (b"same", token, False)
-
-
 def test_a_run_s_keys_go_with_their_leases(backend, client, prefix):
     one = backend(run_id="a/b")
     one.set_state(b"1")
@@ -59,27 +41,6 @@ def test_a_run_s_keys_go_with_their_leases(backend, client, prefix):
     found = client.read(keys.base.encode(), keys.base.encode() + b"\xff").values
     assert {pair.key for pair in found} == {keys.state, keys.lead, keys.node("n/1")}
     assert all(pair.lease for pair in found)
-
-
-def test_jobs_do_not_see_each_other(backend):
-    one, two = backend(run_id="job"), backend(run_id="job/nodes")
-    one.set_state(b"1")
-    one.announce("a/1", b"")
-    assert two.get_state() is None
-    assert two.roster() == ()
-
-
-def test_entries_come_in_their_order_and_say_how_many_are_older(backend):
-    one, two = backend(), backend()
-    assert one.announce("b/1", b"first") == 0
-    assert two.announce("a/1", b"second") == 1
-    assert one.announce("b/1", b"again") <= 1
-    assert [(item.key, item.entry, item.beats) for item in two.roster()] == [
-        ("b/1", b"again", None),
-        ("a/1", b"second", None),
-    ]
-    two.withdraw("a/1")
-    assert [item.key for item in one.roster()] == ["b/1"]
 
 
 def test_an_entry_of_another_is_withdrawn_without_its_lead(backend):
@@ -92,19 +53,6 @@ def test_an_entry_of_another_is_withdrawn_without_its_lead(backend):
     assert [item.key for item in two.roster()] == ["b/1"]
     assert two.get_state() is None
     assert not two.vacant
-
-
-def test_whoever_waits_is_told(backend, background):
-    one, two = backend(), backend()
-    one.get_state()
-    waiting = background(lambda: one.wait_for_state(None, 20.0))
-    _, token, _ = two.set_state(b"1")
-    assert waiting.result()
-    assert one.get_state() == (b"1", token)
-    assert not one.wait_for_state(token, 0.1)
-    assert two.wait_for_roster(0.0)  # it has not looked yet
-    assert two.roster() == ()
-    assert not two.wait_for_roster(0.1)
 
 
 def test_the_roster_is_read_once_and_then_followed(backend, eventually):

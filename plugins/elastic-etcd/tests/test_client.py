@@ -32,23 +32,6 @@ def put(client, key, value, lease=0):
     return client.transact(Transaction([], [Put(key, value, lease)])).revision
 
 
-def test_a_key_is_written_and_read(client, prefix):
-    key = prefix + b"a"
-    first = put(client, key, b"one")
-    second = put(client, key, b"\x00\xfftwo")
-    found = client.read(key)
-    assert found.first == (key, b"\x00\xfftwo", first, second, 2, 0)
-    assert found.revision >= second
-    assert found.count == 1
-
-
-def test_a_key_that_does_not_exist_is_no_error(client, prefix):
-    found = client.read(prefix + b"none")
-    assert found.first is None
-    assert found.count == 0
-    assert found.revision > 0
-
-
 def test_a_range_comes_in_the_order_of_creation(client, prefix):
     for name in (b"c", b"a", b"b"):
         put(client, prefix + name, name)
@@ -97,32 +80,6 @@ def test_a_key_that_does_not_exist_has_zeros_and_no_value(client, prefix):
         assert client.transact(Transaction([Compare(key, field, nothing)])).succeeded is expected, field
 
 
-def test_gets_in_a_transaction_come_in_the_order_of_creation_or_are_counted(client, prefix):
-    for name in (b"c", b"a"):
-        put(client, prefix + name, name)
-    end = end_of(prefix)
-    gets = [
-        Put(prefix + b"b", b"b"),
-        Get(prefix, end),
-        Get(prefix, end, keys_only=True),
-        Get(prefix, end, count_only=True),
-    ]
-    _, all_of_them, keys, counted = client.transact(Transaction([], gets)).ranges
-    assert [pair.value for pair in all_of_them.values] == [b"c", b"a", b"b"]
-    assert [(pair.key[-1:], pair.value) for pair in keys.values] == [(b"c", b""), (b"a", b""), (b"b", b"")]
-    assert counted.values == ()
-    assert counted.count == 3
-
-
-def test_deletes_take_a_key_or_a_range(client, prefix):
-    for name in (b"a", b"b", b"c"):
-        put(client, prefix + name, name)
-    client.transact(Transaction([], [Delete(prefix + b"b")]))
-    assert client.read(prefix, end_of(prefix)).count == 2
-    client.transact(Transaction([], [Delete(prefix, end_of(prefix))]))
-    assert client.read(prefix, end_of(prefix)).count == 0
-
-
 def test_a_lease_takes_its_keys_with_it(client, prefix):
     lease = client.grant(30)
     assert lease.ttl == 30
@@ -147,13 +104,6 @@ def test_a_lease_that_is_gone_is_told(client, prefix):
         client.renew(lease)
     with pytest.raises(EtcdLeaseGone, match="take a new one"):
         put(client, prefix + b"a", b"", lease)
-
-
-def test_two_leases_are_never_one(client):
-    leases = {client.grant(30).id for _ in range(20)}
-    assert len(leases) == 20
-    for lease in leases:
-        client.revoke(lease)
 
 
 def test_a_lease_that_exists_has_an_error_of_its_own(client):
@@ -206,21 +156,6 @@ def test_what_etcd_refuses_is_told_in_its_words(client, prefix):
         EtcdRefused, match=r"at 127\.0\.0\.1:\d+ to carry out a request, found: etcdserver: duplicate key"
     ):
         client.transact(Transaction([], [Put(prefix, b"1"), Put(prefix, b"2")]))
-
-
-def test_many_threads_share_it(client, prefix, background):
-    def count():
-        for _ in range(50):
-            while True:
-                found = client.read(prefix).first
-                version, value = (found.mod_revision, int(found.value)) if found else (0, 0)
-                change = Transaction([Compare(prefix, Field.MODIFIED, version)], [Put(prefix, b"%d" % (value + 1))])
-                if client.transact(change).succeeded:
-                    break
-
-    for thread in [background(count) for _ in range(4)]:
-        thread.result(60)
-    assert client.read(prefix).first.value == b"200"
 
 
 def test_a_closed_client_says_so(etcd):

@@ -6,22 +6,19 @@ from __future__ import annotations
 import contextlib
 import http.server
 import itertools
-import json
 import threading
 from concurrent import futures
 
 import pytest
 from elastic_etcd import EtcdRendezvousBackend
-from elastic_etcd.backend.key_cache import shown_key
 from elastic_etcd.backend.keys import Keys
-from elastic_etcd.client import convert
 from elastic_etcd.client.client import EtcdClient
-from elastic_etcd.client.errors import EtcdError, EtcdRefused, Failure, Judgement, fault, is_mistrust, judge, refusal
+from elastic_etcd.client.errors import EtcdError
 from elastic_etcd.client.login import Login
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.reflector import Reflector, misses, reached, start_after
+from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction
-from elastic_etcd.server.process import ServerLog, plain, version_in
+from elastic_etcd.server.process import ServerLog, plain
 from elastic_etcd.server.server import answers_as
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -68,20 +65,8 @@ watched = st.fixed_dictionaries(
 ASKED = Transaction([Compare(b"a", Field.VERSION, 0)], [Put(b"a", b""), Get(b"b")], [Get(b"a")])
 
 
-def answer_of(method, shown):
-    """The message with these fields."""
-    return method.parse(answer_bytes(method, shown))
-
-
 def answer_bytes(method, shown):
     return type(method.parse(b""))(**shown).SerializeToString()
-
-
-@many
-@given(st.binary(max_size=60).map(lambda name: KEYS.nodes.begin + name))
-def test_names_of_nodes(name):
-    key = KEYS.key_of(name)
-    assert key is None or (KEYS.node(key) == name and key.isprintable())
 
 
 @many
@@ -90,65 +75,9 @@ def test_every_name_that_can_be_printed_is_read_as_it_was_written(key):
     assert KEYS.key_of(KEYS.node(key)) == key
 
 
-@many
-@given(st.binary(max_size=400))
-def test_keys_as_they_are_shown(key):
-    assert shown_key(key).isprintable()
-    assert len(shown_key(key)) <= 4 * 200 + 3
-
-
-@many
-@given(ranges)
-def test_answers_to_reading(shown):
-    found = convert.range_of(answer_of(rpc().range, shown))
-    assert len(found.values) == len(shown.get("kvs", []))
-
-
-@many
-@given(transactions)
-def test_answers_to_transactions(shown):
-    try:
-        done = convert.committed(answer_of(rpc().txn, shown), ASKED)
-    except EtcdRefused as error:
-        assert "expected answers to" in str(error)
-    else:
-        assert len(done.ranges) == (2 if done.succeeded else 1)
-
-
-@many
-@given(watched, numbers)
-def test_watch_response_decoder_accepts_any_message(shown, after):
-    message = answer_of(rpc().watch, shown)
-    assert isinstance(misses(message, after), bool)
-    assert 0 < start_after(max(after, reached(message))) < 2**63
-
-
-@many
-@given(st.sampled_from(["UNAVAILABLE", "UNKNOWN", "INTERNAL", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"]), st.text())
-def test_the_words_of_an_error(code, details):
-    failure = Failure(code, details)
-    assert isinstance(judge(failure), Judgement)
-    said = (fault(failure, True), fault(failure, False), str(refusal(failure, "a:1")), str(is_mistrust(failure)))
-    assert all(text.isprintable() for text in said)
-
-
-@many
-@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5).map(json.dumps))
-def test_lines_of_the_servers_log(line):
-    assert plain(line).isprintable()
-    assert plain(json.dumps({"msg": line, "error": [line], "ts": line})).isprintable()
-
-
 @pytest.mark.parametrize("line", ["[" * 200_000, '{"a":' * 200_000, '{"msg":' + "9" * 5000 + "}", "\ud800", "\0"])
 def test_lines_of_the_servers_log_that_are_deep_or_long(line):
     assert plain(line).isprintable()
-
-
-@many
-@given(st.binary(max_size=100) | st.binary(max_size=20).map(lambda tail: b"etcd Version: 3.5." + tail))
-def test_versions(told):
-    found = version_in(told)
-    assert found == "unknown" or len(found.split(".")) == 3
 
 
 def test_of_a_large_log_the_end_is_read(tmp_path):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 
 import pytest
-from elastic_etcd.client.messages import CALLS, UNDERSTOOD, rpc, serialized_files, serialized_in
+from elastic_etcd.client.messages import UNDERSTOOD, serialized_in
 
 from elastic_core.errors import ExitCode
 
@@ -43,73 +42,6 @@ except PluginError as error:
     print(error)
     print(repr(error.exit_code))
 """
-
-
-def test_messages_fit_into_each_other():
-    r = rpc()
-    sent = r.txn.request()
-    compare = sent.compare.add(key=b"k", mod_revision=7)
-    compare.result, compare.target = compare.EQUAL, compare.MOD
-    put = sent.success.add().request_put
-    put.key, put.value, put.lease = b"k", b"v", 3
-    sent.failure.add().request_range.CopyFrom(r.range.request(key=b"k", range_end=b"l"))
-    found = r.txn.request.FromString(sent.SerializeToString())
-    assert found == sent
-    assert found.compare[0].mod_revision == 7
-    assert found.success[0].request_put.lease == 3
-
-
-def test_the_messages_of_all_packages_are_there():
-    r = rpc()
-    sent = r.watch.parse(b"")
-    event = sent.events.add()
-    event.type, event.kv.key, event.kv.mod_revision = event.DELETE, b"k", 2
-    assert r.watch.parse(sent.SerializeToString()).events[0].kv.key == b"k"
-
-
-def test_every_call_that_is_declared_is_there_and_no_other():
-    r = rpc()
-    assert {item.name: getattr(r, item.name).path for item in dataclasses.fields(r)} == CALLS
-
-
-def test_requests_and_answers_are_those_of_the_call():
-    for name, path in CALLS.items():
-        method, call = getattr(rpc(), name), path.rpartition("/")[2]
-        assert method.request.DESCRIPTOR.name == f"{call}Request"
-        assert method.parse(b"").DESCRIPTOR.name == f"{call}Response"
-
-
-def test_calls_know_which_of_them_stream():
-    r = rpc()
-    assert [name for name in CALLS if getattr(r, name).answers_stream] == ["watch"]
-
-
-def test_a_call_goes_to_a_server_and_comes_back(etcd, prefix):
-    import grpc
-
-    r = rpc()
-    write = r.txn.request()
-    put = write.success.add().request_put
-    put.key, put.value = prefix, b"v"
-    with grpc.insecure_channel(etcd.endpoint) as channel:
-        r.txn.on(channel)(write.SerializeToString(), timeout=LIMIT_S)
-        answer = r.range.on(channel)(r.range.filled(key=prefix), timeout=LIMIT_S)
-    assert [pair.value for pair in answer.kvs] == [b"v"]
-
-
-def test_a_call_of_streams_takes_one_request(etcd, prefix):
-    import grpc
-
-    r = rpc()
-    with grpc.insecure_channel(etcd.endpoint) as channel:
-        lease = r.lease_grant.on(channel)(r.lease_grant.filled(TTL=60), timeout=LIMIT_S).ID
-        renew = r.lease_keep_alive.on(channel)
-        answers = [renew(r.lease_keep_alive.filled(ID=one), timeout=LIMIT_S) for one in (lease, 1)]
-        watched = r.watch.filled(create_request={"key": prefix})
-        stream = r.watch.on(channel)(watched, timeout=LIMIT_S)
-        assert next(stream).created
-        stream.cancel()
-    assert [answer.TTL for answer in answers] == [60, 0]
 
 
 @pytest.mark.integration
@@ -164,36 +96,6 @@ print(names, rpc().range.filled(key=b"k"))
 """
     said = run((ours + theirs if first == "ours" else theirs + ours) + check)
     assert said.strip() == r"['other'] b'\n\x01k'"
-
-
-@pytest.mark.integration
-def test_all_threads_get_the_same():
-    said = run(
-        """
-import threading
-from elastic_etcd.client.messages import rpc
-together, found = threading.Barrier(8), []
-def load():
-    together.wait(60)
-    found.append(rpc())
-threads = [threading.Thread(target=load) for _ in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join(60)
-print(len(found), len({id(one) for one in found}))
-"""
-    )
-    assert said.split() == ["8", "1"]
-
-
-def test_the_files_describe_what_they_are_named_for():
-    from google.protobuf import descriptor_pb2
-
-    names = [descriptor_pb2.FileDescriptorProto.FromString(file).name for file in serialized_files()]
-    assert names == ["kv.proto", "auth.proto", "rpc.proto"]
-
-
-def test_a_descriptor_is_found_as_text():
-    assert serialized_in(r"D = make(name='x', serialized_pb=_b('\n\xff'))") == b"\n\xff"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from elastic_file_timer import FileTimerRequest
 from elastic_file_timer.timer_table import TimerTable
 from elastic_testing import FakeClock
 
-from elastic_core.watchdog.process import process_runs, process_start_time
+from elastic_core.watchdog.process import process_start_time
 
 ME = os.getpid()
 EPOCH = 1_700_000_000.0
@@ -50,33 +50,11 @@ def scopes(timers):
     return [timer.scope for timer in timers]
 
 
-def test_a_timer_expires_at_its_deadline(table, clock):
-    take(table, line(request()))
-    assert table.next_deadline() == 10.0
-    assert table.expired(clock.advance(9.9)) == []
-    assert scopes(table.expired(clock.advance(0.1))) == ["step"]
-    assert table.expired(clock.advance(5)) == []
-
-
-def test_a_released_timer_does_not(table, clock):
-    take(table, line(request()))
-    take(table, line(changed(request(), expiration_time=-1.0, deadline=None)))
-    assert table.next_deadline() is None
-    assert table.expired(clock.advance(20)) == []
-    assert table.taken == 2
-
-
 def test_the_time_of_day_of_torchs_client_is_converted_when_it_comes(table, clock):
     clock.advance(3)
     take(table, torchs(expiration_time=EPOCH + 10))
     assert table.next_deadline() == pytest.approx(10.0)
     assert scopes(table.expired(clock.advance(7.5))) == ["step"]
-
-
-def test_torchs_release(table):
-    take(table, torchs())
-    take(table, torchs(expiration_time=-1))
-    assert table.next_deadline() is None
 
 
 def test_both_clients_of_one_process_know_one_another(table):
@@ -101,15 +79,6 @@ def test_a_release_of_another_run_releases_nothing(table):
     assert table.next_deadline() == 10.0
 
 
-def test_what_cannot_be_read_is_counted_and_told_once(table, logged):
-    for _ in range(5):
-        take(table, b"foreign")
-    take(table, line(request()))
-    assert table.refused == {"unreadable": 5}
-    assert table.next_deadline() == 10.0
-    assert [(entry["event"], entry["request"]) for entry in logged()] == [("timer request refused", "foreign")]
-
-
 def test_a_flood_hides_no_request(table, logged):
     take(table, b"", b"foreign", b"", b'{"version"', b'{"version": 1, "pid"' + line(request()), b"more of it")
     assert (table.refused, table.taken) == ({"unreadable": 4}, 1)
@@ -131,11 +100,6 @@ def test_the_shortest_request_is_one(table, clock):
     assert (table.refused, table.taken) == ({}, 2)
     take(table, b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":}')
     assert (table.refused, table.taken) == ({"unreadable": 1}, 2)
-
-
-def test_of_a_torn_line_the_second_half_counts(table):
-    take(table, b'{"version": 1, "pid"' + line(request()))
-    assert (table.refused, table.taken) == ({"unreadable": 1}, 1)
 
 
 def test_a_process_that_was_started_at_another_time_is_another_one(table, clock):
@@ -166,16 +130,6 @@ def test_so_many_timers_and_no_more(clock):
     for number in range(5):
         take(table, line(request(scope=str(number))))
     assert (table.taken, table.refused) == (2, {"too many timers": 3})
-
-
-def test_which_process_is_meant(start_process):
-    assert process_runs(ME, process_start_time(ME))
-    assert process_runs(ME, None)
-    assert not process_runs(ME, process_start_time(ME) + 1)
-    process = start_process("")
-    process.wait(60)
-    assert process_start_time(process.pid) is None
-    assert not process_runs(process.pid, None)
 
 
 def test_a_program_of_a_misleading_name(start_process, tmp_path):

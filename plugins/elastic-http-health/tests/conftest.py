@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, `job_of_nodes`
 
 from elastic_http_health.options import Options
 from elastic_http_health.server import HttpHealthServer
 from elastic_testing import FakeAgentView
+from running import elastic, job, read_fifo
+
+__all__ = ["elastic", "job", "read_fifo"]
 
 
 @pytest.fixture

@@ -1,0 +1,167 @@
+"""Stories of jobs that something went wrong in once: each ends well."""
+
+from __future__ import annotations
+
+from elastic_testing import MemoryBackend, SharedMemory, World, eventually
+
+from elastic_core.agent import RunResult, WorkerState, supervise
+from elastic_core.agent.supervise import Order, RestartBudget
+from elastic_core.clock import Instant, SystemClock
+from elastic_core.errors import RendezvousStateError
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.rendezvous import handler
+from elastic_core.rendezvous.driver import Driver
+from elastic_core.rendezvous.effects import WriteState
+from elastic_core.rendezvous.model import Entry
+from elastic_core.rendezvous.node import Node
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+
+
+def world(*bounds, count=3, kind=World, lease=None, grace=0.0, max_restarts=()):
+    timeout = RendezvousTimeout(close=20)
+    settings = RendezvousSettings("job", *bounds, timeout, lease_ttl=lease)
+    job = kind(settings, leases=lease is not None, grace=grace)
+    for number in range(count):
+        job.join(f"n{number}", max_restarts=dict(enumerate(max_restarts)).get(number, 3))
+    job.run(8)
+    return job
+
+
+def test_store_that_sleeps_for_less_than_the_grace_costs_nothing():
+    """It is the only one, so that nobody can be called gone, or calls others gone, while it does."""
+    job = world(2, 2, count=2, grace=30.0)
+    job.sleep()
+    job.run(30)
+    job.sleep(asleep=False)
+    job.run(30)
+    assert [[(it.number, rank) for it, rank in node.rounds] for node in job.nodes.values()] == [[(1, 0)], [(1, 1)]]
+
+
+def test_store_outage_beyond_the_grace_costs_no_restart():
+    """That is too long: all stop their workers, and meet again in one round, which costs no restart."""
+    job = world(2, 3, grace=20.0)
+    for name in job.nodes:
+        job.partition(name)
+    job.run(60)
+    stopped = not any(node.works_in for node in job.nodes.values())
+    for name in job.nodes:
+        job.partition(name, reachable=True)
+    job.run(30)
+    assert stopped and job.in_step() and (job.state.round.number, job.state.restarts) == (2, 0)
+
+
+def test_host_of_the_store_that_is_done_first_stays():
+    """Its time in the exit barrier is over. If it goes, the store goes with it."""
+    job = world(2, 2, count=2)
+    job.succeed("n0")
+    done = supervise.Observation(RunResult(WorkerState.SUCCEEDED))
+    decision = supervise.await_others(RestartBudget(3), done, Instant(301.0), Instant(300.0), hosts_store=True)
+    if Order.RETIRE in decision.orders:
+        job.leave("n0")
+        job.partition("n1")
+    job.run(60)
+    assert job.nodes["n1"].works_in.number == 1
+
+
+def test_spare_that_died_long_ago_is_not_seated():
+    """The dead spare is older than the live one; then the node that leads dies too."""
+    job = world(2, 2)
+    job.crash(next(name for name in job.nodes if name not in job.members()))
+    job.run(60)
+    job.join("n3")
+    job.run(2)
+    leader, other = job.members()
+    job.crash(leader)
+    job.run(30)
+    assert len(job.store.rows) == 2 and job.state.round.number == 2 and job.members() == [other, "n3"]
+
+
+def test_agent_that_was_killed_and_started_again_is_seated():
+    """The store holds its old entry for as long as its lease."""
+    job = world(1, 2, count=2, lease=30.0)
+    job.crash("n1")
+    job.join("n2", called="n1")
+    job.run(90)
+    assert job.members() == ["n0", "n1"]
+
+
+class Stubborn(World):
+    """What n0 writes of the state is refused."""
+
+    refuses = False
+
+    def _answer(self, node, operation, now):
+        if self.refuses and node.name == "n0" and isinstance(operation, WriteState):
+            node.machine.broke(RendezvousStateError("too large"), now)
+        else:
+            super()._answer(node, operation, now)
+
+
+def test_leader_that_cannot_write_is_replaced():
+    job = world(2, 3, kind=Stubborn)
+    job.refuses = True
+    job.crash("n2")
+    job.run(60)
+    assert not job.state.seated("n2/1") or job.state.round.number > 1
+
+
+class Watched(MemoryBackend):
+    """Knows whether its node waits for others to come."""
+
+    waits = False
+
+    def wait_for_roster(self, timeout, more=1):
+        self.waits = not super().wait_for_roster(0.0)  # else it has something to do
+        try:
+            return super().wait_for_roster(timeout, more)
+        finally:
+            self.waits = False
+
+
+def test_node_leaves_while_nodes_gather():
+    """Its next beat is far away."""
+    settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(), keep_alive_interval=100.0)
+    node = Node(Entry.of(described.Node("a"), "a/1"), settings)
+    backend = Watched(SharedMemory())
+    driver = Driver(node, backend, SystemClock())
+    driver.ask(lambda node, now: node.begin(now))
+    driver.tell(lambda node: node.want(RendezvousStoreInfo("a", 1)))
+    driver.start()
+    try:
+        eventually(lambda: driver.ask(lambda node, now: node.election.leading) and backend.waits)
+        assert driver.carry_out(lambda node: node.retire("asked to"), 3.0)
+    finally:
+        driver.stop()
+
+
+def test_node_that_left_does_not_come_back():
+    job = world(1, 3)
+    job.leave("n1")
+    job.nodes["n1"].machine.begin(job.clock.now())
+    job.nodes["n1"].join(job.clock.now())
+    job.run(20)
+    assert "n1" not in job.members()
+
+
+def test_node_that_allows_fewer_restarts_does_not_end_the_job():
+    job = world(2, 2, count=2, max_restarts=(0, 3))
+    job.fail("n0")
+    job.run(20)
+    assert not job.state.closed and job.state.restarts == 1
+
+
+def test_nodes_that_do_not_reach_each_other_are_not_both_seated():
+    job = world(1, 3)
+    job.separate("n1", "n2")
+    job.run(120)
+    assert len(job.members()) == 2
+
+
+def test_agents_in_containers_of_one_host_name_meet():
+    """Each is process 1 there."""
+    job = world(1, 3, count=0)
+    for name in ("x", "y"):
+        job.join(name, called=handler.anonymous_node("box").name)
+    job.run(60)
+    assert len(job.members()) == 2
