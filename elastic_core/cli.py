@@ -143,12 +143,12 @@ def plugins(argv: Sequence[str]) -> None:
 
 def status(argv: Sequence[str]) -> None:
     """`elastic status`."""
-    from elastic_core.operate.commands import REQUIRED_FOR_JOB, STATUS
+    from elastic_core.operate.commands import STATUS
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
     from elastic_core.operate.target import target_of
 
-    manager, reading = _read_command(STATUS, argv, REQUIRED_FOR_JOB)
+    manager, reading = _read_command(STATUS, argv)
     tell_left_out(reading.left_out)
     snapshot = look(target_of(reading.values, manager), manager, reading.values["timeout"])
     show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
@@ -156,11 +156,11 @@ def status(argv: Sequence[str]) -> None:
 
 def drain(argv: Sequence[str]) -> None:
     """`elastic drain`."""
-    from elastic_core.operate.commands import DRAIN, REQUIRED_FOR_JOB
+    from elastic_core.operate.commands import DRAIN
     from elastic_core.operate.drain import drain as take_out
     from elastic_core.operate.target import target_of
 
-    manager, reading = _read_command(DRAIN, argv, REQUIRED_FOR_JOB)
+    manager, reading = _read_command(DRAIN, argv)
     tell_left_out(reading.left_out)
     (node,) = reading.operands
     take_out(target_of(reading.values, manager), node, manager, reading.values["timeout"], show)
@@ -216,23 +216,24 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
             advice = f"; pip install {home}; if it is installed, elastic plugins shows why it does not load"
         else:
             advice = did_you_mean(name, known) or "; see elastic --help"
-        message = f"expected a command ({', '.join(known)}), found {name!r}{advice}"
+        failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)
+        message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
         raise ConfigurationError(Problem("elastic", message))
     provided = manager.provided(CommandRecord, name)
     record = attributed(provided, kind_of(CommandRecord), (Exception,))  # argparse exits
-    show_unless_configured()
-    contexts = Contexts(manager)
     if record.options is None:
-        return record.factory(contexts.of(provided.source), argv)
-    command = config.command_of(record)
+        show_unless_configured()
+        return record.factory(Contexts(manager).of(provided.source), argv)
+    added = manager.added_by(provided.source)
+    command = config.command_of(record, added)
     if config.wants_help(command, argv):
         show(command.help_text())
         raise _HelpPrinted
     reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options())
-    tell_left_out(reading.left_out)
-    options = {option.name: reading.values[option.name.replace("-", "_")] for option in record.options}
+    _configure_log(reading.values["log_format"], reading.values["log_level"], manager, reading.left_out)
+    options = {option.name: reading.values[option.name.replace("-", "_")] for option in (*added, *record.options)}
     settings = MappingProxyType({name: reading.values[name] for name in record.settings})
-    context = replace(contexts.of_record(provided.source, options), settings=settings)
+    context = replace(Contexts(manager).of_record(provided.source, options), settings=settings)
     return record.factory(context, reading.operands)
 
 

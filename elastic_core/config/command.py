@@ -72,15 +72,18 @@ class CommandReading:
     left_out: Sequence[Problem] = ()
 
 
-def command_of(record: CommandRecord) -> Command:
-    """What the command of a plugin takes, with the help that is made from its record. Raises PluginError."""
+def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
+    """What the command of a plugin takes, with the help that is made from its record. `added`: the options that the
+    plugin adds to `elastic run`, which are flags here, too. Raises PluginError."""
     if unknown := [name for name in record.settings if name not in SPECS]:
         found = f"expected names of settings from the command {record.name!r}, found {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", found))
-    own = tuple(replace(spec, group="own", flag_only=True) for spec in specs_of_options(record.options or ()).values())
+    own = [replace(spec, group="own", flag_only=True) for spec in specs_of_options(record.options or ()).values()]
     words = " ".join([f"elastic {record.name}", *record.operands])
     about = f"usage: {words} [flags]\n\n{record.summary}\n"
-    return Command(record.name, about, dict.fromkeys(record.settings, ""), own, record.operands)
+    shared = dict.fromkeys((*record.settings, "log_format", "log_level"), "")
+    flags = (*specs_of_options(added).values(), *own)
+    return Command(record.name, about, shared, flags, record.operands, words)
 
 
 def wants_help(command: Command, argv: Sequence[str]) -> bool:

@@ -63,10 +63,10 @@ class Contexts:
     def of(self, source: Source) -> Context:
         """For the hooks of a plugin."""
         if source not in self._made:
-            names = {option.name for option in self._manager.added_by(source)}
+            added = self._manager.added_by(source)
             self._made[source] = Context(
                 self._run_id,
-                MappingProxyType({name: value for name, value in self._values.items() if name in names}),
+                MappingProxyType({option.name: self._values.get(option.name, option.default) for option in added}),
                 MappingProxyType(self._shown),
                 get_logger(**source.as_dict()),
             )

@@ -162,7 +162,8 @@ class CommandRecord(Record):
 
     Args:
         factory: runs the command. It also receives the words that are no flags, and returns the exit code; None is 0.
-        options: the flags of the command, in `context.options`. None: it reads its words itself, and receives them all.
+        options: flags of the command. In `context.options` are also those that the plugin adds to `elastic run`. None:
+            it reads its words itself, and receives them all.
         settings: settings of `elastic run` that are flags of the command, too, with their variables and keys in the
             config file. Their values are in `context.settings`.
         operands: names of the words that the command needs, in this order.
@@ -178,7 +179,8 @@ class HealthCheckRecord(Record):
     """A check of this machine, which `elastic doctor` makes. Every installed check is made; none is selected.
 
     Args:
-        factory: makes the check and returns what it found. Options that the plugin adds are in the context.
+        factory: makes the check and returns what it found. It has no options of its own; those that the plugin adds
+            are in the context.
         timeout: seconds for the check; one that takes longer has failed.
     """
 
@@ -242,7 +244,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     Kind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
-    Kind(CommandRecord, "elastic_commands", "command", "elastic", homes=choices.COMMAND_HOMES),
+    Kind(CommandRecord, "elastic_commands", "command", "command", homes=choices.COMMAND_HOMES),
 )
 
 

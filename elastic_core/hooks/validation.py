@@ -9,7 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.hooks.discovery import InvalidPlugin
-from elastic_core.hooks.records import CommandRecord, Option
+from elastic_core.hooks.records import CommandRecord, HealthCheckRecord, Option
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def _record_problems(record: Any) -> Iterator[str]:
             yield f"{name} of {record.name!r} cannot be called"
     if isinstance(record, CommandRecord) and record.name in COMMANDS:
         yield f"the command {record.name!r} is one of elastic itself"
+    if isinstance(record, HealthCheckRecord) and record.options:
+        yield f"the health check {record.name!r} has options, which nobody could set; use elastic_add_options"
     yield from _option_list_problems(record)
 
 

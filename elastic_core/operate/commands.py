@@ -101,9 +101,6 @@ SIGINT. With a port alone it serves on all addresses of this machine.
     },
 )
 
-REQUIRED_FOR_JOB: Mapping[str, str] = {
-    "rdzv_endpoint": "expected where the nodes of the job meet, found nothing; give --rdzv-endpoint=HOST:PORT",
-}
 REQUIRED_FOR_SERVE: Mapping[str, str] = {
     "rdzv_endpoint": "expected where to serve, found nothing; give --rdzv-endpoint=[HOST:]PORT",
 }

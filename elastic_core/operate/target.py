@@ -42,11 +42,19 @@ def target_of(values: Mapping[str, Any], manager: PluginManager) -> Target:
     """From the values of a command line, as a run would resolve them. Raises ConfigurationError if they do not name a
     job."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
-    settings, _ = resolve(given, dict.fromkeys(SPECS, DEFAULT), lambda: "", {}, manager.backend_named)
-    if not settings.rdzv_id:
-        raise ConfigurationError(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
+    origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
+    settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
+    problems = []
+    if not settings.rdzv_endpoint:
+        expected = "expected where the nodes of the job meet, found nothing; give --rdzv-endpoint=HOST:PORT"
+        problems.append(Problem("--rdzv-endpoint", expected))
+    run_id = settings.rdzv_id or ""
+    if not run_id:
+        problems.append(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
+    if problems:
+        raise ConfigurationError(*problems)
     conf = with_secret(settings.rdzv_conf, settings.rdzv_secret_file)
-    return Target(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id, conf)
+    return Target(settings.rdzv_backend, settings.rdzv_endpoint, run_id, conf)
 
 
 def with_secret(conf: Mapping[str, str], path: str | None) -> Mapping[str, str]:

@@ -35,6 +35,11 @@ def breaks(context, operands):
 
 
 @hookimpl
+def elastic_add_options():
+    return [Option("team", str, "blue", "who asks")]
+
+
+@hookimpl
 def elastic_commands():
     options = (Option("really", bool, False, "do it"), Option("how-often", int, 1, "times", least=1))
     settings = ("rdzv_endpoint", "rdzv_conf")
@@ -66,13 +71,17 @@ def installed(tmp_path, monkeypatch):
 def test_a_command_with_flags_settings_and_an_operand(installed, monkeypatch, capfd):
     installed()
     monkeypatch.setenv("ELASTIC_RDZV_ENDPOINT", "node0:1")
+    monkeypatch.setenv("ELASTIC_TEAM", "red")
     assert cli.main(["forget", "--how-often=3", "job7", "--rdzv-conf", "a=1,b=2"]) == 7
     said = capfd.readouterr()
-    options = {"really": False, "how-often": 3}
+    options = {"team": "red", "really": False, "how-often": 3}
     settings = {"rdzv_endpoint": "node0:1", "rdzv_conf": {"a": "1", "b": "2"}}
     assert said.out == f"job7 {options} {settings}\n"
     assert "forgotten" in said.err
-    assert cli.main(["lose", "job7", "--really"]) == 0
+    assert cli.main(["lose", "job7", "--really", "--log-level=error"]) == 0
+    assert "forgotten" not in capfd.readouterr().err
+    assert cli.main(["breaks", "--log-level=debug"]) == 2
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
@@ -126,7 +135,9 @@ def test_a_command_of_elastic_itself_cannot_be_replaced(installed, capsys):
     installed(PLUGIN.replace('"parses", "read words"', '"run", "run otherwise"'))
     assert cli.main(["plugins"]) == 0
     assert "the command 'run' is one of elastic itself" in capsys.readouterr().out
+    capsys.readouterr()
     assert cli.main(["forget", "job7"]) == 2
+    assert "the command 'run' is one of elastic itself" in capsys.readouterr().err, "why there is no such command"
 
 
 @pytest.mark.integration

@@ -150,3 +150,12 @@ def test_a_job_without_a_name():
         target_of(given, manager)
     assert target_of({**given, "rdzv_backend": "static"}, manager).run_id == "none"
     assert target_of({**given, "rdzv_id": "job"}, manager).backend == "c10d"
+
+
+def test_what_a_backend_says_of_an_endpoint_counts_if_none_is_given(plugins):
+    usual = RendezvousBackendRecord("toy", "a test", print, defaults=lambda _: {"rdzv_endpoint": ("here:1", "a test")})
+    given = {"rdzv_backend": "toy", "rdzv_id": "job", "rdzv_conf": {}, "rdzv_secret_file": None}
+    for written, meant in (("there:2", "there:2"), ("", "here:1")):
+        assert target_of({**given, "rdzv_endpoint": written}, plugins(usual)).endpoint == meant
+    with pytest.raises(ConfigurationError, match="--rdzv-endpoint: expected where the nodes of the job meet"):
+        target_of({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))
