@@ -41,19 +41,6 @@ def test_host_of_the_store_that_is_done_first_stays():
     assert job.nodes["n1"].works_in.number == 1
 
 
-def test_spare_that_died_long_ago_is_not_seated():
-    """The dead spare is older than the live one; then the node that leads dies too."""
-    job = world(2, 2)
-    job.crash(next(name for name in job.nodes if name not in job.members()))
-    job.run(60)
-    job.join("n3")
-    job.run(2)
-    leader, other = job.members()
-    job.crash(leader)
-    job.run(30)
-    assert len(job.store.rows) == 2 and job.state.round.number == 2 and job.members() == [other, "n3"]
-
-
 def test_agent_that_was_killed_and_started_again_is_seated():
     """The store holds its old entry for as long as its lease."""
     job = world(1, 2, count=2, lease=30.0)

@@ -161,16 +161,6 @@ def test_its_death_is_told_with_its_log(server, eventually):
     assert server.pid == 0
 
 
-WATCHED = """
-import logging, os, signal, sys
-logging.basicConfig()  # else a program's console is its own
-from elastic_etcd.server import EtcdServer
-with EtcdServer() as server:
-    os.kill(server.pid, signal.SIGKILL)
-    sys.stdin.read()
-"""
-
-
 def test_a_stopped_server_ends_too(server):
     server.start(timeout=LONG)
     pid = server.pid
