@@ -18,7 +18,6 @@ from elastic_core.errors import (
     Problem,
     ProcessFailure,
     SignalException,
-    UnkillableWorkersError,
 )
 
 
@@ -57,14 +56,6 @@ def test_a_configuration_error_carries_every_problem():
     assert error.problems == (first, second)
     assert str(error) == "--nnodes: expected a number\nelastic.toml: role: empty"
     assert isinstance(PluginError(first), ConfigurationError)
-
-
-def test_a_signal_exception_knows_its_signal():
-    assert SignalException("left", signal.SIGTERM).sigval is signal.SIGTERM
-
-
-def test_unkillable_workers_have_no_failures_at_first():
-    assert UnkillableWorkersError("left behind").failures == {}
 
 
 @pytest.mark.parametrize(
@@ -124,10 +115,6 @@ def test_errors_survive_pickling(error):
     assert vars(copy) == vars(error)
 
 
-def test_a_child_failed_error_without_failures_has_a_text():
-    assert str(ChildFailedError("job", {})) == "job failed"
-
-
 def test_a_failure_as_json_is_not_copied_in_depth():
     deep: list = []
     for _ in range(100_000):
@@ -149,7 +136,3 @@ def test_all_failures_as_text_the_first_one_first():
     assert [lines[n].split(" (")[0] for n in (3, 7, 9)] == ["root cause: rank 2", "rank 0", "rank 1"]
     assert lines[4:6] == ["  one", "  two"]
     assert {line for n, line in enumerate(lines) if n in (2, 6, 8)} == {"~" * len(lines[0])}
-
-
-def test_a_failed_job_without_failures_as_text():
-    assert ChildFailedError("train.py", {}).format_msg() == "train.py failed"

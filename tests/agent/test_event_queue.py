@@ -103,12 +103,6 @@ def test_events_of_many_threads_all_arrive(queue):
     assert sorted(found) == list(range(1600))
 
 
-def test_a_descriptor_that_nobody_can_write_to_any_more_wakes(queue, pipe):
-    reader, writer = pipe
-    os.close(writer)
-    assert queue.wait([reader], in_a_minute()) == [reader]
-
-
 def test_who_waits_is_alive_and_who_does_not_shows_when_it_waited_last(make_queue):
     clock = FakeClock()
     queue = make_queue(clock)

@@ -6,7 +6,7 @@ import pytest
 from agent_fakes import FakeRounds
 from elastic_testing import FakeClock
 
-from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, Link
+from elastic_core.agent.link import LONGEST_INTERVAL, Link
 from elastic_core.builtin.local import LocalRendezvousHandler
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
@@ -66,20 +66,6 @@ def test_a_plain_handler_is_asked_ever_less_often(clock):
     gaps = [after - before for before, after in zip([0.0, *handler.asked], handler.asked, strict=False)]
     assert gaps == [0.25, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert LONGEST_INTERVAL == 1.0
-
-
-def test_a_longer_interval_is_kept(clock):
-    handler = Waiting(clock)
-    look(plain(handler, clock, interval=5.0), clock, 3)
-    assert handler.asked == [5.0, 10.0, 15.0]
-
-
-def test_a_new_round_is_looked_at_closely_again(clock):
-    handler = Waiting(clock)
-    link = plain(handler, clock)
-    look(link, clock, 5)
-    link.joined()
-    assert link.ask_again() - clock.now() == 0.25
 
 
 def test_who_waits_ends_the_round(clock):
@@ -146,32 +132,6 @@ def test_a_job_that_cannot_be_closed_is_over_all_the_same(clock, error):
     assert plain(Unclosable(clock), clock).close() == "; the other nodes could not be told: no answer"
 
 
-def test_a_plain_handler_is_told_nothing_that_it_does_not_understand(clock):
-    handler = Waiting(clock)
-    link = plain(handler, clock)
-    link.report_failure({})
-    link.report_success()
-    link.leave("received SIGTERM")
-    assert (link.follows_rounds, link.hosts_store, link.progress()) == (False, False, {})
-    assert not handler.is_closed()
-    assert link.close() == ""
-    assert handler.is_closed()
-
-
-def test_what_a_handler_of_rounds_tells_is_passed_on(clock):
-    handler, told = FakeRounds(), []
-    link = Link(handler, clock, 0.1, lambda: told.append("word"))
-    link.joined()
-    assert (link.verdict(running=True), link.ask_again(), link.progress()) == (None, None, {})
-    handler.give(Verdict(Outcome.DRAINED, "somebody asked"))
-    handler.missing = "12 of 16 joined, missing: node7"
-    assert link.verdict(running=False) == Verdict(Outcome.DRAINED, "somebody asked")
-    assert (told, link.progress()) == (["word"], {"progress": "12 of 16 joined, missing: node7"})
-    assert (link.follows_rounds, link.hosts_store, link.close(), handler.calls) == (True, False, "", [])
-    handler.hosts_store = True
-    assert link.hosts_store
-
-
 def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_spin(clock):
     handler = FakeRounds()
     link = Link(handler, clock, 0.1, lambda: None)
@@ -179,14 +139,6 @@ def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_sp
     assert link.ask_again() == 0.05
     handler.deadline = Instant(7.0)
     assert link.ask_again() == 7.0
-
-
-def test_a_node_says_once_that_it_leaves(clock):
-    handler = FakeRounds()
-    link = Link(handler, clock, 0.1, lambda: None)
-    link.leave("received SIGTERM")
-    link.leave("again")
-    assert handler.calls == [("leave", "received SIGTERM", LEAVE_PATIENCE)]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CLOSED, Outcome.FENCED])

@@ -9,9 +9,8 @@ from agent_fakes import FakeRounds, FakeWorkers, round_info
 from elastic_testing import FakeClock
 from round_of_two import fail, succeed
 
-from elastic_core.agent import WorkerState
 from elastic_core.clock import Instant
-from elastic_core.errors import DrainedError, RendezvousClosedError, RendezvousTimeoutError, SignalException
+from elastic_core.errors import DrainedError, RendezvousClosedError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.watchdog import Expiry
 
@@ -165,55 +164,12 @@ def test_what_ends_a_node_whose_workers_run(verdict, phase, raised, make):
     assert finished.startswith("finished: ")
 
 
-def test_a_job_that_fails_for_good(make_node):
-    node = make_node(fail, max_restarts=0)
-    assert node.run().state is WorkerState.FAILED
-    first = "rank 0: exit code 3"
-    last = f"{first}; no restart is allowed (--max-restarts=0)"
-    assert phases(node)[-3:] == [f"stopping: {first}", f"stopping: {last}", f"finished: {last}"]
-    assert type(node.observer.facts[-1]).__name__ == "AgentFinished"
-
-
 def test_a_signal_while_workers_run(make):
     node = make(lambda node, plan, workers: node.agent.receive_signal(signal.SIGTERM))
     with pytest.raises(SignalException):
         node.run()
     left = "finished: stopped by SIGTERM"
     assert phases(node) == [*BEGIN, "draining: received SIGTERM", left]
-
-
-def test_workers_that_obey_a_signal_with_the_agent_have_not_failed(make):
-    def both(node, plan, workers):
-        node.agent.receive_signal(signal.SIGINT)
-        fail(plan, workers)
-
-    node = make(both)
-    with pytest.raises(SignalException):
-        node.run()
-    assert phases(node)[3:-1] == ["draining: received SIGINT"]
-
-
-def test_a_signal_while_the_round_forms(make):
-    node = make(
-        does(succeed), rounds=[lambda: node.agent.receive_signal(signal.SIGTERM) or node.handler.released.wait(60)]
-    )
-    with pytest.raises(SignalException):
-        node.run()
-    assert phases(node)[:2] == [WAITS, "draining: received SIGTERM"]
-
-
-def test_a_round_that_does_not_form(make):
-    node = make(does(succeed), rounds=[RendezvousTimeoutError("too few")])
-    with pytest.raises(RendezvousTimeoutError):
-        node.run()
-    assert phases(node) == [WAITS, "finished: RendezvousTimeoutError: too few"]
-
-
-def test_an_error_of_the_agent_itself_while_workers_run(make):
-    node = make(lambda node, plan, workers: node.agent.timer_expired(None))
-    with pytest.raises(AttributeError):
-        node.run()
-    assert phases(node)[3].startswith("stopping: AttributeError")
 
 
 class Jumping:

@@ -12,11 +12,9 @@ from elastic_testing import MemoryBackend, SharedMemory
 from elastic_core.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import (
-    ConfigurationError,
     ProcessFailure,
     RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousGracefulExitError,
     RendezvousStateError,
     RendezvousTimeoutError,
     SignalException,
@@ -236,12 +234,6 @@ def test_the_extension_points_are_called_and_may_call_super(make_agent):
     assert [worker.role_rank for worker in group.workers] == [40, 41]
 
 
-def test_no_exit_barrier_after_a_failure(make_agent):
-    agent = make_agent([FAILED], Extended, max_restarts=0)
-    agent.run()
-    assert "barrier" not in agent.calls
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -265,20 +257,6 @@ def test_what_the_handler_raises_reaches_the_caller(error, make_agent, scripted_
     assert agent.calls == [SHUTDOWN]
     assert not handler.closed
     assert (observer.facts[-1].state, observer.facts[-1].reason) == ("FAILED", f"{type(error).__name__}: {error}")
-
-
-def test_a_node_that_was_not_needed_has_succeeded(make_agent, scripted_handler):
-    def spare():
-        raise RendezvousGracefulExitError("the job ended well without this node")
-
-    handler, observer = scripted_handler({1: spare}), RecordingObserver()
-    agent = make_agent([RUNS], handler=handler, observer=observer)
-    assert agent.run() == RunResult(WorkerState.SUCCEEDED)
-    assert agent.calls == [SHUTDOWN]
-    assert (observer.facts[-1].state, observer.facts[-1].reason) == (
-        "SUCCEEDED",
-        "the job ended well without this node",
-    )
 
 
 @pytest.mark.parametrize(
@@ -309,20 +287,6 @@ def test_an_unreachable_store_at_the_end_does_not_change_how_the_job_ended(resul
     assert agent.run() == result
     assert observer.facts[-1].reason.startswith(told)
     assert observer.facts[-1].reason.endswith("; the other nodes could not be told: host gone")
-
-
-def test_workers_that_cannot_start_end_the_run(make_agent, scripted_handler):
-    class CannotStart(PolledAgent):
-        def _start_workers(self, worker_group):
-            raise ConfigurationError
-
-    handler, observer = scripted_handler(), RecordingObserver()
-    agent = make_agent([RUNS], CannotStart, handler, observer)
-    with pytest.raises(ConfigurationError):
-        agent.run()
-    assert agent.calls == [SHUTDOWN]
-    assert [type(fact).__name__ for fact in observer.facts] == ["RoundFormed", "AgentFinished"]
-    assert not handler.closed
 
 
 def test_an_interrupt_from_the_keyboard_stops_the_workers(make_agent):

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from elastic_core.agent import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from elastic_core.agent import WorkerSpec, WorkerState
 
 
 def test_which_states_run():
@@ -12,10 +12,6 @@ def test_which_states_run():
         WorkerState.HEALTHY,
         WorkerState.UNHEALTHY,
     }
-
-
-def test_only_a_failed_result_has_failed():
-    assert [state for state in WorkerState if RunResult(state).is_failed()] == [WorkerState.FAILED]
 
 
 @pytest.mark.parametrize(
@@ -46,11 +42,3 @@ def test_the_name_of_the_entry_point(entrypoint, name, scripted_handler):
 def test_an_entry_point_without_a_name(scripted_handler):
     entrypoint = functools.partial(print, "x")
     assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == repr(entrypoint)
-
-
-def test_a_group_before_its_first_round(scripted_handler):
-    group = WorkerGroup(WorkerSpec("default", 2, scripted_handler()))
-    assert (group.state, group.round, group.store, group.group_rank) == (WorkerState.INIT, 0, None, -1)
-    assert list(map(vars, group.workers)) == [vars(Worker(0)), vars(Worker(1))]
-    assert len({*group.workers, *group.workers}) == 2
-    assert (group.workers[1].global_rank, group.workers[1].id) == (-1, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,42 +13,11 @@ from elastic_core.rendezvous.model import Cause
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-API = {page.stem: page.read_text() for page in (DOCS / "api").glob("*.md")}
-PUBLIC = {
-    *(
-        "agent",
-        "errors",
-        "events",
-        "health",
-        "launch",
-        "metrics",
-        "multiprocessing",
-        "plugin",
-        "rendezvous",
-        "watchdog",
-    ),
-}
-
-
-def documented(text):
-    return re.findall(r"^\.\. automodule:: (\S+)$", text, re.M)
 
 
 def test_the_entry_page_leads_to_every_page():
     links = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert links == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
-
-
-def test_every_public_module_has_a_page():
-    assert set(API) == PUBLIC
-
-
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_a_page_is_about_its_module(name):
-    first, *below = documented(API[name])
-    assert first == f"elastic_core.{name}"
-    assert all(other.startswith(f"{first}.") for other in below)
-    assert import_module(f"elastic_core.{name}").__doc__
 
 
 @pytest.fixture

@@ -128,15 +128,6 @@ def test_flags_like_ours_after_the_script_are_the_scripts(elastic):
     assert done.out == "['--nnodes=9', '--json', '--', '-t']\n"
 
 
-def test_virtual_local_rank(elastic):
-    script = elastic.script("show.py", SHOW)
-    done = elastic.run(
-        "--nproc-per-node=2", "--virtual-local-rank", script, "RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES",
-        CUDA_VISIBLE_DEVICES="4,7",
-    )  # fmt: skip
-    assert lines(done.out) == ["0 0 4", "1 0 7"]
-
-
 def test_redirect_tee_and_log_layout(elastic):
     script = elastic.script(
         "talk.py",
@@ -359,28 +350,6 @@ def test_a_progress_line_while_workers_take_long_to_stop(elastic, job, read_fifo
     assert int(found[1]) >= 3
     open(elastic.cwd / "let-go", "w").close()
     assert agent.code() == 128 + signal.SIGTERM
-
-
-def test_the_config_file_and_explain(elastic):
-    (elastic.cwd / "elastic.toml").write_text("max_restarts = 1\nnproc-per-node = 2\n")
-    process = elastic.start("explain", "--json", "--role=x", PET_TEE="3", ELASTIC_MAX_RESTARTS="4")
-    settings = json.loads(elastic.finish(process).out)["settings"]
-    assert settings["max_restarts"] == {"value": 4, "unit": "", "origin": "ELASTIC_MAX_RESTARTS"}
-    assert settings["nproc_per_node"]["value"] == 2
-    assert "elastic.toml" in settings["nproc_per_node"]["origin"]
-    assert settings["tee"]["origin"] == "PET_TEE"
-    assert settings["rdzv_backend"]["value"] == "local"
-
-
-def test_numa_binding_that_cannot_be_done_is_a_warning(elastic):
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})  # the agent inherits it: two workers cannot each have a core of their own
-    try:
-        done = elastic.run("--numa-binding=exclusive", "--nproc-per-node=2", "--no-python", "true")
-    finally:
-        os.sched_setaffinity(0, before)
-    assert done.code == 0
-    assert "numa binding skipped: mode=exclusive" in done.err
 
 
 def test_a_worker_reads_the_agents_standard_input(elastic):

@@ -56,9 +56,6 @@ class TestShard:
 
 
 class TestCheckpoint:
-    def test_there_is_none_at_first(self, train, tmp_path):
-        assert train.load_checkpoint(tmp_path / "digits.pt") is None
-
     def test_what_is_saved_is_loaded_and_nothing_else_is_left(self, train, tmp_path):
         path = tmp_path / "digits.pt"
         train.save_checkpoint(path, state(1))
@@ -95,12 +92,6 @@ class TestCheckpoint:
         train.remove_leftovers(path)
         assert list(tmp_path.iterdir()) == [path]
 
-    def test_leftovers_of_others_are_left_alone(self, train, tmp_path):
-        others = tmp_path / ".other.pt.0123.tmp"
-        others.touch()
-        train.remove_leftovers(tmp_path / "digits.pt")
-        assert others.exists()
-
     def test_a_damaged_file_is_named(self, train, tmp_path):
         path = tmp_path / "digits.pt"
         train.save_checkpoint(path, state(1))
@@ -114,21 +105,9 @@ class TestCheckpoint:
         with pytest.raises(train.CheckpointError, match="not a checkpoint that torch can read"):
             train.load_checkpoint(path)
 
-    def test_something_else_than_a_checkpoint_is_refused(self, train, tmp_path):
-        path = tmp_path / "digits.pt"
-        train.save_checkpoint(path, {"weights": [1.0]})
-        with pytest.raises(train.CheckpointError, match="'epoch', 'model' and 'optimizer'"):
-            train.load_checkpoint(path)
-
     def test_another_model_is_named_with_both_shapes(self, train):
         found, expected = train.build_model(16).state_dict(), train.build_model(32).state_dict()
         with pytest.raises(train.CheckpointError, match=r"1\.weight is \(16, 1, 3, 3\) there and \(32, 1, 3, 3\) here"):
-            train.check_shapes(Path("digits.pt"), found, expected)
-
-    def test_a_missing_parameter_is_named(self, train):
-        expected = train.build_model(16).state_dict()
-        found = {name: tensor for name, tensor in expected.items() if name != "7.bias"}
-        with pytest.raises(train.CheckpointError, match=r"7\.bias is absent there and \(10,\) here"):
             train.check_shapes(Path("digits.pt"), found, expected)
 
 

@@ -615,10 +615,6 @@ def _succeeds(world: World, actor: Actor, machine: Node) -> Actor:
     return actor._replace(phase=DONE, works_in=NO_ROUND)
 
 
-def _counted(new: State, old: State) -> State:
-    return replace(new, serial=old.serial + 1)
-
-
 def brief(operation: Operation) -> str:
     """The operation in a few words."""
     if isinstance(operation, WriteState):

@@ -28,29 +28,6 @@ def world(*bounds, count=3, kind=World, lease=None, grace=0.0, max_restarts=()):
     return job
 
 
-def test_store_that_sleeps_for_less_than_the_grace_costs_nothing():
-    """It is the only one, so that nobody can be called gone, or calls others gone, while it does."""
-    job = world(2, 2, count=2, grace=30.0)
-    job.sleep()
-    job.run(30)
-    job.sleep(asleep=False)
-    job.run(30)
-    assert [[(it.number, rank) for it, rank in node.rounds] for node in job.nodes.values()] == [[(1, 0)], [(1, 1)]]
-
-
-def test_store_outage_beyond_the_grace_costs_no_restart():
-    """That is too long: all stop their workers, and meet again in one round, which costs no restart."""
-    job = world(2, 3, grace=20.0)
-    for name in job.nodes:
-        job.partition(name)
-    job.run(60)
-    stopped = not any(node.works_in for node in job.nodes.values())
-    for name in job.nodes:
-        job.partition(name, reachable=True)
-    job.run(30)
-    assert stopped and job.in_step() and (job.state.round.number, job.state.restarts) == (2, 0)
-
-
 def test_host_of_the_store_that_is_done_first_stays():
     """Its time in the exit barrier is over. If it goes, the store goes with it."""
     job = world(2, 2, count=2)
@@ -62,19 +39,6 @@ def test_host_of_the_store_that_is_done_first_stays():
         job.partition("n1")
     job.run(60)
     assert job.nodes["n1"].works_in.number == 1
-
-
-def test_spare_that_died_long_ago_is_not_seated():
-    """The dead spare is older than the live one; then the node that leads dies too."""
-    job = world(2, 2)
-    job.crash(next(name for name in job.nodes if name not in job.members()))
-    job.run(60)
-    job.join("n3")
-    job.run(2)
-    leader, other = job.members()
-    job.crash(leader)
-    job.run(30)
-    assert len(job.store.rows) == 2 and job.state.round.number == 2 and job.members() == [other, "n3"]
 
 
 def test_agent_that_was_killed_and_started_again_is_seated():
@@ -133,15 +97,6 @@ def test_node_leaves_while_nodes_gather():
         assert driver.carry_out(lambda node: node.retire("asked to"), 3.0)
     finally:
         driver.stop()
-
-
-def test_node_that_left_does_not_come_back():
-    job = world(1, 3)
-    job.leave("n1")
-    job.nodes["n1"].machine.begin(job.clock.now())
-    job.nodes["n1"].join(job.clock.now())
-    job.run(20)
-    assert "n1" not in job.members()
 
 
 def test_node_that_allows_fewer_restarts_does_not_end_the_job():

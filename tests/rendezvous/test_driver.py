@@ -3,19 +3,17 @@ long wherever a test is about news, or about being woken: what happens, happens 
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import signal
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 from elastic_testing import Background, MemoryBackend, SharedMemory, eventually
 from handler_job import HangingBackend, rendezvous_threads
 
-from elastic_core.clock import Instant, SystemClock
+from elastic_core.clock import SystemClock
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous import model
@@ -131,17 +129,6 @@ def goes_wrong(state):
 # -- what a node asks for is done, when it is due
 
 
-def test_it_performs_what_the_node_asks_for_and_tells_who_waits(start):
-    one = start()
-    heard = threading.Event()
-    one.driver.subscribe(lambda: one.round and heard.set())  # a listener may ask
-    assert not one.driver.started
-    one.join()
-    one.member()
-    assert (one.round, one.driver.started) == (1, True)
-    assert heard.wait(LONG)
-
-
 def test_it_sleeps_until_the_next_beat_is_due(start):
     one = start(interval=0.1, attempts=50)
     one.join()
@@ -186,68 +173,6 @@ def test_news_of_the_roster_reaches_the_leader_at_once(member, start):
     other = start("b", nodes=(1, 2))
     other.join()
     eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
-
-
-class Watched(HangingBackend):
-    """Knows whether somebody waits for news of the roster."""
-
-    waits = 0
-
-    def wait_for_roster(self, timeout, more=1):
-        self.waits += 1
-        try:
-            return super().wait_for_roster(timeout, more)
-        finally:
-            self.waits -= 1
-
-
-def test_who_leads_again_waits_for_news_of_the_roster_again(start, memory):
-    """It begins to lead by itself, with a beat."""
-    one, others = start(backend=Watched, nodes=(1, 2), interval=0.2, attempts=400), MemoryBackend(memory)
-
-    def lead_from(until):
-        changed = {"leading": False, "barred_until": until}
-        one.driver.ask(lambda node, now: setattr(node, "election", replace(node.election, **changed)))
-
-    one.join()
-    one.member()
-    eventually(lambda: one.backend.waits)
-    lead_from(Instant(math.inf))
-    others.announce("x/1", b"")
-    others.withdraw("x/1")
-    eventually(lambda: not one.backend.waits)
-    lead_from(None)
-    eventually(lambda: one.leads and one.backend.waits)
-
-
-class Busy(HangingBackend):
-    """Its reads of the roster take a while, and its waits for news end soon. Knows how many began during a read."""
-
-    reads = during_read = 0
-    reading = False
-
-    def roster(self):
-        self.reads, self.reading = self.reads + 1, True
-        time.sleep(0.05)
-        try:
-            return super().roster()
-        finally:
-            self.reading = False
-
-    def wait_for_roster(self, timeout, more=1):
-        self.during_read += self.reading
-        return super().wait_for_roster(0.001, more)
-
-
-def test_no_wait_for_the_roster_begins_while_it_is_read(start, memory):
-    """The store counts from the last read, the node from the one before: that wait would miss the next newcomers."""
-    leader, others = start(backend=Busy, nodes=(999, 999), interval=0.1, attempts=800), MemoryBackend(memory)
-    leader.join()
-    eventually(lambda: leader.leads)
-    for key in (f"n{number}/1" for number in range(20)):
-        others.announce(key, encoded_entry(Entry.of(described.Node(key[:-2]), key)))
-        time.sleep(0.05)
-    assert leader.backend.during_read < leader.backend.reads / 2
 
 
 class Pushing(HangingBackend):

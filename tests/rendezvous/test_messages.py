@@ -13,7 +13,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.membership import JoinStatus
-from elastic_core.rendezvous.messages import fenced, no_answer, no_contact, no_place, progress, too_few
+from elastic_core.rendezvous.messages import fenced, no_answer, no_contact, no_place, progress
 from elastic_core.rendezvous.model import Cause, RoundId, State, closed, ended, failed, refused
 from elastic_core.rendezvous.policy import Wait
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -89,11 +89,6 @@ def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
     assert "--rdzv-id" not in str(error)
 
 
-@pytest.mark.parametrize(("most", "bounds"), [(2, "expected 2 nodes to join"), (4, "expected 2 to 4 nodes to join")])
-def test_too_few_says_how_many_were_expected(say, most, bounds):
-    assert str(too_few(say.settings(2, most), "1 of 2 nodes joined")).startswith(bounds)
-
-
 @pytest.mark.parametrize(
     ("outage", "answer"),
     [(None, "it does not answer at all"), (RendezvousConnectionError("refused"), "the last answer was: refused")],
@@ -132,11 +127,6 @@ def test_a_node_that_was_lost_is_named_when_its_entry_is_gone_too(text, say):
     state = ended(say.state("ab"), Cause.LOST, "b", "lost b: no beat for 5 s")
     assert text(state, Wait("1 of 2 nodes joined", None, 1, 2)) == "1 of 2 nodes joined; lost b: no beat for 5 s"
     assert text(state, Wait("2 nodes joined, all is well", None, 2, 4)) == "2 of 4 nodes joined, all is well"
-
-
-def test_those_outside(text, say):
-    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
-    assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
 
 
 def test_a_member_is_told_who_still_works(text, say):

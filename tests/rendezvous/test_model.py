@@ -69,15 +69,6 @@ def test_a_round_ends_once(running):
     assert (both.gone, both.end) == (("b", "a"), state.end)
 
 
-def test_strangers_and_those_that_are_done_are_not_gone(running):
-    state = ended(replace(running, done=("a",)), Cause.LOST, "x", "silent", ("x", "a"))
-    assert state.gone == ()
-
-
-def test_before_the_first_round_nothing_ends():
-    assert ended(State(), Cause.LOST, "a", "silent", ("a",)) == State()
-
-
 # -- failures and their price
 
 
@@ -107,11 +98,6 @@ def test_reports_of_several_nodes_use_one_restart_together(say, running):
     state = failed(state, RoundId(1), say.report("b", rank=1))
     assert (state.restarts, len(state.end.reports)) == (1, 2)
     assert state.end.by == "a"
-
-
-def test_a_report_told_again_changes_nothing(say, running):
-    state = failed(running, RoundId(1), say.report("a"))
-    assert failed(state, RoundId(1), say.report("a")) is state
 
 
 def test_the_second_report_of_a_node_takes_the_place_of_its_first(say, running):
@@ -173,12 +159,6 @@ def test_a_report_about_another_round_or_by_a_stranger_is_nothing(say, running):
     assert failed(running, RoundId(1), say.report("x")) is running
 
 
-def test_a_failure_is_counted_once(say, running):
-    state = failed(running, RoundId(1), say.report("a", certain=False))
-    once = counted_failure(state)
-    assert (once.restarts, counted_failure(once)) == (1, once)
-
-
 def test_a_failure_in_words(say):
     assert why(say.report("a", rank=3, reason="killed by SIGKILL")) == "rank 3 on a: killed by SIGKILL"
     assert why(say.report("a", caused_by=5)) == "workers of a failed"
@@ -211,23 +191,6 @@ def test_draining_is_noted_and_ends_nothing_by_itself(running):
     assert drained(state, "b") is state
     gone = left(state, "b", "asked to")
     assert (gone.open, gone.end.cause, gone.end.reason) == (False, Cause.DRAINED, "b is drained")
-
-
-def test_draining_a_node_that_waits_does_not(running):
-    state = drained(running, "c")
-    assert (state.open, state.draining) == (True, ("c",))
-
-
-def test_refusals_are_kept_once(running):
-    state = refused(running, [("c", "why"), ("d", "so")])
-    assert (state.refusal("c"), state.refusal("d"), state.refusal("a")) == ("why", "so", "")
-    assert refused(state, [("c", "other")]) is state
-
-
-def test_the_first_who_closes_says_why(running):
-    state = closed(running, "a", "done", True)
-    assert (state.open, state.closed) == (False, Closed("a", "done", True))
-    assert closed(state, "b", "no", False) is state
 
 
 def test_nothing_happens_after_closing(say, running):
@@ -327,7 +290,3 @@ def test_what_must_never_be_taken_back_holds_in_a_store_that_went_on_without_it(
 def test_each_member_watches_the_next_one_that_counts(say, of, changes, neighbour):
     found = say.state("abcd", **changes).neighbour(of)
     assert (found and found.key) == neighbour
-
-
-def test_who_is_alone_watches_nobody(say):
-    assert say.state("a").neighbour("a") is None

@@ -12,8 +12,8 @@ from store_place import KEYS, Place
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
 from elastic_core.rendezvous.over_store import OverStore
-from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
-from elastic_core.rendezvous.versions import KEPT, Keys, is_wait_timeout
+from elastic_core.rendezvous.store_connection import FactoryConnector
+from elastic_core.rendezvous.versions import KEPT, Keys
 
 LONG = 60.0
 
@@ -157,42 +157,6 @@ def test_to_connect_is_no_more_than_that(place):
     assert fails(place.backend().connect)
 
 
-def test_a_closed_backend_says_so(place):
-    backend = place.backend()
-    backend.close()
-    with pytest.raises(RendezvousConnectionError, match="closed by this side"):
-        backend.get_state()
-    assert backend.wait_for_state(None, LONG) is False
-    assert backend.wait_for_roster(LONG) is False
-
-
-class Ending:
-    def __init__(self):
-        self.ended = 0
-
-    def close(self):
-        self.ended += 1
-
-
-def test_a_store_that_can_be_closed_is_closed_with_its_connection():
-    store = Ending()
-    StoreConnection(store, "here").release()
-    assert store.ended == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (TimeoutError("nobody has set them"), True),
-        (RuntimeError("wait timeout after 10ms"), True),
-        (RuntimeError("connection reset by peer"), False),
-        (OSError("timed out"), False),
-    ],
-)
-def test_a_wait_that_ran_out_is_told_from_a_connection_that_broke(error, expected):
-    assert is_wait_timeout(error) is expected
-
-
 # -- a store that began anew, empty
 
 
@@ -218,44 +182,6 @@ def test_a_store_that_began_anew_is_noticed_and_the_entry_is_dropped(place):
     one.announce("a/1", b"3")
     assert shown(place.backend()) == shown(one) == [("a/1", b"3")]
     one.beat("a/1", leading=True, look=True)
-
-
-def test_what_was_withdrawn_is_not_announced_again(place):
-    one = place.backend()
-    one.announce("a/1", b"1")
-    one.withdraw("a/1")
-    place.restart()
-    assert fails(one.get_state)
-    assert shown(one) == []
-
-
-def test_a_token_of_the_store_before_writes_nothing_in_the_new_one(place):
-    one = place.backend()
-    _, old, _ = one.set_state(b"1")
-    place.restart()
-    assert fails(one.get_state)
-    assert one.set_state(b"late", old) is None
-    _, token, written = one.set_state(b"new")
-    assert written and token != old
-    assert one.set_state(b"late", old) == (b"new", token, False)
-
-
-def test_who_waits_for_the_state_is_told_that_the_store_began_anew(place):
-    one = place.backend()
-    _, old, _ = one.set_state(b"1")
-    assert not one.wait_for_state(old, 0.01)
-    place.restart()
-    assert fails(lambda: one.wait_for_state(old, LONG))
-    assert one.wait_for_state(old, LONG) is True
-
-
-def test_who_waits_for_the_roster_is_told_that_the_store_began_anew(place):
-    one = place.backend()
-    one.roster()
-    assert not one.wait_for_roster(0.01)
-    place.restart()
-    assert fails(lambda: one.wait_for_roster(LONG))
-    assert one.wait_for_roster(LONG) is True
 
 
 def test_deleted_keys_end_a_wait_for_the_state(place):
@@ -334,22 +260,6 @@ def test_a_state_whose_answer_was_lost_is_written_once(place, lands):
 
 
 # -- jobs, and what others write under the keys of one
-
-
-def test_jobs_in_one_store_do_not_see_each_other(place):
-    one, two = place.backend("one"), place.backend("two")
-    one.set_state(b"1")
-    one.announce("a/1", b"1")
-    one.beat("a/1", leading=True, look=True)
-    assert (two.get_state(), two.roster()) == (None, ())
-    two.announce("b/1", b"")
-    assert two.beat("b/1", leading=False, look=True) == 0
-    assert [key for key, _ in shown(one)] == ["a/1"]
-
-
-def test_one_job_is_not_the_beginning_of_another(place):
-    place.backend("job").announce("a/1", b"1")
-    assert shown(place.backend("job/a")) == []
 
 
 def test_the_epoch_of_a_store_may_have_any_name(place):

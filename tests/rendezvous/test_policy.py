@@ -15,7 +15,6 @@ from elastic_core.rendezvous.model import (
     Reported,
     RoundId,
     State,
-    closed,
     drained,
     ended,
     failed,
@@ -79,10 +78,6 @@ def test_what_others_know_of_a_round_that_the_store_has_lost_is_waited_for(say, 
     assert members(choose(roster, State(), enough_since=Instant(95.0), bounds=(1, 4))) == "a"  # no node gives it back
 
 
-def test_the_late_are_not_taken(say, choose):
-    assert members(choose(say.roster("abc", late="b"), State(), enough_since=Instant(0))) == "ac"
-
-
 def test_the_older_ones_are_taken_and_the_rest_are_spares(say, choose):
     assert members(choose(say.roster("fedcba"), State())) == "cdef"  # in the order of their hosts
 
@@ -92,16 +87,7 @@ def test_the_budget_is_that_of_the_members(say, choose):
     assert choose(roster, State(), bounds=(2, 2)).state.max_restarts == 3
 
 
-def test_after_closing_nothing_follows(say, choose):
-    state = closed(State(), "a", "no more", False)
-    assert choose(say.roster("abcd"), state) == Wait("closed by a: no more")
-
-
 # -- a round runs
-
-
-def test_a_round_that_runs_runs(say, choose):
-    assert isinstance(choose(say.roster("ab"), say.state("ab")), Wait)
 
 
 @pytest.mark.parametrize("roster", ["late", "without an entry"])
@@ -135,17 +121,6 @@ def test_when_all_members_are_done_the_job_is_over(say, choose):
     roster = say.roster("ab", done=1)
     decision = choose(roster, say.state("ab"))
     assert (decision.state.closed.succeeded, decision.reason) == (True, "every worker succeeded")
-
-
-def test_also_when_some_of_them_have_left(say, choose):
-    state = succeeded(say.state("ab"), ["a"], RoundId(1))
-    decision = choose(say.roster("b", done=1), state)
-    assert decision.state.closed.succeeded
-    assert choose((), succeeded(state, ["b"], RoundId(1))).state.closed.succeeded
-
-
-def test_done_in_an_earlier_round_is_not_done(say, choose):
-    assert isinstance(choose(say.roster("ab", done=1), say.state("ab", round=2)), Wait)
 
 
 def test_a_member_that_is_done_is_not_lost(say, choose):
@@ -228,12 +203,6 @@ def test_a_member_that_was_lost_and_is_back_is_taken(say, choose):
 def test_members_come_before_older_nodes_that_wait(say, choose):
     state = ended(say.state("bc"), Cause.LEFT, "c", "")
     roster = (say.seen("a"), say.seen("b", after=1), say.seen("c", after=1))
-    assert members(choose(roster, state, bounds=(2, 2))) == "bc"
-
-
-def test_a_spare_steps_in(say, choose):
-    state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
-    roster = (say.seen("a", late=True), say.seen("b", after=1), say.seen("c", after=1))
     assert members(choose(roster, state, bounds=(2, 2))) == "bc"
 
 
@@ -340,17 +309,6 @@ def test_a_failure_of_a_round_that_the_store_lost_is_not_counted(say, choose):
     lost = Reported(RoundId(1, "h.1"), say.report("a"))
     running = say.state("ab", round=RoundId(1, "b.1"))
     assert isinstance(choose((say.seen("a", reported=lost), say.seen("b")), running), Wait)
-
-
-def test_a_failure_that_was_counted_is_not_counted_again(say, choose):
-    state = failed(say.state("ab"), RoundId(1), say.report("a"))
-    assert choose(say.roster("ab", after=1), state).state.restarts == 1
-
-
-def test_a_membership_change_costs_nothing(say, choose):
-    state = ended(say.state("ab"), Cause.JOINED, "c", "")
-    decision = choose(say.roster("abc", after=1), state)
-    assert (members(decision), decision.state.restarts) == ("abc", 0)
 
 
 # -- one name, two agents
@@ -495,14 +453,6 @@ at_once = pytest.mark.timeout(60)
 def test_a_round_of_thousands_forms_at_once(say, choose):
     roster = say.roster([f"node{number}" for number in range(MANY)])
     assert len(choose(roster, State(), bounds=(1, MANY)).state.seats) == MANY
-
-
-@at_once
-def test_half_of_thousands_go_on_at_once(say, choose):
-    keys = [f"node{number}" for number in range(MANY)]
-    state = ended(say.state(keys), Cause.LOST, keys[0], "", tuple(keys[::2]))
-    roster = say.roster(keys[1::2], after=1)
-    assert len(choose(roster, state, bounds=(1, MANY)).state.seats) == MANY // 2
 
 
 @at_once

@@ -72,16 +72,6 @@ def test_built_in_backends_are_there():
     assert handler.shutdown()
 
 
-def test_parameters_can_be_used_twice():
-    params = parameters("local")
-    assert get_rendezvous_handler(params).get_backend() == get_rendezvous_handler(params).get_backend() == "local"
-
-
-def test_nobody_brings_it():
-    with pytest.raises(ConfigurationError, match="no-such"):
-        get_rendezvous_handler(parameters("no-such"))
-
-
 def test_options_are_checked():
     with pytest.raises(ConfigurationError, match="tiemout"):
         get_rendezvous_handler(parameters("local", tiemout=3))

@@ -7,7 +7,7 @@ from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.versions import KEPT, Keys, Version, Versions, peek
+from elastic_core.rendezvous.versions import KEPT, Version, Versions
 
 
 @pytest.fixture
@@ -24,16 +24,6 @@ def client():
 def write(versions, store, count, after=0):
     for number in range(after, after + count):
         assert versions.write(store, b"%d" % (number + 1), number)[2]
-
-
-def test_a_write_that_is_repeated_since_its_answer_was_lost_has_succeeded(store, client):
-    one = client()
-    assert one.write(store, b"1", 0) == one.write(store, b"1", 0) == (b"1", Version(KEYS.epoch, 1), True)
-
-
-def test_two_that_write_the_same_do_not_both_believe_they_did(store, client):
-    assert client().write(store, b"1", 0)[2]
-    assert client().write(store, b"1", 0) == (b"1", Version(KEYS.epoch, 1), False)
 
 
 @pytest.mark.parametrize("slept", [1, KEPT - 1, KEPT, KEPT + 1, 5 * KEPT])
@@ -68,11 +58,6 @@ def test_a_writer_goes_on_from_a_hint_that_lags(store, client):
     assert store.get(KEYS.head) == b"11"
 
 
-def test_a_writer_that_is_ahead_of_what_stands_is_refused(store, client):
-    write(client(), store, 1)
-    assert client().write(store, b"late", 9) == (b"1", Version(KEYS.epoch, 1), False)
-
-
 def test_old_versions_are_deleted(store, client):
     write(client(), store, 10 * KEPT)
     assert store.num_keys() <= KEPT + 2
@@ -97,15 +82,6 @@ def test_a_newcomer_is_neither_misled_nor_held_up_by_versions_that_are_deleted_w
     assert reader.newest(place.client()) == (b"%d" % (5 + 2 * KEPT), Version(KEYS.epoch, 5 + 2 * KEPT))
 
 
-def test_to_look_at_a_key_wakes_nobody_and_writes_nothing(store):
-    assert peek(store, "absent") is None
-    assert store.num_keys() == 0
-    store.set("empty", "")
-    assert peek(store, "empty") == b""
-    store.set("key", "value")
-    assert peek(store, "key") == store.get("key") == b"value"
-
-
 def test_a_reader_is_not_misled_by_a_version_that_is_written_while_it_looks(client):
     """It finds no next version, and before it reads the head there is one."""
     place, reader, writer = Place(), client(), client()
@@ -115,35 +91,7 @@ def test_a_reader_is_not_misled_by_a_version_that_is_written_while_it_looks(clie
     assert reader.newest(place.client()) == (b"6", Version(KEYS.epoch, 6))
 
 
-def test_what_is_known_need_not_be_read_again(store, client):
-    reader, writer = client(), client()
-    write(writer, store, 2)
-    reader.newest(store)
-    write(writer, store, 1, after=2)
-    assert not reader.adopt(4, store.get(KEYS.state(3)))
-    assert reader.adopt(3, store.get(KEYS.state(3)))
-    assert reader.standing() == (b"3", Version(KEYS.epoch, 3))
-
-
-def test_a_version_that_has_come_and_gone_is_known_to_have(store, client):
-    write(client(), store, 2 * KEPT)
-    assert client().passed(store, 0)
-    assert not client().passed(store, 2 * KEPT)
-
-
-def test_an_observer_writes_no_hint(store):
-    assert Versions(KEYS, HmacSeal("job"), observes=True).newest(store) is None
-    assert store.num_keys() == 0
-
-
 def test_a_foreign_value_is_named(store, client):
     store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"/s/1'.*found b'hello'; choose another run id"):
         client().newest(store)
-
-
-def test_jobs_have_keys_of_their_own():
-    keys = [
-        getattr(Keys(run_id), name) for run_id in ("one", "two") for name in ("id", "head", "slots", "base", "lead")
-    ]
-    assert len(set(keys)) == len(keys)

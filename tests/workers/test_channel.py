@@ -63,47 +63,11 @@ def looks(text):
     return rows
 
 
-def test_whole_lines_are_shown_at_once_and_rests_are_kept_back():
-    channel, console = make()
-    channel.feed(b"one\ntwo\nthr")
-    assert console.writes == [b"one\ntwo\n"]
-    channel.feed(b"ee\n")
-    assert console.writes == [b"one\ntwo\n", b"three\n"]
-
-
-def test_every_line_gets_the_prefix_and_the_last_one_an_end():
-    channel, console = make(prefix=b"[0]:")
-    channel.feed(b"one\ntw")
-    channel.feed(b"o\n\nthree")
-    channel.close()
-    assert console.text == b"[0]:one\n[0]:two\n[0]:\n[0]:three\n"
-
-
 def test_without_a_prefix_the_bytes_are_the_worker_s():
     channel, console = make()
     channel.feed(b"a\r\nb\rc\n\xff\x00d")
     channel.close()
     assert console.text == b"a\r\nb\rc\n\xff\x00d"
-
-
-def test_an_unfinished_line_is_shown_once():
-    channel, console = make()
-    channel.feed(b"continue? ")
-    assert channel.unfinished
-    channel.show_unfinished()
-    assert not channel.unfinished
-    channel.feed(b"[y/")
-    assert channel.unfinished
-    channel.show_unfinished()
-    channel.feed(b"n] y\nnext")
-    channel.close()
-    assert console.writes == [b"continue? ", b"[y/", b"n] y\n", b"next"]
-
-
-def test_lines_with_a_prefix_are_shown_whole():
-    channel, _ = make(prefix=b"[0]:")
-    channel.feed(b"half")
-    assert not channel.unfinished
 
 
 def test_a_hidden_stream_shows_nothing(tmp_path):
@@ -136,15 +100,6 @@ def test_a_line_without_end_passes_in_pieces(tmp_path):
     assert console.text == text
     assert (tmp_path / "f").read_bytes() == text
     assert channel.tail()
-
-
-def test_pieces_of_an_endless_line_do_not_share_lines_with_others():
-    channel, console = make(prefix=b"[0]:")
-    for _ in range(4):
-        channel.feed(b"x" * 40_000)
-    channel.close()
-    assert all(write.startswith(b"[0]:") and write.endswith(b"\n") for write in console.writes)
-    assert console.text.count(b"x") == 160_000
 
 
 def test_the_tail_has_the_last_lines_finished_or_not():

@@ -8,7 +8,6 @@ import select
 import pytest
 
 from elastic_core.workers.process import (
-    best_sentinel,
     has_pidfd,
     pidfd_sentinel,
     thread_sentinel,
@@ -74,20 +73,3 @@ def test_a_forked_sibling_does_not_hide_the_end(spawn, sentinel_of, pipe):
     assert wait_readable(fd, 30)
     os.close(pipe[1])
     os.waitpid(sibling, 0)
-
-
-def test_nobody_minds_a_sentinel_closed_early(spawn):
-    process = spawn(WAITS_FOR_INPUT, stdin=-1)
-    os.close(thread_sentinel(process.pid))
-    process.stdin.close()
-    assert process.wait() == 3
-
-
-def test_the_best_one_is_the_kernel_s():
-    assert best_sentinel() is (pidfd_sentinel if has_pidfd() else thread_sentinel)
-
-
-def test_without_pidfd_there_is_the_thread(monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
-    assert not has_pidfd()
-    assert best_sentinel() is thread_sentinel

@@ -148,20 +148,6 @@ def test_who_asks_every_third_of_the_time_renews_each_time():
 # The keeper
 
 
-def test_there_is_no_lease_before_somebody_wants_one(keeper, counted):
-    assert keeper.lease is None
-    assert keeper.due_in() == 0
-    assert not keeper.renew_if_due()
-    assert counted() == [0, 0]
-
-
-def test_a_lease_is_granted_once_and_handed_out_again_without_asking(keeper, clock, counted):
-    lease = keeper.ensure()
-    clock.advance(0.9 * TTL)
-    assert keeper.ensure() == lease == keeper.lease
-    assert counted() == [1, 0]
-
-
 def test_a_lease_is_renewed_when_it_is_due_and_not_before(keeper, clock, counted):
     lease = keeper.ensure()
     assert keeper.renew_if_due()
@@ -209,24 +195,6 @@ def test_a_lost_lease_is_told_once_and_replaced_when_somebody_wants_one(keeper, 
     assert len(losses) == 1
 
 
-def test_ensure_itself_finds_out_that_a_doubtful_lease_is_lost(keeper, client, clock, losses):
-    lease = keeper.ensure()
-    client.revoke(lease)
-    clock.advance(TTL)
-    other = keeper.ensure()
-    assert other != lease
-    assert lives(client, other)
-    assert len(losses) == 1
-
-
-def test_each_loss_is_told(keeper, client, clock, losses):
-    for count in (1, 2, 3):
-        client.revoke(keeper.ensure())
-        clock.advance(keeper.due_in())
-        assert not keeper.renew_if_due()
-        assert len(losses) == count
-
-
 def test_a_loss_that_another_call_found_is_told_once(keeper, client, losses, prefix):
     lease = keeper.ensure()
     client.revoke(lease)
@@ -261,13 +229,6 @@ def test_release_takes_the_keys_along_and_is_no_loss(keeper, client, losses, pre
     assert not lives(client, lease)
     assert keeper.lease is None
     assert losses == []
-
-
-def test_release_is_quiet_when_the_client_is_closed(keeper, client):
-    keeper.ensure()
-    client.close()
-    keeper.release()
-    assert keeper.lease is None
 
 
 def test_threads_that_want_one_at_once_get_the_same(keeper, background, counted):

@@ -57,29 +57,6 @@ def test_all_wrong_endpoints_are_told_at_once():
     assert "http and https" in str(caught.value)
 
 
-hosts = st.one_of(
-    st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z]{2,5})?", fullmatch=True),
-    st.ip_addresses().map(str),
-)
-endpoints = st.builds(Endpoint, hosts, st.integers(1, 65535))
-
-
-@given(st.lists(endpoints, min_size=1, max_size=5, unique_by=lambda endpoint: endpoint.address), st.booleans())
-def test_what_is_written_is_read(wanted, secure):
-    wanted = [Endpoint(endpoint.host, endpoint.port, "https" if secure else "") for endpoint in wanted]
-    assert parse_endpoints(",".join(map(str, wanted))) == tuple(wanted)
-
-
-@given(st.text())
-def test_any_text_is_endpoints_or_a_configuration_error(text):
-    try:
-        found = parse_endpoints(text)
-    except ConfigurationError as error:
-        assert error.problems
-    else:
-        assert parse_endpoints(",".join(map(str, found))) == found
-
-
 def read(endpoint="a", environment=None, **options):
     return read_parameters(endpoint, options, environment or {})
 

@@ -6,10 +6,8 @@ import time
 import pytest
 from elastic_etcd.client.errors import EtcdClosed
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.reflector import Reflector, is_denial, misses, pause_after, reached, start_after
-from elastic_etcd.client.values import Delete, Put, Range, Transaction, end_of
-from hypothesis import given
-from hypothesis import strategies as st
+from elastic_etcd.client.reflector import Reflector, reached
+from elastic_etcd.client.values import Put, Range, Transaction, end_of
 from watching import LONG, Followed, put
 
 
@@ -26,29 +24,6 @@ def test_existing_keys_are_listed_first(etcd, connect, prefix):
     keys = Followed(client, prefix).stands()
     assert (keys.pairs, keys.events) == ({prefix: b"1"}, [])
     assert [found.revision >= before for found in keys.lists] == [True]
-
-
-def test_a_put_and_a_deletion_are_told(etcd, connect, prefix):
-    client = connect(etcd.endpoint)
-    keys = Followed(client, prefix + b"a").stands()
-    revision = put(client, prefix + b"a", b"1")
-    client.transact(Transaction((), (Delete(prefix + b"a"),)))
-    keys.until(lambda: len(keys.events) == 2)
-    assert [(event.deleted, event.pair.key, event.pair.value) for event in keys.events] == [
-        (False, prefix + b"a", b"1"),
-        (True, prefix + b"a", b""),
-    ]
-    assert keys.events[0].pair.mod_revision == revision
-    assert keys.pairs == {}
-
-
-def test_one_key_is_not_its_neighbour(etcd, connect, prefix):
-    client = connect(etcd.endpoint)
-    keys = Followed(client, prefix + b"a").stands()
-    put(client, prefix + b"ab", b"not ours")
-    put(client, prefix + b"a", b"ours")
-    keys.until(lambda: keys.pairs)
-    assert keys.values == [b"ours"]
 
 
 def test_a_range_is_told_in_the_order_it_happened(etcd, connect, prefix):
@@ -139,44 +114,6 @@ def test_a_stream_has_told_all_up_to_its_last_event():
     assert reached(message(99, at=(11, 12))) == 12  # the server is at 99, and has more to send
     assert reached(message(40)) == 40
     assert reached(message(40, created=True)) == 0
-
-
-@pytest.mark.parametrize(
-    ("revision", "shown", "lacks"),
-    [
-        (10, {"created": True}, False),
-        (12, {"created": True}, False),
-        (9, {"created": True}, True),
-        (0, {"canceled": True, "compact_revision": 7}, True),
-        (0, {"created": True, "canceled": True, "cancel_reason": "permission denied"}, False),
-        (9, {}, False),
-    ],
-)
-def test_when_a_stream_does_not_tell_all(revision, shown, lacks):
-    assert misses(message(revision, **shown), 10) is lacks
-
-
-@pytest.mark.parametrize(
-    ("reason", "denied"),
-    [
-        ("rpc error: code = PermissionDenied desc = etcdserver: permission denied", True),
-        ("etcdserver: invalid auth token", True),
-        ("etcdserver: no leader", False),
-        ("", False),
-    ],
-)
-def test_why_a_watch_was_cancelled(reason, denied):
-    assert is_denial(reason) is denied
-
-
-def test_every_member_is_tried_before_it_rests():
-    assert [pause_after(failures, 3) for failures in range(1, 9)] == [0, 0, 0.1, 0.2, 0.4, 0.8, 1, 1]
-    assert pause_after(10_000, 1) == 1
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_a_watch_can_be_asked_for_after_any_revision(revision):
-    assert 0 < start_after(revision) < 2**63
 
 
 # Its end

@@ -15,7 +15,7 @@ import pytest
 from cluster import binary
 from elastic_etcd.client.values import Put, Transaction
 from elastic_etcd.server import EtcdServer, EtcdServerError
-from elastic_etcd.server.process import find_binary, plain, version_in, version_of
+from elastic_etcd.server.process import find_binary, version_in, version_of
 from elastic_etcd.server.server import answers_as
 
 from elastic_core import log
@@ -77,27 +77,6 @@ def test_it_starts_serves_and_stops(server, eventually):
     assert not folder.exists()
     server.stop()
     assert (server.pid, server.failure()) == (0, None)
-
-
-def test_it_can_be_started_again_and_is_new(server):
-    seconds = 0.0
-    for _ in range(3):
-        server.start(timeout=LONG)
-        client = server.get_client()
-        assert client.read(b"a").first is None
-        client.transact(Transaction((), (Put(b"a", b"1"),)))
-        client.close()
-        begun = time.monotonic()
-        server.stop()
-        seconds += time.monotonic() - begun
-    assert seconds < 15, "it need not be killed, each time after five seconds"
-
-
-def test_as_a_context_manager():
-    with EtcdServer(environment=environment()) as server:
-        pid = server.pid
-        assert psutil.pid_exists(pid)
-    assert not psutil.pid_exists(pid)
 
 
 def test_starting_twice_is_an_error(server):
@@ -180,37 +159,6 @@ def test_its_death_is_told_with_its_log(server, eventually):
     assert "killed by SIGKILL" in server.failure()
     assert "the end of its log" in server.failure()
     assert server.pid == 0
-
-
-WATCHED = """
-import logging, os, signal, sys
-logging.basicConfig()  # else a program's console is its own
-from elastic_etcd.server import EtcdServer
-with EtcdServer() as server:
-    os.kill(server.pid, signal.SIGKILL)
-    sys.stdin.read()
-"""
-
-
-def test_its_death_is_logged():
-    command = [sys.executable, "-c", WATCHED]
-    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {**os.environ, **environment()}}
-    with subprocess.Popen(command, text=True, **pipes) as owner:
-        told = owner.stderr.readline()
-        owner.stdin.close()
-        assert owner.wait(LONG) == 0
-    assert "etcd server lost" in told
-    assert "killed by SIGKILL" in told
-
-
-@pytest.mark.unit
-def test_a_line_of_its_log_is_shown_for_people():
-    assert plain('{"level":"warn","ts":"now","caller":"x.go","msg":"slow","error":"disk"}') == "now warn slow disk"
-    assert plain("panic: out of luck") == "panic: out of luck"
-    assert plain("[1]") == "[1]"
-    assert len(plain("x" * 1000)) == 300
-    assert plain('{"msg":"\\u001b[2Jslow","error":{"a":1},"level":5}') == "5 ?[2Jslow"
-    assert len(plain('{"msg":' + "[" * 100_000)) == 300
 
 
 def test_a_stopped_server_ends_too(server):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 from elastic_file_timer import FileTimerRequest
-from elastic_file_timer.request import LONGEST, Lines, may_be_request, parse, without_torn_part
+from elastic_file_timer.request import LONGEST, Lines, parse, without_torn_part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,32 +70,6 @@ def test_a_field_that_is_missing_is_named(name):
 def test_what_is_no_request_is_refused(line):
     with pytest.raises(ValueError, match="expected"):
         parse(line)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.integers(1, 1 << 22),
-    st.text(max_size=5),
-    st.floats(-1e12, 1e12, exclude_min=True, exclude_max=True) | st.integers(-1, 9),
-    st.integers(-64, 64),
-    st.sampled_from([(",", ":"), (", ", ": ")]),
-    st.text(" \t\r", max_size=2),
-)
-def test_what_can_be_read_is_worth_reading(pid, scope, when, signal, separators, blanks):
-    fields = {"version": 1, "pid": pid, "scope_id": scope, "expiration_time": when, "signal": signal}
-    line = json.dumps(fields, separators=separators).encode() + blanks.encode()
-    assert parse(line).worker_pid == pid
-    assert may_be_request(line)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
-def test_nothing_but_a_value_error_comes_of_foreign_bytes(data):
-    for line in Lines().feed(data + b"\n"):
-        try:
-            parse(without_torn_part(line))
-        except ValueError:
-            pass
 
 
 @settings(max_examples=200, deadline=None)
