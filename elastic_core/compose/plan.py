@@ -61,7 +61,7 @@ class Chosen(Generic[R]):
 
 @dataclass(frozen=True)
 class Selection:
-    """What the settings say about one kind of record.
+    """The settings of one kind of record.
 
     Args:
         given: options as the user wrote them.
@@ -97,7 +97,7 @@ class Selection:
 
 
 def selections(settings: Settings) -> Iterator[Selection]:
-    """What the settings select, one for each kind of record that is used."""
+    """The selections in the settings, one for each kind of record that is used."""
     flags = {
         "master_addr": settings.master_addr,
         "master_port": settings.master_port,
@@ -142,7 +142,7 @@ class Plan:
 
     @functools.cached_property
     def contexts(self) -> Contexts:
-        """What plugins are told of the run."""
+        """The contexts of the plugins in this run."""
         return Contexts(self.manager, self.settings, self.added)
 
     def _context(self, chosen: Chosen[Any]) -> Context:

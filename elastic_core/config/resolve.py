@@ -33,7 +33,7 @@ def resolve(
     environ: Mapping[str, str],
     backend_named: BackendNamed = lambda _: None,
 ) -> tuple[Settings, dict[str, str]]:
-    """Fill in the settings that were left open, from a scheduler's variables in `environ`, from what the backend says,
+    """Fill in the settings that were left open, from a scheduler's variables in `environ`, from the backend's defaults,
     and from other settings.
 
     Afterwards there is a backend; and a run id, unless a job of several nodes has none, which `rules` reports.

@@ -1,5 +1,5 @@
-"""What the agent tells a health endpoint, and what it knows of one; and what a health check finds. A health endpoint
-answers whether this agent is healthy, and what it does. A health check looks at the machine."""
+"""The interfaces of health endpoints and health checks. An endpoint reports whether the agent is healthy, and its
+status. A check examines the machine."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class CheckLevel(str, enum.Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a health check found.
+    """The result of a health check.
 
     Args:
-        told: the finding, in a sentence without a period.
-        remedy: what to do; empty if there is nothing to do.
+        message: the finding, in a sentence without a period.
+        remedy: advice; empty if none is needed.
     """
 
     level: CheckLevel
-    told: str
+    message: str
     remedy: str = ""
 
 

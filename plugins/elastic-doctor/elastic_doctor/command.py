@@ -1,4 +1,4 @@
-"""`elastic doctor`: its flags, its help, and what it does with them."""
+"""`elastic doctor`: its flags, its help, and the examination."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def judged_check(record: HealthCheckRecord, call: BackgroundCall[Any]) -> Findin
         told, _, advice = str(error).partition("; ")
     else:
         if isinstance(found, CheckResult):
-            return Finding(_LEVELS[found.level], Check.HEALTH_CHECK, f"{record.name}: {found.told}", found.remedy)
+            return Finding(_LEVELS[found.level], Check.HEALTH_CHECK, f"{record.name}: {found.message}", found.remedy)
         told, advice = f"expected a CheckResult, found {found!r}", "tell the plugin's authors"
     return fault(Check.HEALTH_CHECK, f"{record.name}: {told}", advice)
 

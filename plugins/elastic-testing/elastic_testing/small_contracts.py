@@ -281,7 +281,7 @@ class HealthCheckContract:
         found = check()
         assert isinstance(found, CheckResult)
         assert isinstance(found.level, CheckLevel)
-        assert found.told.strip() == found.told.rstrip(".") != ""
+        assert found.message.strip() == found.message.rstrip(".") != ""
         assert bool(found.remedy) or found.level is CheckLevel.OK
 
     def test_it_changes_nothing_that_it_looks_at(self, check: Callable[[], CheckResult]) -> None:
