@@ -129,6 +129,11 @@ def test_a_node_that_was_lost_is_named_when_its_entry_is_gone_too(text, say):
     assert text(state, Wait("2 nodes joined, all is well", None, 2, 4)) == "2 of 4 nodes joined, all is well"
 
 
+def test_those_outside(text, say):
+    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
+    assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
+
+
 def test_a_member_is_told_who_still_works(text, say):
     roster = (say.seen("a", done=1), say.seen("b"), say.seen("c"))
     old = Wait("1 of 3 nodes joined", None, 1, 3, ("b", "c"))

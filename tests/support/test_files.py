@@ -269,9 +269,3 @@ def test_folders_that_somebody_else_has_made_first(folder):
     give(folder / "linked", OTHER)
     with pytest.raises(PermissionError, match=f"a link of user {OTHER}"):
         files.make_folders(folder, "linked")
-
-
-def test_a_file_in_the_place_of_a_folder(folder, file):
-    for base, names in ((folder, ("file", "round")), (file, ("round",))):
-        with pytest.raises(NotADirectoryError):
-            files.make_folders(base, *names)

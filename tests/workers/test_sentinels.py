@@ -8,6 +8,7 @@ import select
 import pytest
 
 from elastic_core.workers.process import (
+    best_sentinel,
     has_pidfd,
     pidfd_sentinel,
     thread_sentinel,
@@ -73,3 +74,9 @@ def test_a_forked_sibling_does_not_hide_the_end(spawn, sentinel_of, pipe):
     assert wait_readable(fd, 30)
     os.close(pipe[1])
     os.waitpid(sibling, 0)
+
+
+def test_without_pidfd_there_is_the_thread(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    assert not has_pidfd()
+    assert best_sentinel() is thread_sentinel
