@@ -1,6 +1,6 @@
 """The command line: argv to sub-command, errors to a paragraph and an exit code.
 
-Heavy imports wait until a sub-command needs them: `elastic --help` and bad flags answer at once.
+Heavy imports wait until a sub-command needs them: `elastic --version` and bad flags answer immediately.
 """
 
 from __future__ import annotations

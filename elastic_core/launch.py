@@ -248,7 +248,8 @@ class LocalElasticAgent(ProcessAgent):
         )
         settings = _settings(config, manager)
         plan = plan_of(settings, manager)
-        if (record := manager.backend_named(spec.rdzv_handler.get_backend())) is not None:
+        backend = spec.rdzv_handler.get_backend()  # a handler of a program's own may have none
+        if backend and (record := manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
             plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
         self._run_plan = plan

@@ -333,7 +333,8 @@ def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
     name = settings.event_log_handler
     if not events.is_known(name):
         known = events.handler_names()
-        told = f"there is no event handler {name!r} here{did_you_mean(name, known)}; there are {', '.join(known)}"
+        advice = did_you_mean(name, known) or f"; there are {', '.join(known)} and file:PATH"
+        told = f"there is no event handler {name!r} here{advice}"
         yield Problem("--event-log-handler", told)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.compat import choices
 from elastic_core.config.schedulers import from_scheduler
+from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.config.values import NodeRange
 from elastic_core.errors import PluginError, Problem
@@ -93,12 +94,18 @@ def _of_backend(settings: Settings, origins: Origins, record: RendezvousBackendR
     if record is None or record.defaults is None:
         return {}
     changes = record.defaults(settings)
-    if unknown := [name for name in changes if name not in origins]:
+    if unknown := [name for name in changes if name not in SPECS]:
         told = f"expected fields of Settings from defaults of the backend {record.name!r}, found {', '.join(unknown)}"
         raise PluginError(Problem("--rdzv-backend", told))
-    return {
-        name: change for name, change in changes.items() if origins[name] == DEFAULT or getattr(settings, name) in _OPEN
-    }
+    found = {}
+    for name, (value, reason) in changes.items():
+        if origins[name] == DEFAULT or getattr(settings, name) in _OPEN:
+            try:
+                found[name] = (SPECS[name].parse(value), reason)
+            except ValueError as error:
+                told = f"defaults of the backend {record.name!r}: {name}: {error}"
+                raise PluginError(Problem("--rdzv-backend", told)) from error
+    return found
 
 
 def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:

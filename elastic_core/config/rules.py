@@ -30,7 +30,7 @@ def broken_rules(
     they would judge its default. `places`: by flag, where a value comes from, if not from its default."""
     broken = [
         Problem(origin, message)
-        for origin, looks_at, holds, message in _rules(settings)
+        for origin, looks_at, holds, message in _rules(settings, needs_id=record is not None)
         if not holds and not looks_at & set(unreadable)
     ]
     if record is not None and record.problems is not None and not _OF_BACKENDS & set(unreadable):
@@ -38,8 +38,9 @@ def broken_rules(
     return [Problem(places.get(problem.origin, problem.origin), problem.message) for problem in broken]
 
 
-def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
-    """Of each rule: the flag that is named, the settings it is about, whether it holds, and the message if not."""
+def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:
+    """Of each rule: the flag that is named, the settings it is about, whether it holds, and the message if not.
+    `needs_id`: the backend is known, and has given no run id."""
     nnodes, several = settings.nnodes, settings.nnodes.max > 1
     yield (
         "--module",
@@ -62,7 +63,7 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
     yield (
         "--rdzv-id",
         {"standalone", "nnodes", "rdzv_id"},
-        not several or settings.rdzv_id is not None or settings.standalone,
+        not (several and needs_id) or settings.rdzv_id is not None or settings.standalone,
         "expected a name for a job of several nodes, found none; give --rdzv-id, the same on every node",
     )
     yield (

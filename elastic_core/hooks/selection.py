@@ -16,7 +16,7 @@ from elastic_core.hooks.records import OURS
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.hooks.records import Kind, Option, Record
 
@@ -131,8 +131,46 @@ def attributed(
         return made
 
     calls = {field.name: getattr(record, field.name) for field in fields(record)} | {"factory": make}
+    for name, (shape, read) in _DESCRIPTIONS.items():
+        if calls.get(name) is not None:
+            calls[name] = _described(calls[name], shape, read)
     changed: R = replace(record, **{name: named(call) for name, call in calls.items() if callable(call)})
     return changed
+
+
+def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function of a record that describes it, whose result is read to its end, and is of that shape."""
+
+    @functools.wraps(call)
+    def described(*args: Any) -> Any:
+        found = call(*args)
+        try:
+            return read(found)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise TypeError(f"expected {shape} from {call.__name__}, found {found!r}") from error
+
+    return described
+
+
+def _read_problems(found: Iterable[Problem]) -> list[Problem]:
+    return [Problem(str(problem.origin), str(problem.message)) for problem in found]
+
+
+def _read_defaults(found: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, str]]:
+    if any(not isinstance(pair, tuple) for pair in found.values()):
+        raise TypeError
+    return {name: (value, str(reason)) for name, (value, reason) in found.items()}
+
+
+def _read_hosts(found: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [(str(host), int(port)) for host, port in found]
+
+
+_DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "defaults": ("a mapping of names to pairs of value and reason", _read_defaults),
+    "problems": ("Problems", _read_problems),
+    "hosts_of": ("pairs of host and port", _read_hosts),
+}
 
 
 class Named:

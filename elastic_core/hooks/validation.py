@@ -6,6 +6,7 @@ Every check raises `InvalidPlugin` with all problems, before anything of the plu
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.hooks.discovery import InvalidPlugin
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WORD = re.compile("[a-z0-9][a-z0-9-]*")
+_TAKEN = ("plugins", "config", "help", "log-level", "log_level", "log-format", "log_format")
 COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve")
 """The commands of the core, in the order of `elastic --help`."""
 
@@ -72,11 +75,26 @@ def _record_problems(record: Any) -> Iterator[str]:
     for name in ("open_backend", "serve", "defaults", "problems", "hosts_of", "explain"):
         if getattr(record, name, None) is not None and not callable(getattr(record, name)):
             yield f"{name} of {record.name!r} cannot be called"
-    if isinstance(record, CommandRecord) and record.name in COMMANDS:
-        yield f"the command {record.name!r} is one of elastic itself"
+    if isinstance(record, CommandRecord):
+        yield from _command_problems(record)
     if isinstance(record, HealthCheckRecord) and record.options:
         yield f"the health check {record.name!r} has options, which nobody could set; use elastic_add_options"
+    if isinstance(record, HealthCheckRecord) and not (isinstance(record.timeout, (int, float)) and record.timeout > 0):
+        yield f"expected seconds above 0 as the timeout of {record.name!r}, found {record.timeout!r}"
     yield from _option_list_problems(record)
+
+
+def _command_problems(record: Any) -> Iterator[str]:
+    for name in (record.name, *record.aliases):
+        if name in COMMANDS:
+            yield f"the command {name!r} is one of elastic itself"
+        elif not _WORD.fullmatch(name):
+            yield f"expected a command of letters, digits and hyphens, found {name!r}"
+    for option in record.options or ():
+        if option.name in _TAKEN:
+            yield f"the flag --{option.name} of the command {record.name!r} is one of elastic itself"
+    if isinstance(record.settings, str) or isinstance(record.operands, str):
+        yield f"expected tuples as settings and operands of the command {record.name!r}, found a text"
 
 
 def _option_list_problems(record: Any) -> Iterator[str]:

@@ -147,3 +147,18 @@ def test_the_exit_code_of_the_process(installed, tmp_path):
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split(" ")[0]) == (7, "job7"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ('"parses", "read words", parses, (), ("status",)', "the command 'status' is one of elastic itself"),
+        ('"-x", "read words", parses, None', "expected a command of letters, digits and hyphens, found '-x'"),
+        ('"x", "a", parses, (Option("config", str, "", "a file"),)', "the flag --config of the command 'x' is one of"),
+        ('"x", "a", parses, None, (), "rdzv_id"', "expected tuples as settings and operands"),
+    ],
+)
+def test_commands_that_cannot_be(installed, other, told, capsys):
+    installed(PLUGIN.replace('"parses", "read words", parses, None', other))
+    assert cli.main(["plugins"]) == 0
+    assert told in capsys.readouterr().out

@@ -22,7 +22,8 @@ from elastic_core.errors import (
 )
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.discovery import CORE, described_error, own_version
-from elastic_core.hooks.records import HealthCheckRecord
+from elastic_core.hooks.records import HealthCheckRecord, kind_of
+from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target, opened, parameters, with_secret
@@ -114,7 +115,7 @@ class _Examination:
         contexts = Contexts(self.manager, self.settings, self.added)
         calls = []
         for item in self.manager.records(HealthCheckRecord):
-            check = partial(self.manager.select(HealthCheckRecord, item.record.name).factory, contexts.of(item.source))
+            check = partial(attributed(item, kind_of(HealthCheckRecord)).factory, contexts.of(item.source))
             calls.append((item.record, BackgroundCall(check)))
         for record, call in calls:
             yield judged_check(record, call)
@@ -228,9 +229,9 @@ def judged_check(record: HealthCheckRecord, call: BackgroundCall[Any]) -> Findin
     except Late:
         pass
     except ConfigurationError as error:
-        told, _, advice = str(error).partition("; ")
+        told, _, advice = error.problems[0].message.partition("; ")
     else:
-        if isinstance(found, CheckResult):
+        if isinstance(found, CheckResult) and found.level in _LEVELS:
             return Finding(_LEVELS[found.level], Check.HEALTH_CHECK, f"{record.name}: {found.message}", found.remedy)
         told, advice = f"expected a CheckResult, found {found!r}", "tell the plugin's authors"
     return fault(Check.HEALTH_CHECK, f"{record.name}: {told}", advice)

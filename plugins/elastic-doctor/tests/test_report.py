@@ -236,6 +236,9 @@ def elastic_health_checks():
         HealthCheckRecord("dataset", "a test", mounted),
         HealthCheckRecord("broken", "a test", breaks),
         HealthCheckRecord("odd", "a test", lambda context: "fine"),
+        HealthCheckRecord("level", "a test", lambda context: CheckResult("bad", "what is that")),
+        HealthCheckRecord("twice", "a test", lambda context: CheckResult(CheckLevel.OK, "once")),
+        HealthCheckRecord("twice", "another test", lambda context: CheckResult(CheckLevel.OK, "twice")),
         HealthCheckRecord("slow", "a test", lambda context: time.sleep(60), timeout=0.2),
         HealthCheckRecord("well", "a test", lambda context: CheckResult(CheckLevel.OK, "all is well")),
     ]
@@ -250,8 +253,10 @@ def test_health_checks_of_plugins(tmp_path, monkeypatch):
     findings = examined(settings, manager, DoctorOptions(), ask_torch=lambda *_: TORCH, added={"dataset": "/mine"})
     told = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
     assert {name: item.level.value for name, item in told.items()} == {
-        "dataset": "warning", "broken": "fault", "odd": "fault", "slow": "fault", "well": "ok"
-    }  # fmt: skip
+        **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
+        **dict.fromkeys(("twice", "well"), "ok"),
+        "dataset": "warning",
+    }
     assert (told["dataset"].told, told["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
     assert "found ZeroDivisionError: a fault of mine" in told["broken"].told
     assert told["slow"].told == "slow: no answer within 0.2 s"

@@ -1,0 +1,56 @@
+"""What a rendezvous backend says of itself reaches the core in its form, or names the plugin."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.config import read
+from elastic_core.errors import ConfigurationError, PluginError, Problem
+from elastic_core.hooks.records import RendezvousBackendRecord
+
+
+def broken(settings):
+    yield Problem("--rdzv-endpoint", "a first problem")
+    raise ZeroDivisionError("a fault of mine")
+
+
+@pytest.fixture
+def reading(plugins, tmp_path):
+    """A function that reads a command line with a backend that has these fields."""
+
+    def reading(*words, **fields):
+        manager = plugins(RendezvousBackendRecord("toy", "a test", print, **fields))
+        argv = ["--rdzv-backend=toy", *words]
+        return read(argv, {"HOME": str(tmp_path)}, tmp_path, require_script=False, backend_named=manager.backend_named)
+
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"problems": broken}, "found ZeroDivisionError: a fault of mine"),
+        ({"problems": lambda _: None}, "expected Problems from <lambda>, found None"),
+        ({"problems": lambda _: "text"}, "expected Problems from <lambda>, found 'text'"),
+        ({"defaults": lambda _: None}, "expected a mapping of names to pairs"),
+        ({"defaults": lambda _: {"rdzv_id": "ab"}}, "expected a mapping of names to pairs"),
+        ({"defaults": lambda _: {"rdzv_di": ("x", "y")}}, "expected fields of Settings .* found rdzv_di"),
+        ({"defaults": lambda _: {"nnodes": ("none", "y")}}, "defaults of the backend 'toy': nnodes: expected"),
+    ],
+)
+def test_nonsense_names_the_plugin(reading, fields, told):
+    with pytest.raises(PluginError, match=told):
+        reading(**fields)
+
+
+def test_defaults_are_typed_and_replace_nothing_that_is_given(reading):
+    usual = {"defaults": lambda _: {"nnodes": ("2", "the board has two"), "rdzv_id": ("board", "its name")}}
+    read = reading("--rdzv-id=mine", **usual)
+    assert (read.settings.nnodes.max, read.settings.rdzv_id) == (2, "mine")
+    assert read.origins["nnodes"] == "the board has two"
+
+
+def test_problems_stand_with_those_of_the_flags(reading):
+    with pytest.raises(ConfigurationError) as raised:
+        reading("--max-restarts=x", problems=lambda _: [Problem("--rdzv-endpoint", "a first problem")])
+    assert [problem.origin for problem in raised.value.problems] == ["--max-restarts", "--rdzv-endpoint"]
