@@ -147,7 +147,7 @@ class RoundPromises(Clients):
             assert [(told.outcome, told.succeeded) for told in verdicts] == [(Outcome.CLOSED, True)] * 2
 
     def test_one_alone_gives_up_in_time_and_says_who_is_there(self, backend: Any) -> None:
-        with self.handlers(backend, 1, (2, 2), join=1.0) as (alone,):
+        with self.handlers(backend, 1, (2, 2), join=1.0, connected=True) as (alone,):
             error = raised(alone.next_rendezvous)
             assert isinstance(error, RendezvousTimeoutError)
             assert "2 nodes" in str(error)
@@ -160,10 +160,15 @@ class RoundPromises(Clients):
         bounds: tuple[int, int],
         join: Duration = LONG,
         last_call: Duration = _LAST_CALL,
+        connected: bool = False,
     ) -> Iterator[list[Handler]]:
-        """So many nodes, each with a client of its own; shut down at the end."""
+        """So many nodes, each with a client of its own; shut down at the end. `connected`: before they join, so that a
+        short `join` does not end before the first answer of the store."""
         store = MemoryStore()
         with self.peers(backend, count) as clients:
+            if connected:
+                for client in clients:
+                    client.get_state()
             made = [_handler(client, store, number, bounds, join, last_call) for number, client in enumerate(clients)]
             try:
                 yield made
