@@ -218,7 +218,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
             advice = did_you_mean(name, known) or "; see elastic --help"
         failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)
         message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
-        raise ConfigurationError(Problem("elastic", message))
+        raise ConfigurationError(Problem("command", message))
     provided = manager.provided(CommandRecord, name)
     record = attributed(provided, kind_of(CommandRecord), (Exception,))  # argparse exits
     if record.options is None:
@@ -233,7 +233,8 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     _configure_log(reading.values["log_format"], reading.values["log_level"], manager, reading.left_out)
     options = {option.name: reading.values[option.name.replace("-", "_")] for option in (*added, *record.options)}
     settings = MappingProxyType({name: reading.values[name] for name in record.settings})
-    context = replace(Contexts(manager).of_record(provided.source, options), settings=settings)
+    context = Contexts(manager).of_record(provided.source, options)
+    context = replace(context, settings=settings, run_id=settings.get("rdzv_id") or "")
     return record.factory(context, reading.operands)
 
 

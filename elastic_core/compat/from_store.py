@@ -44,6 +44,9 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
         store.aliases,
         open_backend=partial(_backend, store, observes=True),
         forkable=False,  # what its client has open is unknown
+        defaults=store.defaults,
+        problems=store.problems,
+        hosts_of=store.hosts_of,
     )
 
 

@@ -3,7 +3,6 @@ order."""
 
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
 from elastic_core.compose.plan import (
-    Chosen,
     Plan,
     Selection,
     origins_named,
@@ -16,7 +15,6 @@ from elastic_core.compose.plan import (
 from elastic_core.compose.policy import Entry, function_entry, script_entry, why_unbound
 
 __all__ = [
-    "Chosen",
     "Entry",
     "Parts",
     "Plan",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 
 SECRET = "secret_file"
-_ALONE = "local"  # a backend in which nobody else is
+_ALONE = "local"  # the backend without other nodes
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
 _HELPED = (ElasticError, OSError)  # errors of a plugin that need no frame: there is advice for a limit of this machine
 
@@ -66,7 +66,7 @@ class Selection:
     Args:
         given: options as the user wrote them.
         setting: the one that holds them.
-        flags: values of settings that count for an option of that name, if the record declares it and `given` has none.
+        flags: values of settings for options of the same names, used if the record declares them and `given` has none.
     """
 
     kind: type[Record]

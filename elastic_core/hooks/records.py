@@ -58,7 +58,7 @@ class Record:
     Args:
         summary: one line for `elastic plugins`.
         factory: creates the component. It receives a `Context`, whose `options` are those of the record and those that
-            the plugin added, typed, with defaults filled in; each record type says what else.
+            the plugin added, typed, with defaults filled in. The record types list further arguments.
         options: accepted options; None accepts any, as text.
         aliases: alternative names.
     """
@@ -111,10 +111,14 @@ class StoreRecord(Record):
         factory: called for every connection, from several threads. Only one thread at a time uses the result, which is
             closed if it has a `close`.
         shared: whether other processes reach the same store. False: the store brings no backend.
+        defaults, problems, hosts_of: those of its backend, see `RendezvousBackendRecord`.
     """
 
     factory: Callable[[Context], Store]
     shared: bool = True
+    defaults: Callable[[Settings], Mapping[str, tuple[Any, str]]] | None = None
+    problems: Callable[[Settings], Iterable[Problem]] | None = None
+    hosts_of: Callable[[Settings], Sequence[tuple[str, int]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -179,8 +183,8 @@ class HealthCheckRecord(Record):
     """A check of this machine, which `elastic doctor` makes. Every installed check is made; none is selected.
 
     Args:
-        factory: makes the check and returns what it found. It has no options of its own; those that the plugin adds
-            are in the context.
+        factory: makes the check and returns its result. The context has the options that the plugin adds; the record
+            has none.
         timeout: seconds for the check; one that takes longer has failed.
     """
 

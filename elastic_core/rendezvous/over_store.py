@@ -73,7 +73,7 @@ class _Pushed:
 
 
 class OverStore(RosterBackend):
-    """See above.
+    """A backend over any store.
 
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
     waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect

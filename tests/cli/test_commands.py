@@ -80,7 +80,7 @@ def test_help_among_other_words(capsys):
 def test_an_unknown_command(capsys):
     assert cli.main(["walk"]) == 2
     assert capsys.readouterr().err == (
-        "elastic: elastic: expected a command (run, explain, plugins, status, drain, serve, doctor), found 'walk'; "
+        "elastic: command: expected a command (run, explain, plugins, status, drain, serve, doctor), found 'walk'; "
         "see elastic --help\n"
     )
 

@@ -166,3 +166,10 @@ def test_what_the_factory_raises_is_an_outage_and_what_can_never_be_ends_the_joi
     with pytest.raises(ConfigurationError, match="no such place"):
         handler.next_rendezvous()
     handler.shutdown()
+
+
+def test_a_store_describes_its_backend(server):
+    described = {"defaults": lambda _: {"rdzv_endpoint": ("here:1", "the usual")}, "problems": lambda _: []}
+    backend = record(server, **described, hosts_of=lambda _: [("here", 1)])
+    assert (backend.defaults, backend.problems) == tuple(described.values())
+    assert backend.hosts_of(None) == [("here", 1)]

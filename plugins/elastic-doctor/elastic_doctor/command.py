@@ -38,7 +38,7 @@ def run(context: Context, words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The doctor's own options, beside the flags of the run.
+    """The doctor's own options, in addition to the flags of the run.
 
     Args:
         expect_store: a store that cannot be reached is a fault.
@@ -62,7 +62,7 @@ DOCTOR: tuple[Spec, ...] = (
     own_flag("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
     own_flag("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
 )
-"""The flags of `elastic doctor` beside those of `elastic run`."""
+"""The flags of `elastic doctor`, in addition to those of `elastic run`."""
 
 
 def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:

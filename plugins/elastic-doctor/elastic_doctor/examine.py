@@ -112,13 +112,13 @@ class _Examination:
 
     def _checks(self) -> Iterator[Finding]:
         """The health checks of plugins."""
-        contexts = Contexts(self.manager, self.settings, self.added)
+        contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()
         calls = []
         for item in self.manager.records(HealthCheckRecord):
             check = partial(attributed(item, kind_of(HealthCheckRecord)).factory, contexts.of(item.source))
             calls.append((item.record, BackgroundCall(check)))
         for record, call in calls:
-            yield judged_check(record, call)
+            yield judged_check(record, call, max(0.0, record.timeout - (self.clock.now() - begun)))
 
     @property
     def nodes(self) -> int:
@@ -221,11 +221,11 @@ class _Examination:
         yield from judged_peers(met, doctor.card, patience)
 
 
-def judged_check(record: HealthCheckRecord, call: BackgroundCall[Any]) -> Finding:
-    """The result of a health check, once it is there or late."""
-    told, advice = f"no answer within {record.timeout:g} s", "tell the plugin's authors, or look at what it waits for"
+def judged_check(record: HealthCheckRecord, call: BackgroundCall[Any], left: Duration) -> Finding:
+    """The result of a health check. `left`: seconds to wait for it."""
+    told, advice = f"no answer within {record.timeout:g} s", "check the service or device that it examines"
     try:
-        found = call.result(record.timeout)
+        found = call.result(left)
     except Late:
         pass
     except ConfigurationError as error:
