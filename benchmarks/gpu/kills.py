@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,32 +44,32 @@ def kill_in_turn(job: Cluster, number: int) -> None:
     kill(pids[number % len(pids)])
 
 
-def kills(job: Cluster, what: str, workers: int, count: int, limit_s: float) -> Iterator[Try]:
-    """So many kills of a worker, each after a short pause; the first that does not heal is the last."""
-    lot = random.Random(f"{what}/{count}")
+def kills(jobs: dict[str, Cluster], workers: int, count: int, limit_s: float) -> Iterator[tuple[str, Try]]:
+    """Kill a worker of each job in turn, so many times, each after a short pause. A job that does not heal is left."""
+    lot = random.Random(f"{sorted(jobs)}/{count}")
+    alive = dict(jobs)
     for number in range(count):
-        time.sleep(lot.uniform(0, warm.MOST_PAUSE_S))
-        made = disturbed(job, Scenario("", kill_in_turn, workers, 0), number, limit_s)
-        narrate(what, "worker killed", number, count, made)
-        yield made
-        if made.outcome != "recovered":
-            return
+        for side, job in list(alive.items()):
+            time.sleep(lot.uniform(0, warm.MOST_PAUSE_S))
+            made = disturbed(job, Scenario("", kill_in_turn, workers, 0), number, limit_s)
+            narrate(side, "worker killed", number, count, made)
+            yield side, made
+            if made.outcome != "recovered":
+                del alive[side]
 
 
 def heals(arguments: argparse.Namespace, report: Report, workers: int) -> None:
-    """Cold and warm: does the job train again, and how soon?"""
+    """Cold, warm and with torchrun, side by side: does the job train again, and how soon?"""
     elastic = launcher_command("elastic")
-    commands = {"cold": elastic, "warm": [*elastic, warm.WARM]}
-    tries: dict[str, list[Try]] = {}
-    for side, command in commands.items():
-        made = tries.setdefault(side, [])
-        with training(command, workers) as job:
-            if side == "warm":
-                warm.wait_template(job.agents)
-            for one in kills(job, side, workers, arguments.tries, arguments.try_limit):
-                made.append(one)
-                report.rows = healing_rows(workers, tries, arguments)
-                report.measurements = {name: [asdict(one) for one in of_one] for name, of_one in tries.items()}
+    commands = {"warm": [*elastic, warm.WARM], "cold": elastic, "torchrun": launcher_command("torchrun")}
+    with ExitStack() as stack:
+        jobs = {side: stack.enter_context(training(command, workers)) for side, command in commands.items()}
+        warm.wait_template(jobs["warm"].agents)
+        tries: dict[str, list[Try]] = {side: [] for side in jobs}
+        for side, made in kills(jobs, workers, arguments.tries, arguments.try_limit):
+            tries[side].append(made)
+            report.rows = healing_rows(workers, tries, arguments)
+            report.measurements = {name: [asdict(one) for one in of_one] for name, of_one in tries.items()}
 
 
 def healing_rows(workers: int, tries: dict[str, list[Try]], arguments: argparse.Namespace) -> list[Row]:
@@ -77,7 +77,7 @@ def healing_rows(workers: int, tries: dict[str, list[Try]], arguments: argparse.
     title = f"{workers} worker{'s' * (workers > 1)}, one killed: next step"
     rows = warm.recovery_rows(warm.Setting(title, Shape(workers=workers)), tries, arguments.try_limit)
     rows[0].target = f"{arguments.tries} of {arguments.tries} heal, cold and warm"
-    healed = [one for of_one in tries.values() for one in of_one if one.outcome == "recovered"]
+    healed = [one for side in ("cold", "warm") for one in tries[side] if one.outcome == "recovered"]
     rows[0].met = len(healed) == 2 * arguments.tries
     return rows
 
@@ -145,7 +145,7 @@ def warm_start(arguments: argparse.Namespace, report: Report) -> None:
     with device.nvml() as library, training([*launcher_command("elastic"), warm.WARM], workers) as job:
         warm.wait_template(job.agents)
         looks.append(look(job, library))
-        for made in kills(job, "warm", workers, arguments.restarts, arguments.try_limit):
+        for _, made in kills({"warm": job}, workers, arguments.restarts, arguments.try_limit):
             tries.append(made)
             time.sleep(SETTLE_S)
             looks.append(look(job, library))
