@@ -4,8 +4,8 @@
     python -m benchmarks.gpu heal warm --json gpu.json          two of them
     python -m benchmarks.page gpu.json                          into docs/benchmarks.md
 
-- `heal`: a DDP job over NCCL, with a worker for each GPU. A worker is killed; time to the next step, cold, warm and with
-  torchrun.
+- `heal`: a DDP job over NCCL, with a worker for each GPU. A worker is killed; time to the next step, cold, warm and
+  with torchrun.
 - `warm`: the template of a warm start never uses a GPU, its workers do, and restarts leave no memory in use.
 - `count`: `--nproc-per-node=gpu` and `auto` start a worker for each GPU.
 - `hangs`: a worker that spins in a kernel, or waits in a collective, is found.
