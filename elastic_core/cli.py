@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
-    from elastic_core.config import Command, CommandReading, Reading, Spec
+    from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
 
@@ -203,7 +203,8 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core.hooks.selection import attributed, names_of
     from elastic_core.log import show_unless_configured
 
-    manager = _load_plugins(argv, config.Command(name, "", {}).specs, True, kind_of(CommandRecord).homes.get(name))
+    sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}", mixed=True)
+    manager = _load_plugins(sources, config.Command(name, "", {}).specs, kind_of(CommandRecord).homes.get(name))
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
         from elastic_core.text import did_you_mean
@@ -226,10 +227,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         return record.factory(Contexts(manager).of(provided.source), argv)
     added = manager.added_by(provided.source)
     command = config.command_of(record, added)
-    if config.wants_help(command, argv):
-        show(command.help_text())
-        raise _HelpPrinted
-    reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options())
+    reading = _read_or_help(command, sources, manager)
     _configure_log(reading.values["log_format"], reading.values["log_level"], manager, reading.left_out)
     options = {option.name: reading.values[option.name.replace("-", "_")] for option in (*added, *record.options)}
     settings = MappingProxyType({name: reading.values[name] for name in record.settings})
@@ -275,17 +273,15 @@ def _leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load_plugins(
-    argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = False, asked: str | None = None
-) -> PluginManager:
+def _load_plugins(sources: Sources, specs: Mapping[str, Spec], asked: str | None = None) -> PluginManager:
     """`asked`: a distribution that may be loaded, too, since the user calls its command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
-    allowed = config.allowed_plugins(argv, os.environ, current_folder(), specs, mixed)
+    allowed = sources.allowed_plugins(specs)
     if allowed is not None and asked is not None:
         allowed = (*allowed, asked)
-    return PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
+    return PluginManager.load(sources.environ, reserved=config.RESERVED, allowed=allowed)
 
 
 def current_folder() -> Path:
@@ -308,21 +304,14 @@ def read_like_run(
 
         return compose.problems_of(manager, *read)
 
-    manager = _load_plugins(argv, {**config.SPECS, **{spec.name: spec for spec in own}})
+    sources = config.Sources(argv, os.environ, current_folder())
+    specs = {**config.SPECS, **{spec.name: spec for spec in own}}
+    manager = _load_plugins(sources, specs)
     added = manager.added_options()
-    if config.asks_for_help(argv, added, own):
+    if sources.line({**specs, **config.specs_of_options(added)}).help:
         show(help_text(manager))
         raise _HelpPrinted
-    reading = config.read(
-        argv,
-        os.environ,
-        current_folder(),
-        added,
-        own=own,
-        backend_named=manager.backend_named,
-        others=others,
-        **more,
-    )
+    reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
     if reading.settings.plugins != manager.allowed:
         expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
         raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))
@@ -335,12 +324,20 @@ def _read_command(
     """The plugins, and a command line with few flags. Raises _HelpPrinted if it asks for help."""
     from elastic_core import config
 
-    manager = _load_plugins(argv, command.specs, mixed=True)
-    if config.wants_help(command, argv):
+    sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
+    manager = _load_plugins(sources, command.specs)
+    return manager, _read_or_help(command, sources, manager, required)
+
+
+def _read_or_help(
+    command: Command, sources: Sources, manager: PluginManager, required: Mapping[str, str] | None = None
+) -> CommandReading:
+    from elastic_core import config
+
+    if sources.line(command.specs).help:
         show(command.help_text())
         raise _HelpPrinted
-    reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options(), required)
-    return manager, reading
+    return config.read_command(command, sources, manager.added_options(), required)
 
 
 def tell_left_out(left_out: Sequence[Problem]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from elastic_core.compose import plan_of
-from elastic_core.config import Reading, Settings, read
+from elastic_core.config import Reading, Settings, Sources, read
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Node
@@ -269,9 +269,7 @@ class Elastic:
 
     def settings(self, words: list[str], environ: dict[str, str] | None = None) -> Settings:
         """The settings alone: no plugin and no script is looked for. Raises ConfigurationError."""
-        return read(
-            words, environ or {}, self._folder, require_script=False, backend_named=self._manager.backend_named
-        ).settings
+        return self._reading(words, environ, require_script=False).settings
 
     def read(self, words: list[str], environ: dict[str, str] | None = None) -> Ours:
         """Raises ConfigurationError."""
@@ -284,7 +282,8 @@ class Elastic:
         return Ours(reading.settings, reading.script, reading.script_args, dict(plan.backend.options))
 
     def _reading(self, words: list[str], environ: dict[str, str] | None, **more: bool) -> Reading:
-        return read(words, environ or {}, self._folder, backend_named=self._manager.backend_named, **more)
+        sources = Sources(words, environ or {}, self._folder)
+        return read(sources, backend_named=self._manager.backend_named, **more)
 
 
 def serves_itself(settings: Settings) -> bool:

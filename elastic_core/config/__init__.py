@@ -3,19 +3,18 @@
 Start with `settings` (the table), then `reading` (how the sources come together).
 """
 
-from elastic_core.config.command import Command, CommandReading, command_of, read_command, wants_help
+from elastic_core.config.command import Command, CommandReading, command_of, read_command
 from elastic_core.config.environment import from_environment, from_torchrun
 from elastic_core.config.explain import as_dict, as_text, help_text
 from elastic_core.config.reading import (
     RESERVED,
     Reading,
-    allowed_plugins,
-    asks_for_help,
+    Sources,
     read,
     settings_from,
 )
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.spec import Spec
+from elastic_core.config.spec import Spec, specs_of_options
 from elastic_core.config.values import NodeRange, Std, StreamMap
 
 __all__ = [
@@ -26,13 +25,12 @@ __all__ = [
     "Reading",
     "SPECS",
     "Settings",
+    "Sources",
     "Spec",
     "StreamMap",
     "Std",
-    "allowed_plugins",
     "as_dict",
     "as_text",
-    "asks_for_help",
     "command_of",
     "from_environment",
     "from_torchrun",
@@ -40,5 +38,5 @@ __all__ = [
     "read",
     "read_command",
     "settings_from",
-    "wants_help",
+    "specs_of_options",
 ]

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.explain import command_help
-from elastic_core.config.flags import scan
-from elastic_core.config.reading import gathered, parse_found
+from elastic_core.config.reading import parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Findings, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from elastic_core.config.reading import Sources
     from elastic_core.errors import ExitCode
     from elastic_core.hooks.records import CommandRecord, Option
 
@@ -86,33 +85,27 @@ def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
     return Command(record.name, about, shared, flags, record.operands, words)
 
 
-def wants_help(command: Command, argv: Sequence[str]) -> bool:
-    """Whether `-h` or `--help` stands among the words."""
-    return scan(argv, command.specs, command.words, mixed=True).help
-
-
 def read_command(
     command: Command,
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    cwd: Path,
+    sources: Sources,
     added_options: Sequence[Option] = (),
     required: Mapping[str, str] | None = None,
 ) -> CommandReading:
     """Read one command line, with the environment and the config file as for `run`.
 
     Args:
+        sources: `-h` and `--help` are skipped.
         added_options: options that plugins add to `run`; the variables and file keys of these are no mistakes.
         required: settings that must not be empty, with what to say if they are.
 
     Raises:
         ConfigurationError: with every problem.
     """
-    line = scan(argv, command.specs, command.words, mixed=True)
+    line = sources.line(command.specs)
     known = {**SPECS, **specs_of_options(added_options)}
-    sources = Findings(line.found, line.problems) if command.alone else gathered(line, environ, cwd, known)
-    values, unreadable = parse_found(sources.found, command.specs)
-    problems = [*sources.problems, *unreadable.values()]
+    gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
+    values, unreadable = parse_found(gathered.found, command.specs)
+    problems = [*gathered.problems, *unreadable.values()]
     told = {problem.origin for problem in problems}
     for name, message in (required or {}).items():
         flag = command.specs[name].flag
@@ -123,5 +116,5 @@ def read_command(
         message = f"expected {expected}, found {found}; see {command.words} --help"
         problems.append(Problem(command.words, message))
     if problems:
-        raise ConfigurationError(*problems, *sources.left_out)
-    return CommandReading(values, tuple(line.words), sources.left_out)
+        raise ConfigurationError(*problems, *gathered.left_out)
+    return CommandReading(values, tuple(line.words), gathered.left_out)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from elastic_core.support.files import foreign
 from elastic_core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from elastic_core.config.spec import Spec
 
@@ -40,24 +41,47 @@ class _Unreadable(Exception):
     """A config file that cannot be used; the text says why."""
 
 
-def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spec]) -> Findings:
-    """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`. The search
-    ends at the folder `home`, or where another file system begins."""
+@dataclass(frozen=True)
+class ConfigFile:
+    """The config file of one command, parsed.
+
+    Args:
+        path: None if there is none.
+        table: our settings in it.
+        problem: why it cannot be used.
+        left_out: files that the search skipped.
+    """
+
+    path: Path | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
+    problem: Problem | None = None
+    left_out: Sequence[Problem] = ()
+
+    def findings(self, specs: Mapping[str, Spec]) -> Findings:
+        """The values of these settings, and the problems of the file."""
+        findings = Findings(config_file=self.path, left_out=list(self.left_out))
+        if self.problem is not None:
+            findings.problems.append(self.problem)
+        elif self.path is not None:
+            _read(findings, self.path, self.table, specs)
+        return findings
+
+
+def config_file(named: Found | None, cwd: Path, home: str) -> ConfigFile:
+    """The file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`. The search ends at
+    the folder `home`, or where another file system begins."""
     left_out: list[Problem] = []
     try:
         path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
-    except ValueError:  # whoever reads the setting tells
+    except ValueError:  # reported when the setting is parsed
         path = None
     if path is None:
-        return Findings(left_out=left_out)
+        return ConfigFile(left_out=left_out)
     try:
-        table = _table(path)
+        return ConfigFile(path, _table(path) or {}, left_out=left_out)
     except _Unreadable as error:
         problem = Problem(str(path) if named is None else named.origin, str(error))
-        return Findings(problems=[problem], config_file=path, left_out=left_out)
-    findings = _read(path, table or {}, specs)
-    findings.left_out = left_out
-    return findings
+        return ConfigFile(path, problem=problem, left_out=left_out)
 
 
 _ADVICE = "name it with --config if you want it"
@@ -157,8 +181,7 @@ def _parse(path: Path) -> dict[str, Any]:
     return parsed
 
 
-def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) -> Findings:
-    findings = Findings(config_file=path)
+def _read(findings: Findings, path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) -> None:
     keys = {key: spec.name for spec in specs.values() if spec.name != "config" for key in (spec.name, *spec.aliases)}
     prefix = f"{path.name}: " + ("tool.elastic." if path.name == _SHARED else "")
     for written, raw in table.items():
@@ -176,7 +199,6 @@ def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) ->
     flat = findings.found.get("rdzv_conf")
     if flat is not None:
         findings.problems += [Problem(it.origin, _once(flat)) for it in findings.by_backend.values()]
-    return findings
 
 
 def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:

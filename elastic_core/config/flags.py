@@ -17,7 +17,7 @@ from elastic_core.errors import Problem
 from elastic_core.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from elastic_core.config.spec import Spec
 
@@ -28,34 +28,38 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 class CommandLine(Findings):
     """The flags found, and the other words: the script and its arguments, or operands.
 
-    `certain` is false if it is a guess where the flags end, because one of them is unknown.
+    `certain` is false if an unknown flag makes it a guess where the flags end. `unread` holds the words from the first
+    unknown flag on, while it may still become known.
     """
 
     words: list[str] = field(default_factory=list)
     help: bool = False
     certain: bool = True
+    unread: deque[str] = field(default_factory=deque)
 
 
-def scan(
-    argv: Sequence[str], specs: Mapping[str, Spec], command: str = "elastic run", mixed: bool = False
-) -> CommandLine:
-    """Read a command line. Values stay text, and errors are `problems` of the result.
+def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
+    """Read the unread words: all of them (`whole`), or those before the first flag that is not in `specs`. Values stay
+    text, and errors are `problems` of the line.
 
-    The first word that is no flag ends the flags; if `mixed`, only `--` ends them.
+    The first word that is not a flag ends the flags; if `mixed`, only `--` ends them.
     """
-    line, words = CommandLine(), deque(argv)
+    words = line.unread
     while words and not (line.words and not mixed):
         word = words.popleft()
         if word == "--":
             break
         if word in ("-h", "--help"):
             line.help = True
-        elif word.startswith("-") and word != "-":
+        elif not word.startswith("-") or word == "-":
+            line.words.append(word)
+        elif whole or _match(word, specs)[0] is not None:
             _take(word, words, specs, command, line)
         else:
-            line.words.append(word)
+            words.appendleft(word)
+            return
     line.words += words
-    return line
+    words.clear()
 
 
 def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:

@@ -9,12 +9,13 @@ themselves, but not with a file.
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.environment import fallbacks, from_environment
-from elastic_core.config.file import RENDEZVOUS, from_file
-from elastic_core.config.flags import CommandLine, scan
+from elastic_core.config.file import RENDEZVOUS, ConfigFile, config_file
+from elastic_core.config.flags import CommandLine, read_on
 from elastic_core.config.resolve import resolve
 from elastic_core.config.rules import broken_rules, script_problems
 from elastic_core.config.schedulers import scheduler_problems
@@ -70,15 +71,74 @@ class Reading:
     left_out: Sequence[Problem] = ()
 
 
+class Sources:
+    """The sources of one command: its command line, the environment and the config file. Each is read once: first what
+    matters before plugins are loaded, which add flags, and the rest afterwards.
+
+    Args:
+        argv: the words after `elastic COMMAND`.
+        environ: the environment; no other is looked at.
+        cwd: the absolute folder from which config file and script are looked up.
+        command: the command, for messages.
+        mixed: flags may follow other words.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: Path,
+        command: str = "elastic run",
+        mixed: bool = False,
+    ) -> None:
+        self.environ = environ
+        self.cwd = cwd
+        self._command = command
+        self._mixed = mixed
+        self._line = CommandLine(unread=deque(argv))
+        self._files: dict[object, ConfigFile] = {}  # by the name that was given
+
+    def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
+        """The distributions that `--plugins`, its variable or its key allow; None: all. The flag must come before those
+        that plugins add. `specs`: the flags of the command.
+
+        Raises:
+            ConfigurationError: the value is not a list of names.
+        """
+        read_on(self._line, specs, self._command, self._mixed, whole=False)
+        values, unreadable = parse_found(self.gathered(self._line, _BEFORE_PLUGINS).found, _BEFORE_PLUGINS)
+        if "plugins" in unreadable:
+            raise ConfigurationError(unreadable["plugins"])
+        allowed: tuple[str, ...] | None = values["plugins"]
+        return allowed
+
+    def line(self, specs: Mapping[str, Spec]) -> CommandLine:
+        """The whole command line. `specs`: all flags of the command."""
+        read_on(self._line, specs, self._command, self._mixed, whole=True)
+        return self._line
+
+    def gathered(self, line: CommandLine, specs: Mapping[str, Spec]) -> Findings:
+        """The strongest value of each setting in all sources, and the problems of the sources."""
+        environment = from_environment(self.environ, specs)
+        named = line.found.get("config") or environment.found.get("config")
+        if named not in self._files:
+            self._files[named] = config_file(named, self.cwd, self.environ.get("HOME", ""))
+        file = self._files[named].findings(specs)
+        found = {**fallbacks(self.environ, specs), **file.found, **environment.found, **line.found}
+        problems = [*line.problems, *environment.problems, *file.problems]
+        return Findings(found, problems, file.config_file, file.by_backend, [*environment.left_out, *file.left_out])
+
+
+_BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
+
+
 def random_run_id() -> str:
     """A run id that no other job has: 16 hexadecimal digits."""
     return os.urandom(8).hex()
 
 
 def read(
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    cwd: Path,
+    sources: Sources,
     added_options: Sequence[Option] = (),
     *,
     new_run_id: Callable[[], str] = random_run_id,
@@ -90,9 +150,7 @@ def read(
     """Read the configuration of one `elastic run`.
 
     Args:
-        argv: the words after `elastic run`. `-h` and `--help` are skipped; see `asks_for_help`.
-        environ: the environment; no other is looked at.
-        cwd: the absolute folder from which config file and script are looked up.
+        sources: `-h` and `--help` are skipped.
         added_options: options that plugins add: flags, `ELASTIC_` variables and file keys like our own. None has a
             name that is `RESERVED`.
         new_run_id: generates the run id of a single node.
@@ -106,80 +164,43 @@ def read(
     """
     specs = {**SPECS, **specs_of_options(added_options)}
     own_specs = {spec.name: spec for spec in own}
-    line = scan(argv, {**specs, **own_specs})
-    sources = gathered(line, environ, cwd, specs)
-    values, unreadable = parse_found(sources.found, specs)
+    line, environ = sources.line({**specs, **own_specs}), sources.environ
+    gathered = sources.gathered(line, specs)
+    values, unreadable = parse_found(gathered.found, specs)
     its_own, unreadable_own = parse_found(line.found, own_specs)
     given = Settings(**{name: values[name] for name in SPECS})
-    origins = {name: sources.found[name].origin if name in sources.found else DEFAULT for name in specs}
+    origins = {name: gathered.found[name].origin if name in gathered.found else DEFAULT for name in specs}
     settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
-    table = sources.by_backend.get(settings.rdzv_backend)
-    if table is not None and "rdzv_conf" not in sources.found:
+    table = gathered.by_backend.get(settings.rdzv_backend)
+    if table is not None and "rdzv_conf" not in gathered.found:
         options, unreadable_options = parse_found({"rdzv_conf": table}, {"rdzv_conf": SPECS["rdzv_conf"]})
         unreadable |= unreadable_options
         given, origins = replace(given, **options), {**origins, "rdzv_conf": table.origin}
         settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
     origins = resolved
-    broken = broken_rules(settings, unreadable, _places(sources.found), backend_named(settings.rdzv_backend))
-    problems = [*sources.problems, *unreadable.values(), *unreadable_own.values(), *broken]
+    broken = broken_rules(settings, unreadable, _places(gathered.found), backend_named(settings.rdzv_backend))
+    problems = [*gathered.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
     script = line.words[0] if line.words else None
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
-        problems += script_problems(script, settings, environ, cwd)
-    tables = {name: found.origin for name, found in sources.by_backend.items()}
+        problems += script_problems(script, settings, environ, sources.cwd)
+    tables = {name: found.origin for name, found in gathered.by_backend.items()}
     if problems:
         known = {problem.origin for problem in problems}
         problems += [other for other in others(settings, origins, tables) if other.origin not in known]
-        raise ConfigurationError(*problems, *sources.left_out)  # what is missing may stand there
+        raise ConfigurationError(*problems, *gathered.left_out)  # what is missing may stand there
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
         settings=settings,
         script=script,
         script_args=tuple(line.words[1:]),
         origins={name: origins[name.replace("-", "_")] for name in (*SPECS, *added)},
-        config_file=sources.config_file,
+        config_file=gathered.config_file,
         added=added,
         own=its_own,
         tables=tables,
-        left_out=sources.left_out,
+        left_out=gathered.left_out,
     )
-
-
-def allowed_plugins(
-    argv: Sequence[str], environ: Mapping[str, str], cwd: Path, specs: Mapping[str, Spec] = SPECS, mixed: bool = False
-) -> tuple[str, ...] | None:
-    """The distributions that `--plugins`, its variable or its key allow; None: all. It is read before plugins are
-    loaded, which add options: whoever reads the whole later tells every other problem.
-
-    Args:
-        specs: all flags of the command.
-        mixed: as for `scan`.
-
-    Raises:
-        ConfigurationError: it has a value that is no list of names.
-    """
-    found = gathered(scan(argv, specs, mixed=mixed), environ, cwd, SPECS).found
-    values, unreadable = parse_found(found, {"plugins": SPECS["plugins"]})
-    if unreadable:
-        raise ConfigurationError(*unreadable.values())
-    allowed: tuple[str, ...] | None = values["plugins"]
-    return allowed
-
-
-def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Mapping[str, Spec]) -> Findings:
-    """The strongest value of each setting in all sources, and the problems of the sources."""
-    environment = from_environment(environ, specs)
-    named = line.found.get("config") or environment.found.get("config")
-    file = from_file(named, cwd, environ.get("HOME", ""), specs)
-    found = {**fallbacks(environ, specs), **file.found, **environment.found, **line.found}
-    problems = [*line.problems, *environment.problems, *file.problems]
-    return Findings(found, problems, file.config_file, file.by_backend, [*environment.left_out, *file.left_out])
-
-
-def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = (), own: Sequence[Spec] = ()) -> bool:
-    """Whether `-h` or `--help` stands among our flags (after the script it belongs to the script)."""
-    specs = {**SPECS, **specs_of_options(added_options), **{spec.name: spec for spec in own}}
-    return scan(argv, specs).help
 
 
 def _places(found: Mapping[str, Found]) -> dict[str, str]:

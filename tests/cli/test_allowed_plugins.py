@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -108,3 +109,17 @@ def test_places_of_logs_are_plugins_too(script, tmp_path, capsys):
     assert "no_such_module" not in capsys.readouterr().err
     assert cli.main(["run", "--plugins=stranger", *words]) == 2
     assert "no_such_module" in capsys.readouterr().err
+
+
+def test_config_file_from_a_pipe_is_read_once(script, capsys):
+    """As with `--config <(...)` in a shell: a second reading would find nothing."""
+    reader, writer = os.pipe()
+    os.write(writer, b"max_restarts = 7\nteam = 'red'\n")
+    os.close(writer)
+    try:
+        assert cli.main(["explain", "--json", f"--config=/dev/fd/{reader}", script("")]) == 0
+    finally:
+        os.close(reader)
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["max_restarts"]["value"] == 7
+    assert found["plugin_options"]["team"]["value"] == "red"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.config import Reading, read
+from elastic_core.config import Reading, Sources, read
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.manager import PluginManager
 
@@ -28,7 +28,7 @@ class Desk:
     def read(self, line="train.py", environ=None, **more) -> Reading:
         argv = line.split() if isinstance(line, str) else line
         more.setdefault("backend_named", installed().backend_named)
-        return read(argv, environ or {}, self.folder, new_run_id=lambda: "made-up", **more)
+        return read(Sources(argv, environ or {}, self.folder), new_run_id=lambda: "made-up", **more)
 
     def problems(self, line="train.py", environ=None, **more) -> dict[str, str]:
         with pytest.raises(ConfigurationError) as caught:

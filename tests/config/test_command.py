@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.config import Command, Spec, read_command, wants_help
+from elastic_core.config import Command, Sources, Spec, read_command
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
 from elastic_core.parsing import parse_boolean, seconds
@@ -25,7 +25,8 @@ REQUIRED = {"rdzv_endpoint": "expected a place"}
 @pytest.fixture
 def pat(desk):
     def pat(line, environ=None, **more):
-        return read_command(PAT, line.split(), environ or {}, desk.folder, **more)
+        sources = Sources(line.split(), environ or {}, desk.folder, PAT.words, mixed=True)
+        return read_command(PAT, sources, **more)
 
     return pat
 
@@ -101,8 +102,8 @@ def test_the_number_of_operands_must_fit(problems, line, found):
 
 
 @pytest.mark.parametrize(("line", "wants"), [("--help", True), ("cat -h", True), ("cat", False), ("-- -h", False)])
-def test_asking_for_help(line, wants):
-    assert wants_help(PAT, line.split()) is wants
+def test_asking_for_help(desk, line, wants):
+    assert Sources(line.split(), {}, desk.folder, PAT.words, mixed=True).line(PAT.specs).help is wants
 
 
 def test_the_help_names_every_flag_and_its_variables():

@@ -81,8 +81,8 @@ def test_settings_are_frozen():
 def test_reading_flags_imports_nothing_heavy(desk):
     code = (
         "import sys, pathlib\n"
-        "from elastic_core.config import read\n"
-        "read(sys.argv[1:], {}, pathlib.Path.cwd(), require_script=False)\n"
+        "from elastic_core.config import Sources, read\n"
+        "read(Sources(sys.argv[1:], {}, pathlib.Path.cwd()), require_script=False)\n"
         "heavy = {'torch', 'structlog', 'pluggy', 'importlib.metadata', 'tomllib', 'argparse', 'uuid', 'difflib'}\n"
         "print(sorted(heavy & sys.modules.keys()))\n"
     )

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from elastic_core.config import RESERVED, SPECS, NodeRange, Std, asks_for_help
+from elastic_core.config import RESERVED, SPECS, NodeRange, Sources, Std, specs_of_options
 from elastic_core.config.spec import Spec
 from elastic_core.hooks.records import Option
 from elastic_core.parsing import parse_boolean
@@ -68,11 +70,15 @@ def test_single_dashes_before_words_are_unknown_flags(desk, line):
     assert "unknown" in desk.problems(line)[line.split()[0]]
 
 
+def line_of(*words, options=()):
+    return Sources(words, {}, Path("/")).line({**SPECS, **specs_of_options(options)})
+
+
 def test_help_counts_before_the_script_only():
-    assert asks_for_help(["--nnodes", "2", "--help"])
-    assert asks_for_help(["-h"])
-    assert not asks_for_help(["train.py", "--help"])
-    assert not asks_for_help(["--rdzv-id=-h", "train.py"])
+    assert line_of("--nnodes", "2", "--help").help
+    assert line_of("-h").help
+    assert not line_of("train.py", "--help").help
+    assert not line_of("--rdzv-id=-h", "train.py").help
 
 
 def test_help_is_not_an_error_of_the_reading(desk):
@@ -84,7 +90,7 @@ def test_options_of_plugins_are_flags_with_types(desk):
     reading = desk.read("--drain_after=2 --chatty train.py", added_options=options)
     assert reading.added == {"drain-after": 2.0, "chatty": True}
     assert reading.origins["drain-after"] == "--drain-after"
-    assert asks_for_help(["--drain-after", "3", "-h"], options)
+    assert line_of("--drain-after", "3", "-h", options=options).help
 
 
 @pytest.mark.parametrize("name", ["nnodes", "max_restarts", "backend", "help", "json", "disable_plugins"])
@@ -113,12 +119,10 @@ def test_a_flag_of_the_commands_own(desk, line, found, words):
 def test_every_flag_of_torchrun_is_ours_too():
     from torch.distributed.run import get_args_parser
 
-    from elastic_core.config.flags import scan
-
     for action in get_args_parser()._actions:
         for spelling in action.option_strings:
             words = [spelling] if action.nargs == 0 else [spelling, "1"]
-            line = scan([*words, "train.py"], SPECS)
+            line = line_of(*words, "train.py")
             assert not line.problems, spelling
             assert line.words == ["train.py"], spelling
             if action.dest != "help":

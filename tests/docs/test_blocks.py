@@ -24,7 +24,7 @@ from block_kinds import (
 )
 from blocks import LIMIT_S, ROOT, Shell
 
-from elastic_core.config import read
+from elastic_core.config import Sources, read
 from elastic_core.hooks import spec
 from elastic_core.hooks.discovery import GROUP
 
@@ -141,7 +141,7 @@ def test_entry_points_are_of_the_group_that_is_looked_up(block):
 def test_the_config_file_of_the_page_is_read(tmp_path):
     block = next(block for block in of_kind("toml") if block.page == "docs/reference/settings.md")
     (tmp_path / "elastic.toml").write_text(block.text)
-    reading = read(["--nnodes=2", "--rdzv-id=job7"], {}, tmp_path, require_script=False)
+    reading = read(Sources(["--nnodes=2", "--rdzv-id=job7"], {}, tmp_path), require_script=False)
     from_file = {origin for origin in reading.origins.values() if origin.startswith("elastic.toml: ")}
     keys = re.findall(r"^([\w-]+) =", block.text.partition("\n[")[0], re.M)
     assert from_file == {f"elastic.toml: {key}" for key in [*keys, "rdzv-conf"]}
@@ -152,7 +152,7 @@ def test_the_config_file_of_the_page_is_read(tmp_path):
 def test_the_files_of_the_page_about_configuration_are_read(block, tmp_path):
     """All of a file counts, and everything else is an error."""
     (tmp_path / "elastic.toml").write_text(block.text)
-    reading = read(["--rdzv-id=job7"], {}, tmp_path, require_script=False)
+    reading = read(Sources(["--rdzv-id=job7"], {}, tmp_path), require_script=False)
     chosen = reading.settings.rdzv_backend
     assert reading.origins["rdzv_endpoint"].startswith("elastic.toml: ")
     expected = {"etcd": {"prefix": "teams/vision"}, "c10d": {"join_timeout": "900"}}
@@ -176,7 +176,7 @@ def test_its_command_and_probes_fit_together():
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert container["command"][:2] == ["elastic", "run"]
     flags = [*container["command"][2:-1], "--rdzv-endpoint=node0", "--rdzv-id=job7"]
-    assert read(flags, {}, Path("/"), require_script=False).settings.health_port == ports["health"]
+    assert read(Sources(flags, {}, Path("/")), require_script=False).settings.health_port == ports["health"]
     probes = [container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")]
     assert probes == [{"path": "/livez", "port": "health"}, {"path": "/readyz", "port": "health"}]
     (job,) = manifest("scrape_configs:")["scrape_configs"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from blocks import block_of
 
-from elastic_core.config import read
+from elastic_core.config import Sources, read
 from elastic_core.config.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "examples" / "slurm"
@@ -84,7 +84,7 @@ class Cluster:
             assert shell.wait(LIMIT_S) == 0
         words = self.told("srun")
         flags = words[words.index("elastic") + 2 :]
-        return [read(flags, self.step(node), self.folder, require_script=False) for node in range(4)]
+        return [read(Sources(flags, self.step(node), self.folder), require_script=False) for node in range(4)]
 
     def step(self, node, **more):
         of_step = {"NUM_NODES": "4", "NUM_TASKS": "4", "NODELIST": "gpu[07-10]", "ID": "0"}

@@ -429,7 +429,8 @@ BACKENDS = PluginManager.load({}).backend_named
 
 
 def _reading(words, environ):
-    return config.read(words, {"HOME": str(EMPTY), **environ}, EMPTY, require_script=False, backend_named=BACKENDS)
+    sources = config.Sources(words, {"HOME": str(EMPTY), **environ}, EMPTY)
+    return config.read(sources, require_script=False, backend_named=BACKENDS)
 
 
 @target((ConfigurationError,), b"s" * 32 + b"\n", b"\n\n" + b"t" * 16 + b"\r\n" + b"u" * 20, b"", b"x" * 5000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.config import read
+from elastic_core.config import Sources, read
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 from elastic_core.hooks.records import RendezvousBackendRecord
 
@@ -21,7 +21,8 @@ def reading(plugins, tmp_path):
     def reading(*words, **fields):
         manager = plugins(RendezvousBackendRecord("toy", "a test", print, **fields))
         argv = ["--rdzv-backend=toy", *words]
-        return read(argv, {"HOME": str(tmp_path)}, tmp_path, require_script=False, backend_named=manager.backend_named)
+        sources = Sources(argv, {"HOME": str(tmp_path)}, tmp_path)
+        return read(sources, require_script=False, backend_named=manager.backend_named)
 
     return reading
 

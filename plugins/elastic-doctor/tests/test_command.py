@@ -12,7 +12,8 @@ from elastic_core.errors import ConfigurationError
 @pytest.fixture
 def read(tmp_path):
     def read(*argv, environ=None):
-        return config.read(argv, environ or {}, tmp_path, new_run_id=lambda: "doctor", require_script=False, own=DOCTOR)
+        sources = config.Sources(argv, environ or {}, tmp_path)
+        return config.read(sources, new_run_id=lambda: "doctor", require_script=False, own=DOCTOR)
 
     return read
 
@@ -32,7 +33,7 @@ def test_a_single_node_without_an_id_has_the_same_everywhere(read):
 def test_they_are_neither_variables_nor_the_flags_of_another_command(read, tmp_path):
     assert doctor_options(read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
     with pytest.raises(ConfigurationError, match="--peers"):
-        config.read(["--peers=2"], {}, tmp_path, require_script=False)
+        config.read(config.Sources(["--peers=2"], {}, tmp_path), require_script=False)
 
 
 def test_everything_that_is_wrong_is_told_at_once(read):
@@ -42,8 +43,6 @@ def test_everything_that_is_wrong_is_told_at_once(read):
 
 
 def test_help(capsys):
-    assert config.asks_for_help(["--peers", "2", "--help"], (), DOCTOR)
-    assert not config.asks_for_help(["--peers", "2", "train.py", "--help"], (), DOCTOR)
     assert cli.main(["doctor", "--help"]) == 0
     said = capsys.readouterr().out
     assert all(spec.flag in said for spec in DOCTOR)
