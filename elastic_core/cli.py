@@ -146,11 +146,11 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import STATUS
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
-    from elastic_core.operate.target import target_of
+    from elastic_core.operate.target import settings_of_job
 
     manager, reading = _read_command(STATUS, argv)
     tell_left_out(reading.left_out)
-    snapshot = look(target_of(reading.values, manager), manager, reading.values["timeout"])
+    snapshot = look(settings_of_job(reading.values, manager), manager, reading.values["timeout"])
     show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
 
@@ -158,12 +158,12 @@ def drain(argv: Sequence[str]) -> None:
     """`elastic drain`."""
     from elastic_core.operate.commands import DRAIN
     from elastic_core.operate.drain import drain as take_out
-    from elastic_core.operate.target import target_of
+    from elastic_core.operate.target import settings_of_job
 
     manager, reading = _read_command(DRAIN, argv)
     tell_left_out(reading.left_out)
     (node,) = reading.operands
-    take_out(target_of(reading.values, manager), node, manager, reading.values["timeout"], show)
+    take_out(settings_of_job(reading.values, manager), node, manager, reading.values["timeout"], show)
 
 
 def serve(argv: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ order."""
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
 from elastic_core.compose.plan import (
     Plan,
-    Selection,
     origins_named,
     plan_of,
     problems_of,
@@ -18,7 +17,6 @@ __all__ = [
     "Entry",
     "Parts",
     "Plan",
-    "Selection",
     "answering",
     "composed",
     "function_entry",

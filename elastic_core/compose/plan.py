@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import events
 from elastic_core.compat import choices
@@ -14,7 +14,7 @@ from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
 from elastic_core.hooks.calls import Contexts
-from elastic_core.hooks.options import find_option, needed, not_needed, type_options
+from elastic_core.hooks.options import not_needed
 from elastic_core.hooks.records import (
     HealthEndpointRecord,
     RankPolicyRecord,
@@ -24,7 +24,7 @@ from elastic_core.hooks.records import (
     WorkerStarterRecord,
     kind_of,
 )
-from elastic_core.hooks.selection import Named, attributed, names_of
+from elastic_core.hooks.selection import SECRET, Chosen, Named, Selection, backend_selection, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 from elastic_core.text import did_you_mean
@@ -35,88 +35,37 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
     from elastic_core.hooks.context import Context
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.selection import Provided
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.node import Node, RankPolicy
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import Starter, Work
 
-R = TypeVar("R", bound=Record)
-
-SECRET = "secret_file"
 _ALONE = "local"  # the backend without other nodes
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
 _HELPED = (ElasticError, OSError)  # errors of a plugin that need no frame: there is advice for a limit of this machine
 
 
-@dataclass(frozen=True)
-class Chosen(Generic[R]):
-    """A record that the settings select, and its options: typed, with defaults filled in."""
-
-    record: R
-    options: Mapping[str, Any]
-    provided: Provided[R]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The settings of one kind of record.
-
-    Args:
-        given: options as the user wrote them.
-        setting: the one that holds them.
-        flags: values of settings for options of the same names, used if the record declares them and `given` has none.
-    """
-
-    kind: type[Record]
-    name: str
-    given: Mapping[str, object]
-    setting: str
-    flags: Mapping[str, object] = field(default_factory=dict)
-
-    def choose(self, manager: PluginManager, origins: Mapping[str, str]) -> Chosen[Any]:
-        """Raises ConfigurationError."""
-        provided = manager.provided(self.kind, self.name)
-        record = attributed(provided, kind_of(self.kind))
-        values, problems = type_options(record.options, self.written(record), self._place(origins))
-        if problems:
-            raise ConfigurationError(*problems)
-        return Chosen(record, values, provided)
-
-    def written(self, record: Record) -> dict[str, object]:
-        """The options of this record, not typed yet."""
-        given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
-        declared = {SECRET} if record.options is None else {option.name for option in record.options}
-        flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
-        return {**{name: value for name, value in flags.items() if find_option(given, name) is None}, **given}
-
-    def _place(self, origins: Mapping[str, str]) -> str:
-        origin = origins.get(self.setting, DEFAULT)
-        return SPECS[self.setting].flag if origin == DEFAULT else origin
-
-
-def selections(settings: Settings) -> Iterator[Selection]:
+def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
     """The selections in the settings, one for each kind of record that is used."""
-    flags = {
-        "master_addr": settings.master_addr,
-        "master_port": settings.master_port,
-        "rank": settings.node_rank,
-        SECRET: settings.rdzv_secret_file,
-    }
-    yield Selection(RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "rdzv_conf", flags)
-    yield Selection(RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, "rank_policy_conf")
+
+    def place(setting: str) -> str:
+        origin = origins.get(setting, DEFAULT)
+        return SPECS[setting].flag if origin == DEFAULT else origin
+
+    yield backend_selection(settings, place("rdzv_conf"))
+    yield Selection(RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, place("rank_policy_conf"))
     if settings.watchdog is not None:
-        yield Selection(WatchdogRecord, settings.watchdog, settings.watchdog_conf, "watchdog_conf")
+        yield Selection(WatchdogRecord, settings.watchdog, settings.watchdog_conf, place("watchdog_conf"))
     if settings.health is not None:
-        yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, "health_conf")
+        yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, place("health_conf"))
     name = choices.WARM_STARTER if settings.warm_start else settings.worker_starter
     if name is None and settings.worker_starter_conf:
         name = "subprocess"  # which starts scripts
     if name is not None:
         cache, excluded = settings.warm_start_cache, " ".join(settings.warm_start_exclude)
         warm = {"cache": cache and str(cache), "exclude": excluded or None} if name == choices.WARM_STARTER else {}
-        yield Selection(WorkerStarterRecord, name, settings.worker_starter_conf, "worker_starter_conf", warm)
+        yield Selection(WorkerStarterRecord, name, settings.worker_starter_conf, place("worker_starter_conf"), warm)
 
 
 @dataclass(frozen=True)
@@ -183,7 +132,7 @@ class Plan:
         asked = self.starter
         if asked is None:
             name = self.settings.start_method if work.function else "subprocess"
-            asked = Selection(WorkerStarterRecord, name, {}, "worker_starter_conf").choose(self.manager, {})
+            asked = Selection(WorkerStarterRecord, name, {}, "").choose(self.manager)
         record = asked.record
         if record.forks and not self.backend.record.forkable:
             flag = SPECS["start_method" if self.starter is None else "worker_starter"].flag
@@ -251,9 +200,9 @@ def plan_of(
     """
     found: dict[type[Record], Chosen[Any]] = {}
     errors = []
-    for selection in selections(settings):
+    for selection in selections(settings, origins or {}):
         try:
-            found[selection.kind] = selection.choose(manager, origins or {})
+            found[selection.kind] = selection.choose(manager)
         except ConfigurationError as error:
             errors.append(error)
     problems = [*_unsigned(settings, found), *unknown_event_handler(settings), *_misspelt(tables or {}, manager)]

@@ -6,18 +6,21 @@ from __future__ import annotations
 import functools
 import traceback
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from elastic_core.errors import ElasticError, PluginError, Problem
+from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source, described_error
-from elastic_core.hooks.records import OURS
+from elastic_core.hooks.options import find_option, needed, type_options
+from elastic_core.hooks.records import OURS, RendezvousBackendRecord, kind_of
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from elastic_core.config import Settings
+    from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Kind, Option, Record
 
 _OURS, _STANDARD = str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent)
@@ -253,3 +256,62 @@ def to_install(kind: Kind, name: str, failures: Sequence[Failure], blocked: Iter
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
     return None if home in present else home
+
+
+# Options, and the choice of a record with them.
+
+SECRET = "secret_file"
+"""The option of a backend that signs, for which there is a flag."""
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[R]):
+    """A record that the settings select, and its options: typed, with defaults filled in."""
+
+    record: R
+    options: Mapping[str, Any]
+    provided: Provided[R]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The settings that select one record.
+
+    Args:
+        given: options as the user wrote them.
+        place: where they were written, for messages.
+        flags: values of settings for options of the same names, used if the record declares them and `given` has none.
+    """
+
+    kind: type[Record]
+    name: str
+    given: Mapping[str, object]
+    place: str
+    flags: Mapping[str, object] = field(default_factory=dict)
+
+    def choose(self, manager: PluginManager) -> Chosen[Any]:
+        """Raises ConfigurationError."""
+        provided = manager.provided(self.kind, self.name)
+        record = attributed(provided, kind_of(self.kind))
+        values, problems = type_options(record.options, self._written(record), self.place)
+        if problems:
+            raise ConfigurationError(*problems)
+        return Chosen(record, values, provided)
+
+    def _written(self, record: Record) -> dict[str, object]:
+        """The options of this record, not typed yet."""
+        given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
+        declared = {SECRET} if record.options is None else {option.name for option in record.options}
+        flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
+        return {**{name: value for name, value in flags.items() if find_option(given, name) is None}, **given}
+
+
+def backend_selection(settings: Settings, place: str = "--rdzv-conf") -> Selection:
+    """The rendezvous backend of these settings."""
+    flags = {
+        "master_addr": settings.master_addr,
+        "master_port": settings.master_port,
+        "rank": settings.node_rank,
+        SECRET: settings.rdzv_secret_file,
+    }
+    return Selection(RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, place, flags)

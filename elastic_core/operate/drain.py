@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.operate.observation import JobObservation, Watcher
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
 
 _MOST_REFUSALS = 64
 
 
 def drain(
-    target: Target,
+    settings: Settings,
     word: str,
     manager: PluginManager,
     timeout: Duration,
@@ -51,15 +51,17 @@ def drain(
         RendezvousTimeoutError: the node was asked and has not left in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
-    with observed(target, manager, ANSWER, clock, pause) as (watcher, job):
+    with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         node, ended = node_called(word, job), threading.Event()
         lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
         with contextlib.closing(lifeline):
             lifeline.look()  # before the node can leave
-            state = within(ANSWER, lambda: ask(watcher.backend, node), target.endpoint)
+            state = within(ANSWER, lambda: ask(watcher.backend, node), settings.rdzv_endpoint)
             tell(in_one_line(_asked(node, state, timeout)))
             if timeout:
-                gone = within(timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), target.endpoint)
+                gone = within(
+                    timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint
+                )
                 tell(in_one_line(gone))
 
 

@@ -17,7 +17,6 @@ from elastic_core.rendezvous.effects import Registration
 from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.roster import Seen, is_ready
-from elastic_core.rendezvous.seal import seal_of
 from elastic_core.rendezvous.settings import settings_of
 from elastic_core.support.bounded import within
 
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import Announced, RosterBackend
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
     from elastic_core.rendezvous.roster import Roster
     from elastic_core.rendezvous.seal import HmacSeal
@@ -183,7 +182,7 @@ class Watcher:
 
 @contextlib.contextmanager
 def observed(
-    target: Target,
+    settings: Settings,
     manager: PluginManager,
     timeout: Duration,
     clock: Clock | None = None,
@@ -195,18 +194,16 @@ def observed(
         NotFoundError: no job of this id has met here.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
-    params = parameters(target, manager, timeout)
-    settings = settings_of(params)
-    seal = seal_of(params)
-    with opened(params, manager, seal) as backend:
+    params = parameters(settings, manager, timeout)
+    with opened(params, manager) as (backend, seal):
         watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
-        empty = JobObservation(begun, begun, Observation.of(settings))
-        job = within(timeout + GRACE, lambda: watcher.look(empty), target.endpoint)
+        empty = JobObservation(begun, begun, Observation.of(settings_of(params)))
+        job = within(timeout + GRACE, lambda: watcher.look(empty), settings.rdzv_endpoint)
         if job.is_empty:
-            others = f"; in {seal.refused} places stands what is not signed with this secret" if seal.refused else ""
+            unsigned = f" ({seal.refused} entries there are not signed with this secret)" if seal.refused else ""
             raise NotFoundError(
-                f"no job of the id {target.run_id!r} has met at {target.endpoint} yet{others}; check --rdzv-id, "
-                "--rdzv-endpoint and --rdzv-secret-file, which must be those of its nodes"
+                f"no job of the id {settings.rdzv_id!r} has met at {settings.rdzv_endpoint} yet{unsigned}; --rdzv-id, "
+                "--rdzv-endpoint and --rdzv-secret-file must be those of its nodes"
             )
-        yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), target.endpoint)
+        yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), settings.rdzv_endpoint)

@@ -14,10 +14,10 @@ from elastic_core.rendezvous.roster import alive, is_ready
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from elastic_core.config import Settings
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.node import Member
     from elastic_core.operate.observation import JobObservation
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Closed, End, Entry
 
 
@@ -119,7 +119,7 @@ class Snapshot:
         return len(self.standing(Standing.JOINED))
 
 
-def snapshot_of(job: JobObservation, target: Target, store_members: tuple[str, ...] = ()) -> Snapshot:
+def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[str, ...] = ()) -> Snapshot:
     """The job as it was observed."""
     state = job.state or State()
     nodes = NodeRange(state.min_nodes, state.max_nodes) if 1 <= state.min_nodes <= state.max_nodes else None
@@ -135,9 +135,9 @@ def snapshot_of(job: JobObservation, target: Target, store_members: tuple[str, .
         note = state.refusal(entry.key)
         others.append(_view(None, entry.key, entry, _of_other(entry, state, beat, nodes), beat, note))
     return Snapshot(
-        run_id=target.run_id,
-        backend=target.backend,
-        endpoint=target.endpoint,
+        run_id=settings.rdzv_id or "",
+        backend=settings.rdzv_backend,
+        endpoint=settings.rdzv_endpoint,
         phase=Phase.CLOSED if state.closed else Phase.RUNNING if state.open else Phase.GATHERING,
         round=state.round.number,
         formed_because=state.reason,

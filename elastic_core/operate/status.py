@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.operate.observation import Beat
     from elastic_core.operate.snapshot import NodeView, Snapshot
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import End
 
 VERSION = 1
@@ -27,15 +27,15 @@ _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STA
 
 
 def status(
-    target: Target,
+    settings: Settings,
     manager: PluginManager,
     timeout: Duration,
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
     """The job as it stands. Arguments and errors as of `observed`."""
-    with observed(target, manager, timeout, clock, pause) as (watcher, job):
-        return snapshot_of(job, target, tuple(watcher.backend.store_members()))
+    with observed(settings, manager, timeout, clock, pause) as (watcher, job):
+        return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:

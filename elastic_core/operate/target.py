@@ -1,9 +1,8 @@
-"""The job that a command is about, and its backend, opened."""
+"""The job that a command is about: its settings, and its backend, opened."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
@@ -13,8 +12,8 @@ from elastic_core.config.resolve import resolve
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.context import Context
-from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.hooks.selection import backend_selection
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import seal_of
 
@@ -28,19 +27,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
 
 
-@dataclass(frozen=True)
-class Target:
-    """The job that a command is about. `conf` holds options of the backend as text."""
-
-    backend: str
-    endpoint: str
-    run_id: str
-    conf: Mapping[str, str]
-
-
-def target_of(values: Mapping[str, Any], manager: PluginManager) -> Target:
-    """From the values of a command line, as a run would resolve them. Raises ConfigurationError if they do not name a
-    job."""
+def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settings:
+    """From the values of a command line, resolved as for a run. Raises ConfigurationError if they do not name a job."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
     origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
     settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
@@ -48,55 +36,40 @@ def target_of(values: Mapping[str, Any], manager: PluginManager) -> Target:
     if not settings.rdzv_endpoint:
         expected = "expected where the nodes of the job meet, found nothing; give --rdzv-endpoint=HOST:PORT"
         problems.append(Problem("--rdzv-endpoint", expected))
-    run_id = settings.rdzv_id or ""
-    if not run_id:
+    if not settings.rdzv_id:
         problems.append(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
     if problems:
         raise ConfigurationError(*problems)
-    conf = with_secret(settings.rdzv_conf, settings.rdzv_secret_file)
-    return Target(settings.rdzv_backend, settings.rdzv_endpoint, run_id, conf)
+    return settings
 
 
-def with_secret(conf: Mapping[str, str], path: str | None) -> Mapping[str, str]:
-    """The options of the backend, with the file of the secret among them."""
-    return {**conf, "secret_file": path} if path else conf
-
-
-def parameters(target: Target, manager: PluginManager, patience: Duration) -> RendezvousParameters:
+def parameters(settings: Settings, manager: PluginManager, patience: Duration) -> RendezvousParameters:
     """The parameters with which the job's backend is opened. `patience`: seconds that connecting may take.
 
     Raises:
-        ConfigurationError: no plugin brings the backend, it cannot be looked at, or an option is wrong.
+        ConfigurationError: no plugin brings the backend, it cannot be opened from outside, or an option is wrong.
     """
-    record = manager.select(RendezvousBackendRecord, target.backend)
-    if record.open_backend is None:
+    chosen, name = backend_selection(settings).choose(manager), settings.rdzv_backend
+    if chosen.record.open_backend is None:
         able = named_backends(manager, lambda other: other.open_backend is not None)
         raise ConfigurationError(
-            Problem("--rdzv-backend", f"expected a backend that can be looked at ({able}), found {target.backend!r}")
+            Problem("--rdzv-backend", f"expected a backend that can be looked at ({able}), found {name!r}")
         )
-    config, problems = type_options(record.options, needed(record.options, target.conf), "--rdzv-conf")
-    if problems:
-        raise ConfigurationError(*problems)
-    config["join_timeout"] = patience
-    return RendezvousParameters(target.backend, target.endpoint, target.run_id, 1, 1).having(config)
+    config = {**chosen.options, "join_timeout": patience}
+    return RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
 
 
 @contextlib.contextmanager
-def opened(
-    params: RendezvousParameters, manager: PluginManager, seal: HmacSeal | None = None
-) -> Iterator[RosterBackend]:
-    """The job's backend, closed at the end. One with only `get_state` and `set_state` gets a roster, as for nodes.
-    `seal`: the job's; unset: that of `params`."""
+def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tuple[RosterBackend, HmacSeal]]:
+    """The job's backend, closed at the end, and its seal. A backend with only `get_state` and `set_state` gets a
+    roster, as for nodes."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` saw to it
-    backend = with_roster(
-        record.open_backend(Context(params.run_id, params.config), params),
-        SystemClock(),
-        observes=True,
-        seal=seal or seal_of(params),
-    )
+    seal = seal_of(params)
+    made = record.open_backend(Context(params.run_id, params.config), params)
+    backend = with_roster(made, SystemClock(), observes=True, seal=seal)
     try:
-        yield backend
+        yield backend, seal
     finally:
         backend.close()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from elastic_core.config import Settings
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.backend import Announced, RosterBackend
 from elastic_core.interfaces.node import Member
 from elastic_core.operate.observation import JobObservation
-from elastic_core.operate.target import Target
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Entry, RoundId, State
 from elastic_core.rendezvous.observation import Observation
@@ -18,7 +18,7 @@ from elastic_core.rendezvous.seats import Seat, Seats
 class Job:
     """Short ways to say what is seen of a job. Nodes are letters; `a/1` is the key of node `a`."""
 
-    target = Target("toy", "here:1", "job", {})
+    target = Settings(rdzv_backend="toy", rdzv_endpoint="here:1", rdzv_id="job")
 
     @staticmethod
     def entry(name, **more):

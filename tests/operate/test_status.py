@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from elastic_testing import FakeClock
@@ -14,7 +15,7 @@ from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.operate.snapshot import Phase, Standing
 from elastic_core.operate.status import status
-from elastic_core.operate.target import Target, parameters, target_of
+from elastic_core.operate.target import parameters, settings_of_job
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.round_stores import PrefixedStores
@@ -51,7 +52,7 @@ def test_a_job_that_nobody_knows(look, fixed_backend):
 def test_the_interval_is_that_of_the_options(job, look, fixed_backend):
     clock = FakeClock()
     backend = fixed_backend((job.state("a"), [job.announced(job.entry("a"), 1)]))
-    slow = Target("toy", "here:1", "job", {"keep_alive_interval": "10", "keep_alive_max_attempt": "3"})
+    slow = replace(job.target, rdzv_conf={"keep_alive_interval": "10", "keep_alive_max_attempt": "3"})
     assert 30 <= look(backend, slow, clock=clock, pause=clock.advance).observed <= 40
 
 
@@ -66,26 +67,26 @@ def test_what_goes_wrong_in_time_is_raised(look, fixed_backend):
     assert backend.closed
 
 
-def test_what_a_backend_is_opened_with(plugins):
+def test_what_a_backend_is_opened_with(job, plugins):
     record = RendezvousBackendRecord("toy", "a test", print, options=BACKEND_OPTIONS, open_backend=print)
-    params = parameters(Target("toy", "h:1", "j", {"last-call-timeout": "2"}), plugins(record), 3.0)
-    assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "h:1", "j", None)
+    params = parameters(replace(job.target, rdzv_conf={"last-call-timeout": "2"}), plugins(record), 3.0)
+    assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
     assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
 
 
-def test_everything_is_wrong_with_the_backend(plugins):
+def test_everything_is_wrong_with_the_backend(job, plugins):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
     with pytest.raises(ConfigurationError, match=r"expected a backend that can be looked at \(toy\), found 'blind'"):
-        parameters(Target("blind", "h", "j", {}), plugins(blind, seeing), 1.0)
+        parameters(replace(job.target, rdzv_backend="blind"), plugins(blind, seeing), 1.0)
     with pytest.raises(ConfigurationError, match="there is no rendezvous backend 'tyo' here"):
-        parameters(Target("tyo", "h", "j", {}), plugins(seeing), 1.0)
+        parameters(replace(job.target, rdzv_backend="tyo"), plugins(seeing), 1.0)
     with pytest.raises(ConfigurationError, match="volume"):
-        parameters(Target("toy", "h", "j", {"volume": "1"}), plugins(seeing), 1.0)
+        parameters(replace(job.target, rdzv_conf={"volume": "1"}), plugins(seeing), 1.0)
 
 
 @pytest.mark.integration
-def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend):
+def test_nodes_that_are_real_over_a_backend_of_two_methods(job, look, memory_backend):
     """Two nodes meet, a third one waits, one leaves: handlers in threads, on the machine's clock."""
     backend = memory_backend()
     settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(60, 0), 0.1, 600)
@@ -93,7 +94,7 @@ def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend)
         DynamicRendezvousHandler(backend, settings, Node(name, f"host-{name}"), PrefixedStores(None, "job", name))
         for name in "abc"
     ]
-    target = Target("toy", "here:1", "job", {"keep_alive_interval": "0.1", "keep_alive_max_attempt": "600"})
+    target = replace(job.target, rdzv_conf={"keep_alive_interval": "0.1", "keep_alive_max_attempt": "600"})
 
     def observe():
         return look(backend, target, clock=SystemClock())
@@ -147,15 +148,15 @@ def test_a_job_without_a_name():
     given = {"rdzv_backend": "", "rdzv_id": None, "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
     manager = PluginManager.load({})
     with pytest.raises(ConfigurationError, match="expected the name of the job"):
-        target_of(given, manager)
-    assert target_of({**given, "rdzv_backend": "static"}, manager).run_id == "none"
-    assert target_of({**given, "rdzv_id": "job"}, manager).backend == "c10d"
+        settings_of_job(given, manager)
+    assert settings_of_job({**given, "rdzv_backend": "static"}, manager).rdzv_id == "none"
+    assert settings_of_job({**given, "rdzv_id": "job"}, manager).rdzv_backend == "c10d"
 
 
 def test_what_a_backend_says_of_an_endpoint_counts_if_none_is_given(plugins):
     usual = RendezvousBackendRecord("toy", "a test", print, defaults=lambda _: {"rdzv_endpoint": ("here:1", "a test")})
     given = {"rdzv_backend": "toy", "rdzv_id": "job", "rdzv_conf": {}, "rdzv_secret_file": None}
     for written, meant in (("there:2", "there:2"), ("", "here:1")):
-        assert target_of({**given, "rdzv_endpoint": written}, plugins(usual)).endpoint == meant
+        assert settings_of_job({**given, "rdzv_endpoint": written}, plugins(usual)).rdzv_endpoint == meant
     with pytest.raises(ConfigurationError, match="--rdzv-endpoint: expected where the nodes of the job meet"):
-        target_of({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))
+        settings_of_job({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))

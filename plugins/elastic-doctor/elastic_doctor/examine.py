@@ -9,7 +9,7 @@ import secrets
 import socket
 import statistics
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,8 @@ from elastic_core.hooks.records import HealthCheckRecord, kind_of
 from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.operate.observation import GRACE
-from elastic_core.operate.target import Target, opened, parameters, with_secret
+from elastic_core.operate.target import opened, parameters
 from elastic_core.rendezvous.codec import decoded_state
-from elastic_core.rendezvous.seal import seal_of
 from elastic_core.support.bounded import BackgroundCall, Late, within
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
@@ -187,12 +186,9 @@ class _Examination:
 
     @contextlib.contextmanager
     def _opened(self, run_id: str, patience: Duration) -> Iterator[tuple[RosterBackend, HmacSeal]]:
-        settings = self.settings
-        conf = with_secret(settings.rdzv_conf, settings.rdzv_secret_file)
-        params = parameters(Target(settings.rdzv_backend, settings.rdzv_endpoint, run_id, conf), self.manager, patience)
-        seal = seal_of(params)
-        with opened(params, self.manager, seal) as backend:
-            yield backend, seal
+        params = parameters(replace(self.settings, rdzv_id=run_id), self.manager, patience)
+        with opened(params, self.manager) as found:
+            yield found
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:

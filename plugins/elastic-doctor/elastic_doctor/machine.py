@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from elastic_core.clock import Duration
-    from elastic_core.compose import Selection
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.selection import Selection
     from elastic_doctor.finding import Finding
 
 FILES_PER_NODE = 4  # connections that a node has to the store
@@ -197,7 +197,7 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
 
 def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
     """Whether the plugins that the flags select are installed, and take the options given."""
-    for selection in selections(settings):
+    for selection in selections(settings, {}):
         if selection.given or selection.name != SPECS["rank_policy"].default:
             yield from _choice(selection, manager)
     for problem in unknown_event_handler(settings):
@@ -215,7 +215,7 @@ def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
         yield fault(Check.BACKEND, told, "".join(cure) or "elastic plugins shows what is installed; name one of those")
         return
     try:
-        selection.choose(manager, {})
+        selection.choose(manager)
     except ConfigurationError as error:
         for problem in error.problems:
             yield fault(Check.BACKEND, str(problem), "correct it; elastic plugins lists the options")
