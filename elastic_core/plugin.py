@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
     from elastic_core.watchdog.process import process_runs as process_runs, process_start_time as process_start_time
     from elastic_core.interfaces.health import (
-        CheckLevel as CheckLevel, CheckResult as CheckResult,
+        CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
         HealthCheckServer as HealthCheckServer, Recovery as Recovery, RoundStatus as RoundStatus,
         WorkerStatus as WorkerStatus
@@ -178,7 +178,8 @@ _HOMES = {
     "elastic_core.watchdog.process": "process_runs process_start_time",
     # health endpoints
     "elastic_core.interfaces.health": (
-        "CheckLevel CheckResult HealthCheckServer AgentView AgentStatus AgentPhase WorkerStatus RoundStatus Recovery"
+        "CheckLevel CheckMoment CheckResult CheckStatus HealthCheckServer AgentView AgentStatus AgentPhase "
+        "WorkerStatus RoundStatus Recovery"
     ),
     "elastic_core.health": "Probe live ready",
     # worker starters

@@ -16,8 +16,9 @@ from elastic_core.config import SPECS
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
-from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, watchdog_notifier
+from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, health_checks, watchdog_notifier
 from elastic_core.interfaces.handler import RoundHandler
+from elastic_core.interfaces.health import CheckMoment
 from elastic_core.interfaces.node import Node, made_up_name
 from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.handler import RendezvousHandler
-    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.interfaces.health import HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
@@ -208,11 +209,15 @@ def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
     return EventRecorder(handler, name)
 
 
-def _start_health(plan: Plan, view: AgentView, stack: contextlib.ExitStack) -> None:
+def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -> None:
     """Start the health endpoint if there is one."""
-    server, settings = plan.made_health_endpoint(view), plan.settings
+    server, settings = plan.made_health_endpoint(board), plan.settings
     if server is None:
         return
+    from elastic_core.health.checks import RunningChecks
+
+    checks = health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
+    board.have_checked(RunningChecks(checks, SystemClock()).results)
     stack.callback(_end, "health endpoint failed", f"health endpoint {settings.health}", server.stop)
     try:
         server.start()

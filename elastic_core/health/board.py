@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock
+    from elastic_core.interfaces.health import CheckStatus
     from elastic_core.interfaces.observer import Fact, Observer
 
 
@@ -29,6 +30,7 @@ class StatusBoard:
         self._faults: Sequence[Callable[[], str]] = ()
         self._template_pid: Callable[[], int | None] = lambda: None
         self._not_signed: Callable[[], int] = lambda: 0
+        self._checks: Callable[[], Sequence[CheckStatus]] = tuple
         self._on_recovered: Observer = lambda _: None
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
@@ -78,6 +80,13 @@ class StatusBoard:
 
     def not_signed(self) -> int:
         return self._not_signed()
+
+    def have_checked(self, checks: Callable[[], Sequence[CheckStatus]]) -> None:
+        """`checks`: returns the last results of the health checks."""
+        self._checks = checks
+
+    def checks(self) -> Sequence[CheckStatus]:
+        return self._checks()
 
     def status(self) -> AgentStatus:
         return self._status

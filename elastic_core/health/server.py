@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from elastic_core.clock import SystemClock
 from elastic_core.compat import choices
 from elastic_core.interfaces import health
-from elastic_core.interfaces.health import AgentPhase, AgentStatus
+from elastic_core.interfaces.health import AgentPhase, AgentStatus, CheckStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +124,9 @@ class _CallbackView:
 
     def template_pid(self) -> int | None:
         return None
+
+    def checks(self) -> tuple[CheckStatus, ...]:
+        return ()
 
     def not_signed(self) -> int:
         return 0

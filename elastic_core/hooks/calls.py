@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks.context import Context
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
+from elastic_core.hooks.records import HealthCheckRecord, kind_of
+from elastic_core.hooks.selection import attributed
+from elastic_core.interfaces.health import HealthCheck
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
     from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.health import CheckMoment
     from elastic_core.interfaces.observer import Fact, Observer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
@@ -114,6 +119,21 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
             _log.warning("plugin failed", part=f"watchdog {name}", reason=reason, exc_info=error)
 
     return tell
+
+
+def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
+    """The health checks of plugins that are made at this moment."""
+    return [
+        HealthCheck(
+            item.record.name,
+            item.record.summary,
+            item.record.timeout,
+            partial(attributed(item, kind_of(HealthCheckRecord)).factory, contexts.of(item.source)),
+            item.source.distribution,
+        )
+        for item in manager.records(HealthCheckRecord)
+        if not item.record.when or moment in item.record.when
+    ]
 
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:

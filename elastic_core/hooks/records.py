@@ -10,14 +10,14 @@ from elastic_core.compat import choices
 from elastic_core.hooks.discovery import CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from elastic_core.config import Settings
     from elastic_core.errors import Problem
     from elastic_core.hooks.context import Context
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.health import AgentView, CheckResult, HealthCheckServer
+    from elastic_core.interfaces.health import AgentView, CheckMoment, CheckResult, HealthCheckServer
     from elastic_core.interfaces.node import RankPolicy
     from elastic_core.interfaces.store import Store, StoreServer
     from elastic_core.interfaces.watchdog import Watchdog
@@ -180,16 +180,18 @@ class CommandRecord(Record):
 
 @dataclass(frozen=True)
 class HealthCheckRecord(Record):
-    """A check of this machine, which `elastic doctor` makes. Every installed check is made; none is selected.
+    """A check of this machine. Every installed check is made; none is selected.
 
     Args:
         factory: makes the check and returns its result. The context has the options that the plugin adds; the record
             has none.
         timeout: seconds for the check; one that takes longer has failed.
+        when: the moments at which it is made; empty: all.
     """
 
     factory: Callable[[Context], CheckResult]
     timeout: float = 10.0
+    when: Collection[CheckMoment] = ()
 
 
 @dataclass(frozen=True)

@@ -273,14 +273,17 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
 @hookspec
 def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-body]
-    """Register checks of this machine, which `elastic doctor` makes with its own.
+    """Register checks of this machine. `elastic doctor` makes them before a run, and a health endpoint shows them while
+    a job runs.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
     that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings; `elastic
     plugins` shows the exception, and the other plugins are used.
 
-    The factory of every record is called once, each in a thread of its own, all at the same time. It must not change
-    anything. An exception, and a check that takes longer than the record's `timeout`, count as a failure of the check.
+    The factory of each record is called in a separate thread, all at the same time: once by `elastic doctor`, and in an
+    agent with a health endpoint if somebody asks for its status, at most once a minute. It must not change anything. A
+    check that raises an exception, or takes longer than the record's `timeout`, has failed. `when` of the record limits
+    it to some of these moments.
 
     A whole plugin::
 

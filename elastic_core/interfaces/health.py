@@ -55,6 +55,45 @@ class CheckResult:
     remedy: str = ""
 
 
+class CheckMoment(str, enum.Enum):
+    """When a health check is made. BEFORE_RUN: by `elastic doctor`. RUNNING: while a job runs, for its health endpoint,
+    at most once a minute and only if somebody asks."""
+
+    BEFORE_RUN = "before a run"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """A health check of a plugin, ready to be made. `make` may block, and raise anything.
+
+    Args:
+        timeout: seconds after which it has failed.
+        plugin: the distribution that it comes from.
+    """
+
+    name: str
+    summary: str
+    timeout: float
+    make: Callable[[], object]
+    plugin: str = ""
+
+
+@dataclass(frozen=True)
+class CheckStatus:
+    """The last result of a health check of a running job.
+
+    Args:
+        result: None before the first.
+        checked_at: when the check began, in seconds since the epoch; 0 before the first.
+    """
+
+    name: str
+    summary: str
+    result: CheckResult | None = None
+    checked_at: float = 0.0
+
+
 @dataclass(frozen=True)
 class WorkerStatus:
     """One worker of this node in the last round. `state`: `running`, `succeeded`, `failed` or `stopped` (the agent
@@ -171,6 +210,10 @@ class AgentView(Protocol):
 
     def not_signed(self) -> int:
         """In how many places of the rendezvous store something stood that is not signed with the job's secret."""
+
+    def checks(self) -> Sequence[CheckStatus]:
+        """The last results of the health checks of plugins. Checks that were made more than a minute ago begin again in
+        the background."""
 
     def status(self) -> AgentStatus:
         """What the agent does at this moment."""

@@ -10,8 +10,7 @@ import socket
 import statistics
 import threading
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import (
@@ -20,15 +19,14 @@ from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousError,
 )
-from elastic_core.hooks.calls import Contexts
+from elastic_core.health.checks import result_of
+from elastic_core.hooks.calls import Contexts, health_checks
 from elastic_core.hooks.discovery import CORE, described_error, own_version
-from elastic_core.hooks.records import HealthCheckRecord, kind_of
-from elastic_core.hooks.selection import attributed
-from elastic_core.interfaces.health import CheckLevel, CheckResult
+from elastic_core.interfaces.health import CheckLevel, CheckMoment, CheckResult, HealthCheck
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import opened, parameters
 from elastic_core.rendezvous.codec import decoded_state
-from elastic_core.support.bounded import BackgroundCall, Late, within
+from elastic_core.support.bounded import BackgroundCall, within
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
@@ -99,25 +97,22 @@ class _Examination:
         record = self.manager.backend_named(settings.rdzv_backend)
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
-        measured = machine.measured_machine()
-        count = workers if isinstance(workers, int) else measured.cpus
-        yield from machine.judged_machine(measured, self.nodes, count, around.may_host)
+        yield ok(Check.PYTHON, machine.python_version())
+        yield machine.judged_files(machine.file_limit(), self.nodes if around.may_host else 0)
         yield from self._checks()
         found = torch.result(2 * for_torch)
         yield from machine.judged_torch(found, workers)
         if record is not None:
-            versions = {CORE: own_version(), "Python": measured.python, "torch": found.version or "none"}
+            versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
             yield from self._store(record, around, versions)
 
     def _checks(self) -> Iterator[Finding]:
         """The health checks of plugins."""
         contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()
-        calls = []
-        for item in self.manager.records(HealthCheckRecord):
-            check = partial(attributed(item, kind_of(HealthCheckRecord)).factory, contexts.of(item.source))
-            calls.append((item.record, BackgroundCall(check)))
-        for record, call in calls:
-            yield judged_check(record, call, max(0.0, record.timeout - (self.clock.now() - begun)))
+        checks = health_checks(self.manager, contexts, CheckMoment.BEFORE_RUN)
+        calls = [(check, BackgroundCall(check.make)) for check in checks]
+        for check, call in calls:
+            yield judged_check(check, result_of(check, call, max(0.0, check.timeout - (self.clock.now() - begun))))
 
     @property
     def nodes(self) -> int:
@@ -217,20 +212,13 @@ class _Examination:
         yield from judged_peers(met, doctor.card, patience)
 
 
-def judged_check(record: HealthCheckRecord, call: BackgroundCall[Any], left: Duration) -> Finding:
-    """The result of a health check. `left`: seconds to wait for it."""
-    told, advice = f"no answer within {record.timeout:g} s", "check the service or device that it examines"
-    try:
-        found = call.result(left)
-    except Late:
-        pass
-    except ConfigurationError as error:
-        told, _, advice = error.problems[0].message.partition("; ")
-    else:
-        if isinstance(found, CheckResult) and found.level in _LEVELS:
-            return Finding(_LEVELS[found.level], Check.HEALTH_CHECK, f"{record.name}: {found.message}", found.remedy)
-        told, advice = f"expected a CheckResult, found {found!r}", "tell the plugin's authors"
-    return fault(Check.HEALTH_CHECK, f"{record.name}: {told}", advice)
+def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
+    """The result of a health check. A check of this package is a line of the report; others share the line
+    `health-check`."""
+    level = Level.NOTE if result.level is CheckLevel.OK and result.remedy else _LEVELS[result.level]
+    if check.plugin == "elastic-doctor":
+        return Finding(level, Check(check.name), result.message, result.remedy)
+    return Finding(level, Check.HEALTH_CHECK, f"{check.name}: {result.message}", result.remedy)
 
 
 def judged_secret(seal: HmacSeal) -> Iterator[Finding]:

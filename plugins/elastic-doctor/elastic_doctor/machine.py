@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.compose import selections, unknown_event_handler
 from elastic_core.config import SPECS
-from elastic_core.devices import ASKING, count_workers, usable_cpus
+from elastic_core.devices import ASKING, count_workers
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
 from elastic_core.hooks.records import OURS, kind_of
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 
 FILES_PER_NODE = 4  # connections that a node has to the store
 _OTHER_FILES = 256
-_TASKS_PER_WORKER = 128  # a worker with torch has tens of threads, and each counts
-_OTHER_TASKS = 256
-_ENOUGH_SHARED = 256 << 20
-_MIB = 1 << 20
-_PIDFD_SINCE = (5, 3)
 
 _BACKENDS = ("gloo", "nccl", "mpi")
 _PROGRAM = (
@@ -58,66 +53,14 @@ class Limit:
     hard: int | None
 
 
-@dataclass(frozen=True)
-class Machine:
-    """`shared_memory`: bytes free in /dev/shm; None if it does not exist."""
-
-    python: str
-    kernel: str
-    cpus: int
-    files: Limit
-    processes: Limit
-    shared_memory: int | None
-
-
-def measured_machine(shared: str = "/dev/shm") -> Machine:
-    """This machine. `shared`: the folder of its shared memory."""
-    return Machine(
-        f"{platform.python_implementation()} {platform.python_version()}",
-        f"{platform.system()} {platform.release()}",
-        usable_cpus(),
-        _limit(resource.RLIMIT_NOFILE),
-        _limit(resource.RLIMIT_NPROC),
-        _free(shared),
-    )
-
-
-def _limit(which: int) -> Limit:
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
+def file_limit() -> Limit:
+    """The limit of open files."""
+    soft, hard = (None if it == resource.RLIM_INFINITY else it for it in resource.getrlimit(resource.RLIMIT_NOFILE))
     return Limit(soft, hard)
 
 
-def _free(folder: str) -> int | None:
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize
-
-
-def judged_machine(machine: Machine, nodes: int, workers: int, may_host: bool) -> Iterator[Finding]:
-    """`nodes`: the most that the job may have; `workers`: on this node; `may_host`: whether it may host the store."""
-    yield ok(Check.PYTHON, machine.python)
-    yield judged_kernel(machine.kernel, machine.cpus)
-    yield judged_files(machine.files, nodes if may_host else 0)
-    yield judged_processes(machine.processes, workers)
-    yield judged_shared_memory(machine.shared_memory)
-
-
-def judged_kernel(kernel: str, cpus: int) -> Finding:
-    """Without pidfd the agent works, and needs a thread for each worker."""
-    told = f"{kernel}, {cpus} processor{'' if cpus == 1 else 's'} for this process"
-    system, _, release = kernel.partition(" ")
-    if system != "Linux":
-        return warning(Check.KERNEL, told, "the agent is made for Linux; expect orphans and worse reports elsewhere")
-    if _version(release) < _PIDFD_SINCE:
-        return note(Check.KERNEL, f"{told}; without pidfd", "Linux 5.3 or later watches workers without extra threads")
-    return ok(Check.KERNEL, told)
-
-
-def _version(release: str) -> tuple[int, ...]:
-    numbers = release.split("-")[0].split(".")[:2]
-    return tuple(int(number) for number in numbers if number.isdigit())
+def python_version() -> str:
+    return f"{platform.python_implementation()} {platform.python_version()}"
 
 
 def judged_files(files: Limit, nodes: int) -> Finding:
@@ -131,27 +74,6 @@ def judged_files(files: Limit, nodes: int) -> Finding:
         told,
         f"where the store is hosted: ulimit -Hn {needed} (LimitNOFILE= of a systemd unit, --ulimit nofile= of docker)",
     )
-
-
-def judged_processes(processes: Limit, workers: int) -> Finding:
-    """The limit counts threads, and those of the user's other programs as well."""
-    needed = workers * _TASKS_PER_WORKER + _OTHER_TASKS
-    told = f"processes and threads: {_shown(processes.soft)}; this run may need {needed}"
-    if processes.soft is None or processes.soft >= needed:
-        return ok(Check.PROCESS_LIMIT, told)
-    return warning(Check.PROCESS_LIMIT, told, f"ulimit -u {needed} or more, in the shell that starts elastic run")
-
-
-def judged_shared_memory(free: int | None) -> Finding:
-    """NCCL and torch's data loaders share memory there."""
-    if free is None:
-        advice = "mount a tmpfs there; data loaders and NCCL need it"
-        return warning(Check.SHARED_MEMORY, "there is no /dev/shm", advice)
-    told = f"/dev/shm has {free // _MIB} MiB free"
-    if free >= _ENOUGH_SHARED:
-        return ok(Check.SHARED_MEMORY, told)
-    advice = "docker run --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"
-    return warning(Check.SHARED_MEMORY, told, advice)
 
 
 def _shown(limit: int | None) -> str:

@@ -1,21 +1,48 @@
-"""Registers the command `doctor`."""
+"""Registers the command `doctor`, and health checks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.plugin import CommandRecord, hookimpl
+from elastic_core.plugin import CommandRecord, HealthCheckRecord, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.plugin import Context
+    from elastic_core.plugin import CheckResult, Context
 
 
 def _run(context: Context, words: Sequence[str]) -> int:
     from elastic_doctor.command import run
 
     return run(context, words)
+
+
+def _kernel(context: Context) -> CheckResult:
+    from elastic_doctor import checks
+
+    return checks.kernel(context)
+
+
+def _process_limit(context: Context) -> CheckResult:
+    from elastic_doctor import checks
+
+    return checks.process_limit(context)
+
+
+def _shared_memory(context: Context) -> CheckResult:
+    from elastic_doctor import checks
+
+    return checks.shared_memory(context)
+
+
+@hookimpl
+def elastic_health_checks() -> list[HealthCheckRecord]:
+    return [
+        HealthCheckRecord("kernel", "the kernel can watch workers without threads", _kernel),
+        HealthCheckRecord("process-limit", "the limit of processes and threads allows this run", _process_limit),
+        HealthCheckRecord("shared-memory", "/dev/shm has room", _shared_memory),
+    ]
 
 
 @hookimpl

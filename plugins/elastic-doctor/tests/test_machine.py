@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import pytest
-from elastic_doctor import machine as m
+from elastic_doctor.checks import free_memory, judged_kernel, judged_processes, judged_shared_memory
 from elastic_doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
 from elastic_doctor.machine import (
+    Limit,
     Torch,
     judged_choices,
+    judged_files,
     judged_plugins,
     judged_torch,
     judged_versions,
@@ -18,14 +19,14 @@ from elastic_doctor.machine import (
     read_answer,
     versions_of,
 )
+from elastic_testing import HealthCheckContract
 
 from elastic_core.config import settings_from
 from elastic_core.errors import ExitCode
-from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+from elastic_core.hooks import HealthCheckRecord, RendezvousBackendRecord, hookimpl
+from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.discovery import Candidate, Source
 from elastic_core.hooks.manager import PluginManager
-
-FIT = m.Machine("CPython 3.11.2", "Linux 6.1.0-9", 8, m.Limit(1024, 4096), m.Limit(9999, 9999), 1 << 30)
 
 
 def levels(findings):
@@ -41,46 +42,45 @@ def test_the_exit_code_is_that_of_what_is_to_be_cured_first():
     assert exit_code_of([*fine, peers, store, here]) == ExitCode.BAD_CONFIGURATION
 
 
-def test_a_machine_that_is_fit():
-    found = list(m.judged_machine(FIT, 4, 8, may_host=True))
-    assert {item.level for item in found} == {Level.OK}
-    assert found[2].told == "open files: 1024, can be raised to 4096; this run needs 272"
-    assert {item.advice for item in found} == {""}
+def test_fit_machine_is_ok():
+    found = [judged_kernel("Linux", "6.1.0-9", 8), judged_processes(9999, 8), judged_shared_memory(1 << 30)]
+    assert [(item.level.value, item.remedy) for item in found] == [("ok", "")] * 3
+    assert judged_files(Limit(1024, 4096), 4).told == "open files: 1024, can be raised to 4096; this run needs 272"
+    assert judged_processes(None, 8).level.value == "ok"
 
 
 @pytest.mark.parametrize(
-    ("changed", "level", "advice"),
+    ("found", "level", "remedy"),
     [
-        ({"kernel": "Darwin 23.1"}, "warning", "made for Linux"),
-        ({"kernel": "Linux 4.18.0-553.el8"}, "note", "Linux 5.3"),
-        ({"files": m.Limit(256, 1000)}, "warning", "ulimit -Hn 4256"),
-        ({"processes": m.Limit(500, 9999)}, "warning", "ulimit -u 1280"),
-        ({"shared_memory": 64 << 20}, "warning", "--shm-size"),
-        ({"shared_memory": None}, "warning", "tmpfs"),
+        (judged_kernel("Darwin", "23.1", 8), "warning", "made for Linux"),
+        (judged_kernel("Linux", "4.18.0-553.el8", 8), "ok", "Linux 5.3"),
+        (judged_processes(500, 8), "warning", "ulimit -u 1280"),
+        (judged_shared_memory(64 << 20), "warning", "--shm-size"),
+        (judged_shared_memory(None), "warning", "tmpfs"),
     ],
 )
-def test_a_machine_that_is_not(changed, level, advice):
-    found = m.judged_machine(replace(FIT, **changed), 1000 if "files" in changed else 4, 8, may_host=True)
-    (bad,) = [item for item in found if item.level is not Level.OK]
-    assert bad.level.value == level
-    assert advice in bad.advice
+def test_unfit_machine_gets_advice(found, level, remedy):
+    assert found.level.value == level
+    assert remedy in found.remedy
 
 
-def test_who_does_not_host_the_store_needs_few_files():
-    assert m.judged_files(m.Limit(256, 1000), 0).level is Level.OK
-    assert m.judged_files(m.Limit(None, None), 10**6).told.startswith(
-        "open files: unlimited, can be raised to unlimited"
-    )
-    assert m.judged_processes(m.Limit(None, None), 8).level is Level.OK
+def test_host_of_the_store_needs_more_files():
+    assert judged_files(Limit(256, 1000), 0).level is Level.OK
+    assert judged_files(Limit(256, 1000), 1000).advice.startswith("where the store is hosted: ulimit -Hn 4256")
+    assert judged_files(Limit(None, None), 10**6).told.startswith("open files: unlimited, can be raised to unlimited")
 
 
-def test_this_machine_can_be_measured(tmp_path):
-    found = m.measured_machine(str(tmp_path))
-    assert found.python.endswith(".".join(map(str, sys.version_info[:3])))
-    assert found.cpus >= 1
-    assert found.shared_memory > 0
-    assert found.files.soft is None or found.files.soft > 0
-    assert m.measured_machine(str(tmp_path / "none")).shared_memory is None
+class TestOwnChecks(HealthCheckContract):
+    @pytest.fixture(params=["kernel", "process-limit", "shared-memory"])
+    def check(self, request):
+        manager = PluginManager.load({})
+        (provided,) = [item for item in manager.records(HealthCheckRecord) if item.record.name == request.param]
+        return lambda: provided.record.factory(Contexts(manager, settings_from({})).of(provided.source))
+
+
+def test_shared_memory_of_this_machine_is_measured(tmp_path):
+    assert free_memory(str(tmp_path)) > 0
+    assert free_memory(str(tmp_path / "none")) is None
 
 
 @pytest.mark.parametrize(

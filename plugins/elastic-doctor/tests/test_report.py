@@ -104,7 +104,7 @@ def test_a_store_that_is_there(found, memory_backend):
     said = found(lambda params: backend)
     assert said["store"][0] == "ok"
     assert said["run-id"] == ("ok", "no job 'job' has met there yet")
-    assert {"versions", "plugins", "backend", "python", "kernel", "torch"} <= set(said)
+    assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(said)
     assert backend.writes == 0
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from elastic_core.plugin import AgentStatus, Probe, ProcessFailure, WorkerStatus
+    from elastic_core.plugin import AgentStatus, CheckStatus, Probe, ProcessFailure, WorkerStatus
     from elastic_http_health.usage import Usage
 
 SCHEMA = 1
@@ -35,6 +35,7 @@ class Observation(NamedTuple):
     now: float
     template: int | None = None
     not_signed: int = 0
+    checks: Sequence[CheckStatus] = ()
 
 
 def status_json(seen: Observation) -> bytes:
@@ -72,7 +73,21 @@ def _changes(seen: Observation) -> dict[str, Any]:
         "ready": seen.ready._asdict(),
         "template": _template(seen),
         "not_signed": seen.not_signed,
+        "checks": [_check(check) for check in seen.checks],
         "workers": [_worker(worker, seen.usage.get(worker.pid)) for worker in seen.status.workers],
+    }
+
+
+def _check(check: CheckStatus) -> dict[str, Any]:
+    """`level` is `pending` until the first result."""
+    result = check.result
+    return {
+        "name": check.name,
+        "summary": check.summary,
+        "level": result.level.value if result else "pending",
+        "message": result.message[:_LONGEST] if result else "",
+        "remedy": result.remedy[:_LONGEST] if result else "",
+        "checked_at": check.checked_at,
     }
 
 

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily as Gauges
 from prometheus_client.core import HistogramMetricFamily as Histograms
 from prometheus_client.registry import Collector
 
-from elastic_core.plugin import AgentPhase
+from elastic_core.plugin import AgentPhase, CheckLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -167,6 +167,9 @@ def _workers(seen: Observation) -> Iterator[Metric]:
     yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
     text = "Places of the rendezvous store in which something stood that is not signed with the job's secret."
     yield Counters("elastic_rendezvous_not_signed", text, value=seen.not_signed)
+    known = [(check.name, check.result.level) for check in seen.checks if check.result]
+    levels = (([name, level.value], level is found) for name, found in known for level in CheckLevel)
+    yield _labelled(Gauges, "health_check", "1 for the last result of a health check.", "name level", levels)
     if seen.template is not None and seen.template in seen.usage:
         text = "Resident memory of the process from which workers are forked."
         yield _gauge("template_memory_bytes", text, seen.usage[seen.template].memory_bytes)

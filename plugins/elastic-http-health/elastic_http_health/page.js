@@ -23,6 +23,9 @@ const CAUSES = {
   "node lost": ["node lost", "bad", "i-nodes"], membership: ["membership", "info", "i-nodes"], succeeded: ["succeeded", "ok", "i-ok"],
   failed: ["failed", "bad", "i-bad"], stopped: ["stopped", "", "i-stop"],
 };
+const LEVELS = {
+  pending: ["not yet known", "", "i-wait"], ok: ["ok", "ok", "i-ok"], warning: ["warning", "busy", "i-wait"], failure: ["failure", "bad", "i-bad"],
+};
 const PARTS = ["detect", "stop", "rendezvous", "start"];
 
 const get = (id) => document.getElementById(id);
@@ -218,6 +221,19 @@ function showWorkers(workers, at) {
   get("no-workers").hidden = workers.length > 0;
 }
 
+function showChecks(checks) {
+  get("checks").hidden = !checks.length;
+  get("checks").querySelector("tbody").replaceChildren(...checks.map((check) => {
+    const name = make("th", "", check.name);
+    name.scope = "row";
+    name.title = check.summary;
+    const found = make("td", "", check.message, check.remedy ? make("small", "", check.remedy) : null);
+    const row = make("tr", "", name, make("td", "", badge(LEVELS, check.level)), found);
+    row.dataset.check = check.name;
+    return row;
+  }));
+}
+
 function workerRow() {
   const rank = make("th");
   rank.scope = "row";
@@ -287,6 +303,7 @@ function heard(tick) {
   get("all").hidden = false;
   get("all").classList.remove("gone");
   showWorkers(tick.workers, tick.now);
+  showChecks(tick.checks);
   get("fresh").textContent = `Last heard of the agent at ${clock(Date.now() / 1000)}.`;
 }
 

@@ -154,7 +154,8 @@ class Router:
             running = [worker.pid for worker in status.workers if worker.state == "running"]
             usage = self._usage.of([*running, *([template] if template else [])])
             not_signed = self._agent.not_signed()
-            seen = Observation(status, alive, ready(status), usage, self._clock.timestamp(), template, not_signed)
+            now_s, checks = self._clock.timestamp(), self._agent.checks()
+            seen = Observation(status, alive, ready(status), usage, now_s, template, not_signed, checks)
             made = self._made[name] = _Made(key, later(now, _FRESH), make(seen))
         return Response(200, made.body, content_type)
 

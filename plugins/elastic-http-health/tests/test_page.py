@@ -10,7 +10,7 @@ from elastic_http_health.server import HttpHealthServer
 from elastic_http_health.tls import server_context
 
 from elastic_core.errors import ProcessFailure
-from elastic_core.interfaces.health import AgentPhase, RoundStatus
+from elastic_core.interfaces.health import AgentPhase, CheckLevel, CheckResult, CheckStatus, RoundStatus
 from elastic_core.interfaces.node import Member
 from elastic_core.support.sockets import PortReservation
 
@@ -150,3 +150,15 @@ def test_everybody_can_read_it(page, view, serve, scheme):
     headings = [heading.text for heading in page.all("#all h1, #all h2")]
     assert headings == ["job", "Workers of this node", "Last failure", "Rounds", "Members of the round"]
     assert all(table.find_elements("css selector", "caption") for table in page.all("table"))
+
+
+def test_health_checks_are_shown_with_their_remedies(page, view, serve):
+    page.open(url(serve()))
+    page.shows("#workers", "")
+    assert not page.all("#checks")[0].is_displayed()
+    bad = CheckResult(CheckLevel.FAILURE, EVIL, "mount /data")
+    view.checked = (CheckStatus("data", "the data is mounted", bad, 5.0), CheckStatus("gpu", "GPUs answer"))
+    view.show(reason="changed")
+    shown = page.shows("#checks tbody", "mount /data")
+    assert EVIL in shown and "not yet known" in shown
+    assert page.all("#checks img") == [] and page.faults() == []

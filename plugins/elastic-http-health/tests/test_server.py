@@ -20,7 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, ProcessFailure
-from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, WorkerStatus
+from elastic_core.interfaces.health import (
+    AgentPhase,
+    CheckLevel,
+    CheckResult,
+    CheckStatus,
+    Recovery,
+    RoundStatus,
+    WorkerStatus,
+)
 from elastic_core.interfaces.node import Member
 
 pytestmark = pytest.mark.integration
@@ -31,6 +39,7 @@ TOKEN = {"Authorization": "Bearer s3cret"}
 
 def fill(view):
     """Something of everything."""
+    view.checked = (CheckStatus("data", "the data is mounted", CheckResult(CheckLevel.OK, "mounted"), 5.0),)
     view.show(
         phase=AgentPhase.STOPPING, reason="rank 0: exit code 41", round=2, group_rank=0,
         restart_count=1, max_restarts=3,
@@ -351,3 +360,18 @@ def test_heavy_imports_wait_until_the_endpoint_is_chosen():
     code = f"import elastic_http_health.plugin, sys; print([*{heavy}.intersection(sys.modules)])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert json.loads(done.stdout) == []
+
+
+def test_results_of_health_checks_are_shown(view, serve):
+    port = serve().port
+    assert ask(port, "/status").json["checks"] == []
+    bad = CheckResult(CheckLevel.FAILURE, "/data is not mounted", "mount /data")
+    view.checked = (CheckStatus("data", "the data is mounted", bad, 5.0), CheckStatus("gpu", "GPUs answer"))
+    view.show(reason="a change, so that the documents are made again")
+    shown = ask(port, "/status").json["checks"]
+    told = {"level": "failure", "message": "/data is not mounted", "remedy": "mount /data", "checked_at": 5.0}
+    assert shown[0] == {"name": "data", "summary": "the data is mounted", **told}
+    assert (shown[1]["name"], shown[1]["level"]) == ("gpu", "pending")
+    assert ask(port, "/changes").json["checks"] == shown
+    assert 'elastic_health_check{level="failure",name="data"} 1.0' in ask(port, "/metrics").text
+    assert ask(port, "/livez").status == ask(port, "/readyz").status == 200

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RendezvousBackend, RosterBackend
-from elastic_core.interfaces.health import AgentPhase, AgentStatus
+from elastic_core.interfaces.health import AgentPhase, AgentStatus, CheckStatus
 from elastic_core.interfaces.node import Member
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class FakeAgentView:
         stuck_for: seconds since the agent's loop last turned (0).
         fault: of the watchdog; empty while it has none.
         refused: what `not_signed` answers.
+        checked: what `checks` answers.
     """
 
     def __init__(self, status: AgentStatus | None = None) -> None:
@@ -65,6 +66,7 @@ class FakeAgentView:
         self.fault = ""
         self.template: int | None = None
         self.refused = 0
+        self.checked: tuple[CheckStatus, ...] = ()
 
     @property
     def subscribers(self) -> int:
@@ -90,6 +92,9 @@ class FakeAgentView:
 
     def not_signed(self) -> int:
         return self.refused
+
+    def checks(self) -> tuple[CheckStatus, ...]:
+        return self.checked
 
     def status(self) -> AgentStatus:
         return self._status

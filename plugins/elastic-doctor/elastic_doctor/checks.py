@@ -1,0 +1,87 @@
+"""The health checks of this package: the kernel, the limit of processes, and shared memory. `elastic doctor` makes them
+before a run; the health endpoint of a running job shows them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from typing import TYPE_CHECKING
+
+from elastic_core.devices import usable_cpus
+from elastic_core.plugin import CheckLevel, CheckResult
+
+if TYPE_CHECKING:
+    from elastic_core.plugin import Context
+
+_TASKS_PER_WORKER = 128  # a worker with torch has tens of threads, and each counts
+_OTHER_TASKS = 256
+_ENOUGH_SHARED = 256 << 20
+_MIB = 1 << 20
+_PIDFD_SINCE = (5, 3)
+
+
+def kernel(context: Context) -> CheckResult:
+    """Without pidfd the agent works, and needs a thread for each worker."""
+    return judged_kernel(platform.system(), platform.release(), usable_cpus())
+
+
+def process_limit(context: Context) -> CheckResult:
+    """The limit counts threads, and those of the user's other programs as well."""
+    workers = context.settings.get("nproc_per_node", 1)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = None if soft == resource.RLIM_INFINITY else soft
+    return judged_processes(limit, workers if isinstance(workers, int) else usable_cpus())
+
+
+def shared_memory(context: Context) -> CheckResult:
+    """NCCL and torch's data loaders share memory there."""
+    return judged_shared_memory(free_memory("/dev/shm"))
+
+
+def free_memory(folder: str) -> int | None:
+    """Bytes that are free there; None if the folder does not exist."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def judged_kernel(system: str, release: str, cpus: int) -> CheckResult:
+    told = f"{system} {release}, {cpus} processor{'' if cpus == 1 else 's'} for this process"
+    if system != "Linux":
+        advice = "the agent is made for Linux; expect orphans and worse reports elsewhere"
+        return CheckResult(CheckLevel.WARNING, told, advice)
+    if _version(release) < _PIDFD_SINCE:
+        advice = "Linux 5.3 or later watches workers without extra threads"
+        return CheckResult(CheckLevel.OK, f"{told}; without pidfd", advice)
+    return CheckResult(CheckLevel.OK, told)
+
+
+def _version(release: str) -> tuple[int, ...]:
+    numbers = release.split("-")[0].split(".")[:2]
+    return tuple(int(number) for number in numbers if number.isdigit())
+
+
+def judged_processes(limit: int | None, workers: int) -> CheckResult:
+    """`limit`: of processes and threads; None: unlimited."""
+    needed = workers * _TASKS_PER_WORKER + _OTHER_TASKS
+    shown = "unlimited" if limit is None else str(limit)
+    told = f"processes and threads: {shown}; this run may need {needed}"
+    if limit is None or limit >= needed:
+        return CheckResult(CheckLevel.OK, told)
+    return CheckResult(CheckLevel.WARNING, told, f"ulimit -u {needed} or more, in the shell that starts elastic run")
+
+
+def judged_shared_memory(free: int | None) -> CheckResult:
+    """`free`: bytes; None if there is no such folder."""
+    if free is None:
+        return CheckResult(
+            CheckLevel.WARNING, "/dev/shm does not exist", "mount a tmpfs there; data loaders and NCCL need it"
+        )
+    told = f"/dev/shm has {free // _MIB} MiB free"
+    if free >= _ENOUGH_SHARED:
+        return CheckResult(CheckLevel.OK, told)
+    advice = "docker run --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"
+    return CheckResult(CheckLevel.WARNING, told, advice)

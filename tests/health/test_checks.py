@@ -1,0 +1,96 @@
+"""The health checks of plugins in a running job."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from elastic_testing import FakeClock
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.health.checks import FRESH, RunningChecks
+from elastic_core.interfaces.health import CheckLevel, CheckResult, HealthCheck
+
+LIMIT = 5.0
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(1_700_000_000.0)
+
+
+def after(checks, clock, made):
+    """The result once the check has ended."""
+    checks.results()
+    assert made.acquire(timeout=60)
+    for _ in range(1000):
+        (status,) = checks.results()
+        if status.result is not None:
+            return status
+        threading.Event().wait(0.01)
+    raise AssertionError("no result")
+
+
+def counted(make):
+    made = threading.Semaphore(0)
+
+    def check():
+        try:
+            return make()
+        finally:
+            made.release()
+
+    return HealthCheck("data", "the data is mounted", LIMIT, check), made
+
+
+def test_check_is_made_only_if_somebody_asks_and_again_after_a_minute(clock):
+    check, made = counted(lambda: CheckResult(CheckLevel.OK, "mounted"))
+    checks = RunningChecks([check], clock)
+    assert not made.acquire(blocking=False)
+    first = after(checks, clock, made)
+    assert (first.result, first.checked_at) == (CheckResult(CheckLevel.OK, "mounted"), 1_700_000_000.0)
+    clock.advance(FRESH - 1)
+    assert checks.results() == (first,)
+    assert not made.acquire(blocking=False)
+    clock.advance(1)
+    assert checks.results() == (first,)  # the last result, while the next one is made
+    assert made.acquire(timeout=60)
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("make", "message", "remedy"),
+    [
+        (lambda: "fine", "expected a CheckResult, found 'fine'", "tell the plugin's authors"),
+        (lambda: CheckResult("bad", "x"), "expected a CheckResult, found CheckResult(", "tell the plugin's authors"),
+        (lambda: raises(ConfigurationError(Problem("x", "not mounted; mount it"))), "not mounted", "mount it"),
+    ],
+)
+def test_bad_check_is_a_failure(clock, make, message, remedy):
+    check, made = counted(make)
+    found = after(RunningChecks([check], clock), clock, made).result
+    assert found.level is CheckLevel.FAILURE
+    assert (message in found.message, found.remedy) == (True, remedy)
+
+
+def test_check_that_hangs_fails_and_is_not_made_again(clock):
+    ends = threading.Event()
+    check, made = counted(lambda: ends.wait(60) and CheckResult(CheckLevel.OK, "late"))
+    checks = RunningChecks([check], clock)
+    assert checks.results()[0].result is None
+    clock.advance(LIMIT)
+    assert checks.results()[0].result.message == "no answer within 5 s"
+    clock.advance(FRESH)
+    threads = threading.active_count()
+    assert checks.results()[0].result.level is CheckLevel.FAILURE
+    assert threading.active_count() == threads
+    ends.set()
+    assert after(checks, clock, made).result.level in CheckLevel
+    for _ in range(1000):
+        if checks.results()[0].result.level is CheckLevel.OK:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the late result was not shown")
