@@ -52,6 +52,7 @@ NOT_RUN = [
     ("docs/debugging-a-hang.md", "py-spy dump", "py-spy, and the right to trace; tests/workers has what uses it"),
     ("docs/kubernetes.md", "kubectl apply", "a cluster; tests/examples/test_kubernetes.py looks at the manifest"),
     ("docs/onboarding.md", "cli.py, __main__.py", "a tree of files"),
+    ("docs/what-survives.md", "benchmarks.losses", "network name spaces, which need root, and much time"),
     ("docs/releasing.md", "tox run -e audit", "an index that tells of holes; test_lock.py has those that count here"),
     ("docs/releasing.md", "tox run -e sbom", "a release; it reads requirements/run.txt, which test_lock.py checks"),
     ("docs/releasing.md", "tox run -e lock", "an index; tests/packaging/test_lock.py checks what it has written"),
