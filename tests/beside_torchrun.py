@@ -84,9 +84,7 @@ REFUSED = [
         "expected a fixed number of nodes with the static backend",
         "`static` needs a fixed number of nodes (torchrun: takes MAX)",
     ),
-    Refusal(
-        "--node-rank=1 worker.py", "expected a rank below the number of nodes", "An impossible value is an error"
-    ),
+    Refusal("--node-rank=1 worker.py", "expected a rank below the number of nodes", "An impossible value is an error"),
     Refusal(
         "--rdzv-backend=c10d --master-port=70000 worker.py",
         "expected a whole number from 0 to 65535",
