@@ -84,28 +84,26 @@ REFUSED = [
         "expected a fixed number of nodes with the static backend",
         "`static` needs a fixed number of nodes (torchrun: takes MAX)",
     ),
-    Refusal(
-        "--node-rank=1 worker.py", "expected a rank below the number of nodes", "A value that cannot be is an error"
-    ),
+    Refusal("--node-rank=1 worker.py", "expected a rank below the number of nodes", "An impossible value is an error"),
     Refusal(
         "--rdzv-backend=c10d --master-port=70000 worker.py",
         "expected a whole number from 0 to 65535",
-        "A value that cannot be is an error",
+        "An impossible value is an error",
     ),
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=keep_alive_interval=0 worker.py",
         "keep_alive_interval: expected .* found",
-        "A value that cannot be is an error",
+        "An impossible value is an error",
     ),
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=keep_alive_max_attempt=1 worker.py",
         "keep_alive_max_attempt: expected .* found",
-        "A value that cannot be is an error",
+        "An impossible value is an error",
     ),
     Refusal(
         "--rdzv-backend=static --rdzv-conf=timeout=0 worker.py",
         "timeout: expected seconds, a number > 0",
-        "A value that cannot be is an error",
+        "An impossible value is an error",
     ),
     Refusal(
         "--rdzv-backend=static --node-rank=0 --rdzv-conf=rank=1 worker.py",
@@ -133,7 +131,7 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=etcd-v2 --nnodes=2 --rdzv-id=job worker.py",
         "expected endpoints .* found ''",
-        "several nodes must name it",
+        "with `etcd` several nodes must name the endpoint",
     ),
 ]
 

@@ -50,7 +50,7 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: ours.settings.rdzv_backend == "static" and ours.settings.rdzv_endpoint.endswith(":29500"),
-        "stays `static` for one node, at port 29500",
+        "it stays `static` for one node, at port 29500",
     ),
     Difference(
         "where",
@@ -60,7 +60,7 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: ours.settings.rdzv_backend.startswith("etcd") and not ours.settings.rdzv_endpoint,
-        "starts an etcd of its own (torchrun: `localhost:2379`)",
+        "one node with `etcd` starts its own server (torchrun: `localhost:2379`)",
     ),
     Difference(
         "where",
@@ -70,7 +70,7 @@ DIFFERENT = [
     Difference(
         "rank",
         lambda theirs, ours: theirs.args.node_rank == 0 and "rank" in str(ours.settings.rdzv_conf).lower(),
-        "where that is not given (torchrun: ignored on the command line)",
+        "used if `--node-rank` is not given (torchrun: ignored on the command line)",
     ),
 ]
 
