@@ -204,7 +204,8 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core.log import show_unless_configured
 
     sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}", mixed=True)
-    manager = _load_plugins(sources, config.Command(name, "", {}).specs, kind_of(CommandRecord).homes.get(name))
+    allowed = sources.allowed_plugins(config.Command(name, "", {}).specs)
+    manager = _load_plugins(sources, allowed, kind_of(CommandRecord).homes.get(name))
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
         from elastic_core.text import did_you_mean
@@ -273,12 +274,11 @@ def _leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load_plugins(sources: Sources, specs: Mapping[str, Spec], asked: str | None = None) -> PluginManager:
-    """`asked`: a distribution that may be loaded, too, since the user calls its command."""
+def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | None = None) -> PluginManager:
+    """`asked`: a distribution that is loaded in any case, because the user calls its command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
-    allowed = sources.allowed_plugins(specs)
     if allowed is not None and asked is not None:
         allowed = (*allowed, asked)
     return PluginManager.load(sources.environ, reserved=config.RESERVED, allowed=allowed)
@@ -293,10 +293,14 @@ def current_folder() -> Path:
 
 
 def read_like_run(
-    argv: Sequence[str], help_text: Callable[[PluginManager], str], own: Sequence[Spec] = (), **more: Any
+    argv: Sequence[str],
+    help_text: Callable[[PluginManager], str],
+    own: Sequence[Spec] = (),
+    asked: str | None = None,
+    **more: Any,
 ) -> tuple[PluginManager, Reading]:
-    """The plugins, and a command line with the flags of `run` and the command's `own`. Raises _HelpPrinted if it asks
-    for help."""
+    """The plugins, and a command line with the flags of `run` and the command's `own`. `asked`: the distribution of the
+    command. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     def others(*read: Any) -> Sequence[Problem]:
@@ -306,13 +310,14 @@ def read_like_run(
 
     sources = config.Sources(argv, os.environ, current_folder())
     specs = {**config.SPECS, **{spec.name: spec for spec in own}}
-    manager = _load_plugins(sources, specs)
+    allowed = sources.allowed_plugins(specs)
+    manager = _load_plugins(sources, allowed, asked)
     added = manager.added_options()
     if sources.line({**specs, **config.specs_of_options(added)}).help:
         show(help_text(manager))
         raise _HelpPrinted
     reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
-    if reading.settings.plugins != manager.allowed:
+    if reading.settings.plugins != allowed:
         expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
         raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))
     return manager, reading
@@ -325,7 +330,7 @@ def _read_command(
     from elastic_core import config
 
     sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
-    manager = _load_plugins(sources, command.specs)
+    manager = _load_plugins(sources, sources.allowed_plugins(command.specs))
     return manager, _read_or_help(command, sources, manager, required)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from elastic_doctor.command import DOCTOR, DoctorOptions, doctor_options
 
@@ -46,3 +48,11 @@ def test_help(capsys):
     assert cli.main(["doctor", "--help"]) == 0
     said = capsys.readouterr().out
     assert all(spec.flag in said for spec in DOCTOR)
+
+
+@pytest.mark.integration
+def test_list_of_allowed_plugins_does_not_block_the_doctor_itself(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["doctor", "--json", "--plugins=elastic-c10d"]) == 0
+    checks = [finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert {"kernel", "process-limit", "shared-memory"} <= set(checks)
