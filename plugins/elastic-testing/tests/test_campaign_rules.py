@@ -296,6 +296,15 @@ def test_what_a_machine_without_power_leaves_is_no_violation(story):
     assert story.found() == []
 
 
+def test_round_of_which_few_workers_started_is_not_judged_before_the_first_fault(story):
+    begin = Story()
+    begin.round("y:1", world=1, nodes="a")
+    begin.tell("start", pid=90, node="b", rank=1, local=0, world=2, restart=0, at_port="y:2")
+    begin.stopped(90)
+    story.events[:0] = [{**event, "at": event["at"] - 100, "pid": event["pid"] + 5000} for event in begin.events]
+    assert "cause" not in rules(story)
+
+
 def test_two_faults_at_once_may_cost_as_much_as_both(story):
     faults = [Fault("worker_kill", 0), Fault("worker_kill", 1, 0.5)]
     for count in (1, 2):

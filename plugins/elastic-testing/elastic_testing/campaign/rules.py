@@ -107,9 +107,11 @@ def _one_each(history: History) -> bool:
 
 def _cause(history: History) -> Iterator[tuple[str, float]]:
     first = history.spans[0].begun if history.spans else float("inf")
-    for older, newer in pairwise(one for one in history.rounds if one.started < first):
+    # The next round may form before all workers have started: then nothing tells who was in this one.
+    whole = [one for one in history.rounds if one.started < first and len(one.workers) == one.world]
+    for older, newer in pairwise(whole):
         if not newer.nodes > older.nodes:
-            yield f"a round of {sorted(newer.nodes)} before anything happened, and nobody new is in it", newer.started
+            yield f"a round of {sorted(newer.nodes)} before anything happened, without a new node", newer.started
     for span, wave, mine, _ in _waves(history):
         least, most = wave.rounds
         if len(mine) > most:
