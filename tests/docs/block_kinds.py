@@ -17,6 +17,7 @@ NO_CODE = {"text", "mermaid", "{eval-rst}"}
 RUN_ELSEWHERE = [
     ("docs/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
     ("docs/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
+    ("docs/plugins.md", "indented", "--pager=alice", "tests/docs/test_plugins.py"),
     ("docs/watchdogs.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),
