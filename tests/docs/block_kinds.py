@@ -49,6 +49,7 @@ NOT_RUN = [
     ("docs/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
     ("docs/health.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
     ("docs/health.md", "sum by (cause)", "a server of Prometheus; test_blocks.py looks up the metrics it names"),
+    ("docs/operations.md", "elastic explain", "a job of that name; the status of docs/several-nodes.md is run"),
     ("docs/slurm.md", "elastic drain gpu08", "a job of that name; the same of docs/several-nodes.md is run"),
     ("docs/debugging-a-hang.md", "py-spy dump", "py-spy, and the right to trace; tests/workers has what uses it"),
     ("docs/kubernetes.md", "kubectl apply", "a cluster; tests/examples/test_kubernetes.py looks at the manifest"),
