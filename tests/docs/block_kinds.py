@@ -45,6 +45,7 @@ FOLLOWED = {
 NOT_RUN = [
     ("docs/etcd.md", "etcdctl --endpoints", "a host that is lost; test_job_served.py of elastic-etcd does the same"),
     ("docs/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
+    ("docs/benchmarks.md", "benchmarks.gpu", "a GPU; tests/benchmarks/test_gpu_rehearsal.py runs it without"),
     ("docs/campaign.md", "tox run -e campaign", "half an hour; tests/e2e/test_campaign.py has shorter ones"),
     ("docs/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
     ("docs/health.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
