@@ -43,6 +43,7 @@ FOLLOWED = {
 """Pages of which another test reads every block."""
 
 NOT_RUN = [
+    ("docs/design/tests.md", "tox run -e unit", "minutes; .ci/run runs it with the tier above"),
     ("docs/etcd.md", "etcdctl --endpoints", "a host that is lost; test_job_served.py of elastic-etcd does the same"),
     ("docs/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
     ("docs/benchmarks.md", "benchmarks.gpu", "a GPU; tests/benchmarks/test_gpu_rehearsal.py runs it without"),
