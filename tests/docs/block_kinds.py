@@ -17,6 +17,7 @@ NO_CODE = {"text", "mermaid", "{eval-rst}"}
 RUN_ELSEWHERE = [
     ("docs/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
     ("docs/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
+    ("docs/plugins.md", "indented", "--pager=alice", "tests/docs/test_plugins.py"),
     ("docs/watchdogs.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),
@@ -42,12 +43,15 @@ FOLLOWED = {
 """Pages of which another test reads every block."""
 
 NOT_RUN = [
+    ("docs/design/tests.md", "tox run -e unit", "minutes; .ci/run runs it with the tier above"),
     ("docs/etcd.md", "etcdctl --endpoints", "a host that is lost; test_job_served.py of elastic-etcd does the same"),
     ("docs/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
+    ("docs/benchmarks.md", "benchmarks.gpu", "a GPU; tests/benchmarks/test_gpu_rehearsal.py runs it without"),
     ("docs/campaign.md", "tox run -e campaign", "half an hour; tests/e2e/test_campaign.py has shorter ones"),
     ("docs/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
     ("docs/health.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
     ("docs/health.md", "sum by (cause)", "a server of Prometheus; test_blocks.py looks up the metrics it names"),
+    ("docs/operations.md", "elastic explain", "a job of that name; the status of docs/several-nodes.md is run"),
     ("docs/slurm.md", "elastic drain gpu08", "a job of that name; the same of docs/several-nodes.md is run"),
     ("docs/debugging-a-hang.md", "py-spy dump", "py-spy, and the right to trace; tests/workers has what uses it"),
     ("docs/kubernetes.md", "kubectl apply", "a cluster; tests/examples/test_kubernetes.py looks at the manifest"),

@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
@@ -74,6 +76,21 @@ def block_of(page, words):
     found = [block.text for block in blocks_of(page, (ROOT / page).read_text()) if words in block.text]
     assert len(found) == 1, f"expected one block with {words!r} in {page}, found {len(found)}"
     return found[0]
+
+
+def install(page, words, site):
+    """Put the distribution that a page shows into a folder: its `[project]` block, and the module with these words."""
+    toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = toml.loads(block_of(page, "[project]"))["project"]
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    ((name, module),) = project["entry-points"]["elastic"].items()
+    (info / "entry_points.txt").write_text(f"[elastic]\n{name} = {module}\n")
+    path = site / f"{module.replace('.', '/')}.py"
+    path.parent.mkdir()
+    path.write_text(block_of(page, words))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
 
 
 def free_port():

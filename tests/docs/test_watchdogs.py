@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 
 import pytest
-from blocks import Shell, block_of
+from blocks import Shell, block_of, install
 
 TRAIN = """
 import os, time
@@ -23,19 +22,8 @@ print("done")
 @pytest.fixture
 def shell(tmp_path):
     """Its Python finds the distribution of the page."""
-    tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    project = tomllib.loads(block_of("docs/watchdogs.md", "[project]"))["project"]
-    site = tmp_path / "site"
-    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = [f"{name} = {module}\n" for name, module in project["entry-points"]["elastic"].items()]
-    (info / "entry_points.txt").write_text("[elastic]\n" + "".join(lines))
-    (site / "elastic_silence").mkdir()
-    (site / "elastic_silence" / "plugin.py").write_text(block_of("docs/watchdogs.md", "class SilenceWatchdog"))
     made = Shell(tmp_path)
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    made.environ = {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
+    made.environ = {**install("docs/watchdogs.md", "class SilenceWatchdog", tmp_path / "site"), "PYTHONUNBUFFERED": ""}
     yield made
     made.close()
 

@@ -1,0 +1,22 @@
+"""The plugin of the tutorial in docs/plugins.md, installed as the page says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from blocks import Shell, block_of, install
+
+PAGE = "docs/plugins.md"
+
+
+@pytest.mark.integration
+def test_tutorial_plugin_logs_the_failed_worker(tmp_path):
+    environ = install(PAGE, 'log.info("pager called"', tmp_path / "site")
+    shell = Shell(tmp_path)
+    try:
+        said = shell.run(block_of(PAGE, "--pager=alice"), code=1, **environ)
+    finally:
+        shell.close()
+    shown = block_of(PAGE, "pager called: plugin=pager").strip()
+    assert re.sub(" +", " ", shown) in re.sub(" +", " ", said)
