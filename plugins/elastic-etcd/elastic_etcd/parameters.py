@@ -49,10 +49,6 @@ class Endpoint:
     port: int = DEFAULT_PORT
     scheme: str = ""
 
-    def __str__(self) -> str:
-        prefix = f"{self.scheme}://" if self.scheme else ""
-        return prefix + self.address
-
     @property
     def address(self) -> str:
         """`host:port`, with brackets around an IPv6 address."""

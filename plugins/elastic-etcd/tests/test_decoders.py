@@ -207,7 +207,7 @@ def test_somebody_else_answers_where_our_server_was_to_be(body):
 def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
     prefix = f"decoders/{next(NUMBERS)}"
     keys = Keys(prefix, "job")
-    names = {keys.nodes.begin + name: value for name, value in nodes}
+    names = {keys.nodes + name: value for name, value in nodes}
     puts = [Put(name, value) for name, value in names.items()]
     client.transact(Transaction([], [*puts, Put(keys.state, state), Put(keys.lead, state)]))
     backend = EtcdRendezvousBackend(EtcdClient([etcd.endpoint], timeout=LONG), "job", prefix, lease_ttl=LONG)

@@ -25,7 +25,7 @@ from elastic_etcd.client.errors import (
     EtcdUnreachable,
 )
 from elastic_etcd.client.lease_keeper import LeaseKeeper
-from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
+from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, end_of
 from elastic_etcd.parameters import PREFIX
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-LEASE_TTL: Duration = 5.0
-GRACE: Duration = 30.0
 _ATTEMPTS = 5
 _NOBODYS = StateVersion(-1, 0)  # of no state
 
@@ -68,22 +66,26 @@ class EtcdRendezvousBackend(RosterBackend):
         RendezvousError: etcd refuses: no permission, wrong password, no room for the first announcement.
     """
 
+    name = "etcd"
+    lease_ttl: Duration = 5.0
+    grace: Duration = 30.0
+
     def __init__(
         self,
         client: EtcdClient,
         run_id: str,
         prefix: str = PREFIX,
-        lease_ttl: Duration = LEASE_TTL,
+        lease_ttl: Duration = lease_ttl,
         clock: Clock | None = None,
         server: EtcdServer | None = None,
-        grace: Duration = GRACE,
+        grace: Duration = grace,
         served: ServedCluster | None = None,
     ) -> None:
         self._client = client
         self._server = server
         self._served = served
-        self._grace = grace
-        self._lease_ttl = lease_ttl
+        self.grace = grace
+        self.lease_ttl = lease_ttl
         clock = clock or SystemClock()
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
@@ -98,10 +100,6 @@ class EtcdRendezvousBackend(RosterBackend):
         self._leads = False
         self._contested = False
         self._leader_beats = 0
-
-    @property
-    def name(self) -> str:
-        return "etcd"
 
     def get_state(self) -> tuple[bytes, Token] | None:
         with self._while("reading the state"):
@@ -179,14 +177,6 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._wait(lambda: self._nodes.wait(timeout, more))
 
     @property
-    def lease_ttl(self) -> Duration:
-        return self._lease_ttl
-
-    @property
-    def grace(self) -> Duration:
-        return self._grace
-
-    @property
     def hosts_store(self) -> bool:
         return self._server is not None or (self._served is not None and self._served.hosts)
 
@@ -217,7 +207,7 @@ class EtcdRendezvousBackend(RosterBackend):
         interruptions = self._round.interruptions
         lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
         put, read = Put(where, entry, lease), Get(where)
-        count = Get(self._keys.nodes.begin, self._keys.nodes.end, count_only=True)
+        count = Get(self._keys.nodes, end_of(self._keys.nodes), count_only=True)
         fence = Compare(where, Field.MODIFIED, before)
         try:
             done = self._client.transact(Transaction([fence], [put, count], [read]))

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from elastic_core.plugin import get_logger
 from elastic_etcd.backend.keys import version_of
 from elastic_etcd.client.reflector import Reflector
+from elastic_etcd.client.values import end_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.plugin import Clock, Duration
-    from elastic_etcd.backend.keys import KeyRange, Keys, StateVersion
+    from elastic_etcd.backend.keys import Keys, StateVersion
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import Event, KeyValue, Range
 
@@ -31,8 +32,8 @@ class KeyCache(Reflector):
     """The keys of one range, of which there may be `MOST_KEYS`. `_put` is called with the lock held. The older
     protocol's package follows its keys by this, too."""
 
-    def __init__(self, client: EtcdClient, where: KeyRange, clock: Clock) -> None:
-        super().__init__(client, where.begin, where.end, clock)
+    def __init__(self, client: EtcdClient, prefix: bytes, clock: Clock) -> None:
+        super().__init__(client, prefix, end_of(prefix), clock)
         self._pairs: dict[bytes, KeyValue] = {}
         self._ignored: set[bytes] = set()
         self._changes = 0

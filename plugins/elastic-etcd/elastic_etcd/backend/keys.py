@@ -14,13 +14,12 @@ that one still stands. So a node that slept cannot put what it decided about the
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 from elastic_core.plugin import SpoiltStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
-from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction, end_of
+from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction
 
 if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Duration, Instant
@@ -29,14 +28,6 @@ if TYPE_CHECKING:
 RUN_TTL: Duration = 600.0
 _MARK = 8  # bytes, of each value
 _LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
-
-
-@dataclass(frozen=True)
-class KeyRange:
-    """All keys from `begin` up to before `end`."""
-
-    begin: bytes
-    end: bytes
 
 
 class Keys:
@@ -51,8 +42,8 @@ class Keys:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
         self.state = f"{self.base}round/state".encode()
         self.lead = f"{self.base}round/lead".encode()
-        self.round = _below(f"{self.base}round/")
-        self.nodes = _below(f"{self.base}nodes/")
+        self.round = f"{self.base}round/".encode()
+        self.nodes = f"{self.base}nodes/".encode()
         self.store = f"{self.base}store/"
 
     def round_store(self, name: str) -> str:
@@ -65,14 +56,14 @@ class Keys:
 
     def node(self, key: str) -> bytes:
         """Of the node with this key."""
-        return self.nodes.begin + quote(key, safe="").encode()
+        return self.nodes + quote(key, safe="").encode()
 
     def key_of(self, name: bytes) -> str | None:
         """The node whose entry has this name; None if `node` would not have given it, so that no node has two, or if
         it is longer than names are, or cannot be printed."""
-        if len(name) > len(self.nodes.begin) + _LONGEST_NAME:
+        if len(name) > len(self.nodes) + _LONGEST_NAME:
             return None
-        key = unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
+        key = unquote(name[len(self.nodes) :].decode("utf-8", "replace"))
         return key if key.isprintable() and self.node(key) == name else None
 
 
@@ -175,8 +166,3 @@ class StateKey:
             self._client.renew(self._lease)
         except EtcdLeaseGone:
             self._lease = 0
-
-
-def _below(prefix: str) -> KeyRange:
-    begin = prefix.encode()
-    return KeyRange(begin, end_of(begin))

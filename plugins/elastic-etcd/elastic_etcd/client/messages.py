@@ -55,18 +55,6 @@ class Method:
         return make(self.path, response_deserializer=self.parse)
 
 
-CALLS = {
-    "range": "/etcdserverpb.KV/Range",
-    "txn": "/etcdserverpb.KV/Txn",
-    "watch": "/etcdserverpb.Watch/Watch",
-    "lease_grant": "/etcdserverpb.Lease/LeaseGrant",
-    "lease_revoke": "/etcdserverpb.Lease/LeaseRevoke",
-    "lease_keep_alive": "/etcdserverpb.Lease/LeaseKeepAlive",
-    "authenticate": "/etcdserverpb.Auth/Authenticate",
-}
-"""The path of each call that is made."""
-
-
 @dataclass(frozen=True)
 class Rpc:
     """The calls that are made. Their messages are of one pool, so that they fit into each other."""
@@ -106,12 +94,21 @@ def _load() -> Rpc:
     else:  # before protobuf 4.22
         make = message_factory.MessageFactory(pool).GetPrototype
 
-    def method(name: str, path: str) -> Method:
-        call = f"etcdserverpb.{path.rpartition('/')[2]}"
-        request, answer = (make(pool.FindMessageTypeByName(call + kind)) for kind in ("Request", "Response"))
-        return Method(path, request, answer.FromString, answers_stream=name == "watch")
+    def method(service: str, name: str, answers_stream: bool = False) -> Method:
+        request, answer = (
+            make(pool.FindMessageTypeByName(f"etcdserverpb.{name}{it}")) for it in ("Request", "Response")
+        )
+        return Method(f"/etcdserverpb.{service}/{name}", request, answer.FromString, answers_stream)
 
-    return Rpc(**{name: method(name, path) for name, path in CALLS.items()})
+    return Rpc(
+        range=method("KV", "Range"),
+        txn=method("KV", "Txn"),
+        watch=method("Watch", "Watch", answers_stream=True),
+        lease_grant=method("Lease", "LeaseGrant"),
+        lease_revoke=method("Lease", "LeaseRevoke"),
+        lease_keep_alive=method("Lease", "LeaseKeepAlive"),
+        authenticate=method("Auth", "Authenticate"),
+    )
 
 
 def serialized_files() -> tuple[bytes, ...]:

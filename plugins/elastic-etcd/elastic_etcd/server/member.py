@@ -48,9 +48,9 @@ from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
 from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from elastic_core.plugin import Address, Clock, Duration
+    from elastic_core.plugin import Address, Duration
     from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
@@ -90,7 +90,6 @@ class ServedCluster:
         files: for TLS; None: in plain text.
         local_addr: an address of this machine, to listen at where the name of its place leads to loopback here.
         parent: where the folder of the data is made; None: where temporary files are.
-        resolver: finds the addresses of a host and port.
 
     `own`: the place of this agent's member, once it was found; None if it has none.
     """
@@ -101,16 +100,13 @@ class ServedCluster:
         files: Files | None = None,
         local_addr: str | None = None,
         parent: str | None = None,
-        clock: Clock | None = None,
-        resolver: Callable[[str, int], list[Address]] = resolve_host,
     ) -> None:
         self._cluster = cluster
         self._files = files
         self._gateway = Gateway(files.context if files else None)
         self._local_addr = local_addr
         self._parent = parent
-        self._clock = clock or SystemClock()
-        self._resolve = resolver
+        self._clock = SystemClock()
         self.own: Place | None = None
         self._holds: socket.socket | None = None
         self._binary: Binary | None = None
@@ -328,7 +324,7 @@ class ServedCluster:
 
     def _resolved(self, place: Place) -> list[Address]:
         try:
-            return self._resolve(place.host, place.port)
+            return resolve_host(place.host, place.port)
         except socket.gaierror:
             return []
 
@@ -339,7 +335,7 @@ class ServedCluster:
         if beyond or is_loopback(own.host) or not found:
             return (beyond or found or self._resolved(own))[0]
         others = [(place.host, place.port) for place in self._others()]
-        return self._resolve(self._local_addr or reached_at(others), own.port)[0]
+        return resolve_host(self._local_addr or reached_at(others), own.port)[0]
 
 
 def _network() -> int:

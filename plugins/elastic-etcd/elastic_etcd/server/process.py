@@ -19,7 +19,7 @@ from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, open
 from elastic_etcd.server import keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.plugin import Duration
 
@@ -59,9 +59,7 @@ class Binary(NamedTuple):
         return tuple(map(int, self.version.split("."))) if self.version != "unknown" else ()
 
 
-def find_binary(
-    environment: Mapping[str, str] = os.environ, packaged: Callable[[], str | None] = packaged_binary
-) -> Binary:
+def find_binary() -> Binary:
     """An etcd that can be run: the one that TORCHELASTIC_ETCD_BINARY_PATH names; else the newest of those on PATH and
     that of the `[server]` extra, which stays at an old version. Of equal ones the first on PATH.
 
@@ -71,11 +69,11 @@ def find_binary(
     Raises:
         ConfigurationError: there is none, or what the variable names is no program.
     """
-    if named := environment.get(VARIABLE):
+    if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
         return Binary(path, version_of(path))
-    found, unsafe = _on_path(environment.get("PATH", os.defpath))
-    if (own := packaged()) is not None:
+    found, unsafe = _on_path(os.environ.get("PATH", os.defpath))
+    if (own := packaged_binary()) is not None:
         found.append(own)
     if not found:
         left_out = f" (and did not look at {', '.join(unsafe)}, to which every user may write)" if unsafe else ""
@@ -104,17 +102,10 @@ def version_of(path: str) -> str:
     """What the program tells of its version, such as `3.5.16`; `unknown` if it tells none in time."""
     command = [path, "--version"]
     try:
-        told = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER,
-            env=inherited(os.environ),
-            check=False,
-        ).stdout
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER, env=_inherited())
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return version_in(told)
+    return version_in(done.stdout)
 
 
 def version_in(told: bytes) -> str:
@@ -123,10 +114,10 @@ def version_in(told: bytes) -> str:
     return found.group(1).decode() if found else "unknown"
 
 
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+def _inherited() -> dict[str, str]:
     """What of the environment an etcd gets: what programs need to start, and nothing that is meant for others, such as
     passwords."""
-    return {name: value for name, value in environment.items() if name in _INHERITED or name.startswith(_ALSO)}
+    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
 def _expect_program(path: str) -> str:
@@ -174,7 +165,6 @@ class ServerProcess:
         temporary: bool = True,
         stderr: int | IO[bytes] | IO[str] | None = None,
         on_exit: Callable[[str], None] = lambda end: None,
-        environment: Mapping[str, str] = os.environ,
     ) -> None:
         path = folder / "etcd.log"
         self.pid = 0
@@ -198,8 +188,8 @@ class ServerProcess:
         ]
         with open(path, "wb", opener=open_regular) as log:
             output = log if stderr is None else stderr
-            words, variables = [self._scratch, *command], inherited(environment)
-            self._keeper = HelperProcess(keeper.__file__, words, variables, str(folder), subprocess.PIPE, output)
+            words = [self._scratch, *command]
+            self._keeper = HelperProcess(keeper.__file__, words, _inherited(), str(folder), subprocess.PIPE, output)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
 

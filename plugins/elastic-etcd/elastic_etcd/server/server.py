@@ -11,7 +11,6 @@ then etcd ends at once, and another port is tried. Who answers in the end is ask
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import socket
@@ -36,7 +35,7 @@ from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
 from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import os
 
     from elastic_core.plugin import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
@@ -59,7 +58,6 @@ class EtcdServer:
             is found again by the next one. None: a private folder, which is removed at the end.
         host: the address of this machine to listen at; the loopback address unless others are to reach it.
         port: to listen at; 0 for any free one.
-        environment: where to look for the binary; of it the server gets what programs need to start, and no more.
     """
 
     def __init__(
@@ -67,13 +65,11 @@ class EtcdServer:
         data_dir: str | os.PathLike[str] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
-        environment: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
     ) -> None:
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._host = host
         self._wanted = port
-        self._environment = environment
         self._clock = clock or SystemClock()
         self._undo = contextlib.ExitStack()
         self._reservation: PortReservation | None = None
@@ -100,7 +96,7 @@ class EtcdServer:
             raise ValueError(
                 "expected a file or DEVNULL for stderr, found a pipe, which nobody would read; give a file"
             )
-        binary, address = find_binary(self._environment), self._address()
+        binary, address = find_binary(), self._address()
         deadline = later(self._clock.now(), timeout)
         try:
             while not self._serves(binary, address, stderr, deadline, timeout):
@@ -189,7 +185,6 @@ class EtcdServer:
             temporary=self._data_dir is None,
             stderr=stderr,
             on_exit=self._lost,
-            environment=self._environment,
         )
         self._undo.callback(process.close)
         while not (answers_as(name, probed_at) and process.known(_PROBE_EVERY)):
