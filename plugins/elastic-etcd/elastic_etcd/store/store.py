@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Clock, SystemClock, import_with
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
-from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, absent, end_of
+from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, absent, end_of
 from elastic_etcd.store.reader import Reader
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
 
@@ -146,7 +146,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         condition = Compare(at, Field.VALUE, expected) if expected else absent(at)
         with self._errors:
             while True:
-                outcome = self._writer.write([condition], [put], [Get(at)], deadline)
+                outcome = self._writer.write(Transaction([condition], [put], [Get(at)]), deadline)
                 if outcome.succeeded:
                     return desired
                 found = outcome.ranges[0].first
@@ -175,7 +175,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             found = self._reader.one(at, deadline)
             while found is not None:
                 condition = Compare(at, Field.MODIFIED, found.mod_revision)
-                outcome = self._writer.write([condition], [Delete(at)], [Get(at, keys_only=True)], deadline)
+                outcome = self._writer.write(
+                    Transaction([condition], [Delete(at)], [Get(at, keys_only=True)]), deadline
+                )
                 if outcome.succeeded:
                     return True
                 found = outcome.ranges[0].first
@@ -265,7 +267,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return put
 
     def _write_all(self, puts: Sequence[Put], deadline: Deadline) -> None:
-        while not self._writer.write((), puts, (), deadline).succeeded:
+        while not self._writer.write(Transaction((), puts), deadline).succeeded:
             pass  # our marker was deleted by somebody who cleaned up; the next one is new
 
     def _change(self, at: bytes, known: KeyValue, change: Callable[[bytes], bytes], deadline: Deadline) -> KeyValue:
@@ -275,7 +277,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             value = change(known.value)
             _expect_small(at, at, value)
             condition, put = Compare(at, Field.MODIFIED, known.mod_revision), Put(at, value)
-            outcome = self._writer.write([condition], [put], [Get(at)], deadline)
+            outcome = self._writer.write(Transaction([condition], [put], [Get(at)]), deadline)
             if outcome.succeeded:
                 return _ABSENT._replace(value=value, mod_revision=outcome.revision)
             known = outcome.ranges[0].first or _ABSENT

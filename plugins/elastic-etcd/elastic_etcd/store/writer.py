@@ -32,12 +32,12 @@ from elastic_etcd.client.values import Committed, Compare, Field, Get, Put, Tran
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import timedelta
 
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, Operation
+    from elastic_etcd.client.values import KeyValue
 
 _Answer = TypeVar("_Answer")
 
@@ -121,15 +121,9 @@ class Writer:
         self._numbers = itertools.count()
         self._idle: deque[Marker] = deque()
 
-    def write(
-        self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Deadline
-    ) -> Committed:
-        """Carry the writes out, if the conditions hold, exactly once. What is returned has the write's revision; if the
-        conditions did not hold, nothing was written, nor will be.
-
-        Args:
-            instead: what to read if the conditions do not hold, the only answers returned; nothing without any.
-            deadline: until when it is tried again while no member answers.
+    def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
+        """Carry out the transaction's writes exactly once if its conditions hold, trying again until the deadline while
+        no member answers. Otherwise nothing is written, now or later, and the result has the answers to `otherwise`.
 
         Raises:
             EtcdUnreachable: it could not be done in time; with `landed`, it may have been, or be yet.
@@ -137,11 +131,12 @@ class Writer:
         """
         lease = self._lease(deadline) if self._lease else 0
         if lease:
-            writes = [write._replace(lease=lease) if isinstance(write, Put) else write for write in writes]
+            then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
+            transaction = transaction._replace(then=then)
         while True:
             marker = self._marker(lease or deadline.patiently(self._own_lease))
             try:
-                outcome = self._carried_out(marker, conditions, writes, instead, deadline)
+                outcome = self._carried_out(marker, transaction, deadline)
             except EtcdLeaseGone:
                 if lease:
                     raise
@@ -166,17 +161,11 @@ class Writer:
         self._own.renew_if_due()
         return self._own.ensure()
 
-    def _carried_out(
-        self,
-        marker: Marker,
-        conditions: Sequence[Compare],
-        writes: Sequence[Operation],
-        instead: Sequence[Get],
-        deadline: Deadline,
-    ) -> Committed:
-        otherwise = (Get(marker.key), *instead) if conditions else ()
-        transaction = Transaction((marker.unchanged(), *conditions), (*writes, marker.put(_WRITTEN)), otherwise)
-        done, outstanding = self._answered(transaction, deadline)
+    def _carried_out(self, marker: Marker, asked: Transaction, deadline: Deadline) -> Committed:
+        conditions, then, otherwise = asked
+        otherwise = (Get(marker.key), *otherwise) if conditions else ()
+        marked = Transaction((marker.unchanged(), *conditions), (*then, marker.put(_WRITTEN)), otherwise)
+        done, outstanding = self._answered(marked, deadline)
         if done.succeeded:
             marker.revision = done.revision
             return done
