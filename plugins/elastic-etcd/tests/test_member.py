@@ -178,7 +178,7 @@ def test_the_loss_of_the_majority_is_told(agents, eventually):
     for agent in lost:
         os.kill(agent.pid, signal.SIGSTOP)
     said = eventually(first.diagnosis, LONG, "that it says so")
-    assert "1 of 3 members answer, 2 must; bring back 1 of" in said
+    assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in said
     assert all(agent.own.address in said for agent in lost)
     for agent in lost:
         os.kill(agent.pid, signal.SIGCONT)
@@ -204,6 +204,6 @@ def test_over_tls(agents, eventually, certificates):
 
 def test_a_folder_that_is_not_there_is_told(places, tmp_path):
     agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
-    with pytest.raises(ConfigurationError, match="serve_folder: expected a folder, found none"):
+    with pytest.raises(ConfigurationError, match="serve_folder: the folder .* does not exist"):
         agent.start()
     agent.stop()
