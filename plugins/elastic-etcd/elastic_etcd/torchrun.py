@@ -1,7 +1,7 @@
-"""The door into stock torchrun: `torchrun --rdzv-backend=etcd-v3` (entry-point group `torchrun.handlers`).
+"""The backend for stock torchrun: `torchrun --rdzv-backend=etcd-v3` (entry-point group `torchrun.handlers`).
 
-torchrun's agent asks for waiting nodes again and again, and that is all it asks while workers run; so it is told of one
-whenever the round is over. What it raises for are torch's own errors.
+While workers run, torchrun's agent only polls the number of waiting nodes, so this handler reports one as soon as the
+round is over. It raises torch's own errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def handler() -> Callable[[Any], Any]:
-    """What the entry point loads to: called, it returns the creator."""
+    """Called by the entry point; returns the creator."""
     return create
 
 
@@ -27,10 +27,10 @@ def create(params: Any) -> Any:
     """A handler for stock torch's agent.
 
     Args:
-        params: torch's RendezvousParameters; its options are those of the backend `etcd`.
+        params: torch's RendezvousParameters, with the options of the backend `etcd`.
 
     Raises:
-        torch's RendezvousError: the endpoint or an option cannot be.
+        torch's RendezvousError: the endpoint or an option is invalid.
     """
     config = {name: value for name, value in params.config.items() if name != "backend"}
     own = RendezvousParameters(
@@ -41,7 +41,7 @@ def create(params: Any) -> Any:
 
 
 def _class() -> Any:
-    """Made when it is needed, since its base is torch's."""
+    """Created late, because its base class is torch's."""
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
     class EtcdV3Handler(RendezvousHandler):  # type: ignore[misc]

@@ -271,7 +271,7 @@ def test_what_etcd_tells_is_read():
     [
         ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
-        ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "expected no user"),
+        ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "has no users"),
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )

@@ -204,6 +204,6 @@ def test_over_tls(agents, eventually, certificates):
 
 def test_a_folder_that_is_not_there_is_told(places, tmp_path):
     agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
-    with pytest.raises(ConfigurationError, match="serve_folder: the folder .* does not exist"):
+    with pytest.raises(ConfigurationError, match=r"serve_folder: the folder .* does not exist"):
         agent.start()
     agent.stop()
