@@ -58,16 +58,9 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EtcdParameters:
-    """How to connect to the cluster, and which keys to use there.
-
-    Args:
-        endpoints: the cluster's members, at least one.
-        security, login: None: plain text; no authentication.
-        prefix: all keys begin with `/<prefix>/`; not empty, without slashes at its ends.
-        read_timeout: seconds for an operation on all members together.
-        lease_ttl: seconds that a node's keys outlive its last heartbeat, at least 2; None: as long as heartbeats may be
-            missing.
-    """
+    """How to connect to the cluster, and which keys to use there: all begin with `/<prefix>/`. `read_timeout` limits an
+    operation on all members together. A node's keys outlive its last heartbeat by `lease_ttl`, at least 2 s; None: as
+    long as heartbeats may be missing."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None
@@ -192,11 +185,9 @@ class _Reading:
         that stays is `localhost`: a name server could redirect any other."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
         if exposed and not self._given("insecure_password"):
-            self._wrong(
-                "insecure_password",
-                f"expected TLS to {', '.join(exposed)}, found plain text: anyone on the network could read the password; "
-                "use https (protocol, ca_cert), or set insecure_password=true if something else encrypts the connection",
-            )
+            risk = f"expected TLS to {', '.join(exposed)}, found plain text, in which others could read the password"
+            ways = "use https (protocol, ca_cert), or insecure_password=true if something else encrypts the connection"
+            self._wrong("insecure_password", f"{risk}; {ways}")
 
     def prefix(self) -> str:
         written = self._given("prefix", PREFIX)
@@ -210,11 +201,8 @@ class _Reading:
 
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
-    """Read a list of endpoints, in order and without duplicates. The default port is 2379.
-
-    Raises:
-        ConfigurationError: the list is empty, has invalid endpoints (all are reported), or mixes http and https.
-    """
+    """Read a list of endpoints, in order and without duplicates. The default port is 2379. Raises ConfigurationError
+    with all invalid endpoints, or if the list is empty or mixes http and https."""
     problems: list[Problem] = []
     found: dict[str, Endpoint] = {}
     for part in text.split(","):

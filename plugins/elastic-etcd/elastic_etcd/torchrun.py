@@ -24,14 +24,8 @@ def handler() -> Callable[[Any], Any]:
 
 
 def create(params: Any) -> Any:
-    """A handler for stock torch's agent.
-
-    Args:
-        params: torch's RendezvousParameters, with the options of the backend `etcd`.
-
-    Raises:
-        torch's RendezvousError: the endpoint or an option is invalid.
-    """
+    """A handler for stock torch's agent from torch's RendezvousParameters, with the options of the backend `etcd`.
+    Raises torch's RendezvousError for an invalid endpoint or option."""
     config = {name: value for name, value in params.config.items() if name != "backend"}
     own = RendezvousParameters(
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr
@@ -63,8 +57,8 @@ def _class() -> Any:
             with _torch_errors():
                 info = self._own.next_rendezvous()
             where = info.bootstrap_store_info
-            told = RendezvousStoreInfo(where.master_addr, where.master_port)
-            return RendezvousInfo(info.store, info.rank, info.world_size, told)
+            address = RendezvousStoreInfo(where.master_addr, where.master_port)
+            return RendezvousInfo(info.store, info.rank, info.world_size, address)
 
         def is_closed(self) -> bool:
             with _torch_errors():

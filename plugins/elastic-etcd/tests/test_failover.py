@@ -258,13 +258,12 @@ def test_a_lease_is_renewed_on_any_member(cluster, client_of):
 def test_followers_of_the_members_are_told(etcd, client_of, nobody):
     client = client_of(nobody, etcd.endpoint, attempt=TIMEOUT)
     told = []
-    unfollow = client.members.follow(told.append)
-    client.members.follow(told.append)
-    client.read(b"a")
-    assert [member.endpoint for member in told[:2]] == [nobody] * 2
-    before = len(told)  # a machine that stalls has more of them left
-    unfollow()
-    client.close()
+    with client.members.followed(told.append):
+        with client.members.followed(told.append):
+            client.read(b"a")
+        assert [member.endpoint for member in told[:2]] == [nobody] * 2
+        before = len(told)  # a machine that stalls has more of them left
+        client.close()
     assert told[before:] == [None]
 
 
@@ -283,11 +282,11 @@ def test_followers_are_told_when_another_member_is_found(etcd, client_of, nobody
     members = client_of(nobody, nobody.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
     left = []
     members.failed(members.current())
-    members.follow(left.append)
-    assert members.find(TIMEOUT)
-    assert (left, members.current()) == ([members.all[1]], members.all[2])
-    assert members.find(TIMEOUT)
-    assert left == [members.all[1]]  # the one in use answers
+    with members.followed(left.append):
+        assert members.find(TIMEOUT)
+        assert (left, members.current()) == ([members.all[1]], members.all[2])
+        assert members.find(TIMEOUT)
+        assert left == [members.all[1]]  # the one in use answers
 
 
 def test_looking_for_members_ends_with_patience_or_the_client(client_of, nobody, background):

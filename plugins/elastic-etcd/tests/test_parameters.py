@@ -147,7 +147,7 @@ def test_elsewhere_a_password_needs_tls_or_a_word(host):
     told = problems(f"127.0.0.1,{host}", user="me", password="secret")
     shown = f"[{host}]:2379" if ":" in host else f"{host}:2379"
     assert f"insecure_password: expected TLS to {shown}, found plain text" in told
-    assert "could read the password" in told
+    assert "others could read the password" in told
     assert "secret" not in told
     assert read(f"https://{host}", user="me", password="secret").security
     for word in ("true", True):

@@ -43,25 +43,16 @@ _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each othe
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
     """Create a backend, which connects on first use, and a store that the rounds' members can share and whose keys
-    expire after a day.
-
-    The options of `params` are those of the record `etcd` in `elastic_etcd.plugin`.
-
-    Raises:
-        ConfigurationError: the endpoint or an option is invalid.
-        RendezvousError: etcd is unreachable, or rejects the request.
-    """
+    expire after a day. The options of `params` are those of the record `etcd` in `elastic_etcd.plugin`. Raises
+    ConfigurationError for an invalid endpoint or option, RendezvousError if etcd is unreachable or rejects the
+    request."""
     parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 
 
 def handler_for(params: RendezvousParameters) -> RoundHandler:
     """Create a handler of dynamic rounds. On one node without an endpoint it starts an etcd, which ends with the
-    handler.
-
-    Raises:
-        ConfigurationError: the endpoint or an option is invalid.
-    """
+    handler. Raises ConfigurationError for an invalid endpoint or option."""
     server, served = None, None
     with contextlib.ExitStack() as undo:
         if not params.endpoint and params.max_nodes == 1:
@@ -112,8 +103,8 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     options, tls = options_of(params, SERVING), parameters.security
     problems, hosts = [], len(parameters.endpoints)
     if hosts % 2 == 0:
-        told = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
-        problems.append(Problem("--rdzv-endpoint", f"{told}; add or remove one"))
+        reason = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
+        problems.append(Problem("--rdzv-endpoint", f"{reason}; add or remove one"))
     if parameters.login is not None:
         problems.append(Problem("--rdzv-conf: user", "a cluster that agents serve has no users; remove the option"))
     if problems:
@@ -158,8 +149,8 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
         return max(SHORTEST_TTL, settings.failure_timeout)
     least = 2 * settings.keep_alive_interval
     if parameters.lease_ttl < least:
-        told = f"expected at least two heartbeat intervals ({least:g} s), found {parameters.lease_ttl:g} s"
-        raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", told))
+        reason = f"expected at least two heartbeat intervals ({least:g} s), found {parameters.lease_ttl:g} s"
+        raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", reason))
     return parameters.lease_ttl
 
 

@@ -31,12 +31,8 @@ _LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
 
 
 class Keys:
-    """One job's keys. Names of jobs and nodes are quoted, so that no two share a key.
-
-    Args:
-        prefix: the first part of every key; may contain slashes.
-        run_id: the job.
-    """
+    """One job's keys. Names of jobs and nodes are quoted, so that no two share a key. `prefix`, the first part of every
+    key, may contain slashes."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
@@ -111,15 +107,12 @@ class StateKey:
         return pair.value[_MARK + 1 :], token
 
     def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, bool]:
-        """Replace the state that `token` identifies.
+        """Replace the state that `token` identifies. Returns the key's current value, and whether this call wrote it.
 
-        Returns the key's current value, and whether this call wrote it. The random mark at the beginning of each value
-        distinguishes two nodes that write the same state, and tells a node whose answer was lost that its write
-        succeeded.
-
-        Args:
-            lost: the store was wiped or restored since the last write. The state gets a new lease, so that no old token
-                is valid by chance: etcd compares revisions and leases, but not marks.
+        The random mark at the beginning of each value distinguishes two nodes that write the same state, and shows a
+        node whose answer was lost that its write succeeded. `lost`: the store was wiped or restored since the last
+        write. The state then gets a new lease, so that no old token is valid by chance: etcd compares revisions and
+        leases, but not marks.
         """
         value = secrets.token_hex(_MARK // 2).encode() + b":" + state
         self._lease = 0 if lost else self._lease

@@ -34,23 +34,16 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 @dataclass(frozen=True)
 class Security:
-    """Use TLS, with these PEM files.
-
-    Args:
-        ca_cert: authorities that sign the servers' certificates; None: those that this machine trusts.
-        cert, key: this client's certificate and its private key; both or neither.
-    """
+    """Use TLS, with these PEM files: the authorities that sign the servers' certificates (None: those that this machine
+    trusts), and this client's certificate and its private key (both or neither)."""
 
     ca_cert: str | None = None
     cert: str | None = None
     key: str | None = None
 
     def credentials(self) -> Any:
-        """Credentials for a gRPC channel.
-
-        Raises:
-            ConfigurationError: a file is unreadable or invalid, or only one of `cert` and `key` is given.
-        """
+        """Credentials for a gRPC channel. Raises ConfigurationError if a file is unreadable or invalid, or if only one
+        of `cert` and `key` is set."""
         import grpc
 
         if problems := [*self._unreadable()] or [*self._unusable()]:
@@ -93,11 +86,7 @@ class Security:
 
 def open_channel(endpoint: str, security: Security | None) -> Any:
     """Open a channel to `host:port`, over TLS if `security` is given, otherwise in plain text. It connects on first
-    use.
-
-    Raises:
-        ConfigurationError: the certificates cannot be used.
-    """
+    use. Raises ConfigurationError if the certificates cannot be used."""
     import grpc
 
     target = f"dns:///{endpoint}"  # gRPC could read a bare `name:port` as a URL scheme

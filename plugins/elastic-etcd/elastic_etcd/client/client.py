@@ -150,12 +150,8 @@ class Call:
         self._mistrusted: frozenset[int] = frozenset()
 
     def answer(self) -> Any:
-        """Return a member's answer.
-
-        Raises:
-            EtcdUnreachable: no member answered in time, or the request must not be sent again (`landed`).
-            EtcdRefused: the server rejects the request. EtcdClosed.
-        """
+        """Return a member's answer. Raises EtcdUnreachable if no member answered in time or the request must not be
+        sent again (`landed`), EtcdRefused if the server rejects it, and EtcdClosed."""
         while True:
             member = self._members.current()
             metadata: Metadata = ()

@@ -28,11 +28,8 @@ def range_request(get: Get) -> bytes:
 
 
 def txn_request(transaction: Transaction) -> bytes:
-    """The serialized request of a transaction.
-
-    Raises:
-        ValueError: it has too many conditions or operations, or exceeds the size limit.
-    """
+    """The serialized request of a transaction. Raises ValueError if it has too many conditions or operations, or is too
+    large."""
     request = rpc().txn.request()
     for condition in transaction.conditions:
         compare = request.compare.add()
@@ -61,18 +58,14 @@ def range_of(answer: Any, revision: int = 0) -> Range:
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
-    """The outcome of a transaction.
-
-    Raises:
-        EtcdRefused: the server did not answer every operation.
-    """
+    """The outcome of a transaction. Raises EtcdRefused if the server did not answer every operation."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
     if Get not in map(type, done):
         return Committed(answer.succeeded, revision)
     if len(answer.responses) != len(done):
-        told = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
-        raise EtcdRefused(f"{told}: the server is not etcd; correct the endpoint")
+        reason = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
+        raise EtcdRefused(f"{reason}: the server is not etcd; correct the endpoint")
     ranges = (range_of(it.response_range, revision) for it in answer.responses)  # empty for a write
     return Committed(answer.succeeded, revision, tuple(ranges))
 

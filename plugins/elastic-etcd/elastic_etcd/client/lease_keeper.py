@@ -41,7 +41,6 @@ class LeaseKeeper:
     Args:
         ttl: seconds that the lease lives without renewal. The server may choose more, and its minimum is 2.
         on_loss: called once for each lost lease, by the thread that noticed; not for a released one.
-        clock: for tests.
     """
 
     def __init__(
@@ -70,12 +69,9 @@ class LeaseKeeper:
         return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
 
     def ensure(self) -> int:
-        """Return the id of a live lease: the held one or a new one. Asks the server only if necessary.
-
-        Raises:
-            EtcdUnreachable: no member answered in time; the lease is kept, and the call may be repeated.
-            EtcdRefused: the server does not grant one.
-        """
+        """Return the id of a live lease: the held one or a new one. Asks the server only if necessary. Raises
+        EtcdUnreachable if no member answered in time (the lease is kept, and the call may be repeated), EtcdRefused if
+        the server does not grant one."""
         with self._lock:
             for _ in range(ATTEMPTS):
                 if self._has_aged(1.0):
@@ -86,14 +82,10 @@ class LeaseKeeper:
             raise self._too_slow()
 
     def renew_if_due(self) -> bool:
-        """Renew the lease if it is due. Returns whether a lease is held: False if it was lost or never requested. The
-        call may be repeated, since a renewal whose answer is lost does no harm.
-
-        Raises:
-            EtcdUnreachable: no member answered in time. The lease is kept, since it may still exist when servers
-                recover.
-            EtcdRefused: the server does not renew it, though it exists.
-        """
+        """Renew the lease if it is due. Returns whether a lease is held: False if it was lost or never requested.
+        Raises EtcdUnreachable if no member answered in time, EtcdRefused if the server does not renew an existing
+        lease. The lease is kept in both cases, since it may still exist when servers recover, and the call may be
+        repeated."""
         with self._lock:
             for _ in range(ATTEMPTS):
                 if self._has_aged(DUE):

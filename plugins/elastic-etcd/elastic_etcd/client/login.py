@@ -44,12 +44,7 @@ class Tokens:
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
         """Metadata for a call on `member`: it must know a leader, and our token. Logs in there, within `patience`
-        seconds, if there is no token.
-
-        Raises:
-            Failure: the login failed, as any call may.
-            EtcdClosed: the client was closed.
-        """
+        seconds, if there is no token. Raises Failure if the login failed, and EtcdClosed."""
         if self._login is None:
             return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):

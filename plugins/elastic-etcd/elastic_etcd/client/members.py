@@ -14,7 +14,7 @@ from elastic_etcd.client.errors import EtcdClosed, Failure, Judgement, judge
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from elastic_core.plugin import Duration
     from elastic_etcd.client.channel import Security
@@ -133,12 +133,8 @@ class Member:
 
 
 class Members:
-    """All members, one of which is current. Thread-safe.
-
-    Args:
-        endpoints: at least one `host:port`; the first is used first.
-        security: TLS settings; None: plain text.
-    """
+    """All members, one of which is current. Thread-safe. Of `endpoints`, at least one `host:port`, the first is used
+    first."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
         self.all = tuple(Member(number, endpoint, security) for number, endpoint in enumerate(endpoints))
@@ -170,18 +166,18 @@ class Members:
         for follower in followers:
             follower(member)
 
-    def follow(self, follower: Follower) -> Callable[[], None]:
-        """Register `follower(member)`, called when a bad member is left so that streams on it can move, and
-        `follower(None)`, called by `close`. It may run in any thread and must not block. Returns a function that
-        unregisters it.
-
-        Raises:
-            EtcdClosed: the client is already closed.
-        """
+    @contextlib.contextmanager
+    def followed(self, follower: Follower) -> Iterator[None]:
+        """In this context, `follower(member)` is called when a bad member is left, so that streams on it can move, and
+        `follower(None)` by `close`. It may run in any thread and must not block. Raises EtcdClosed."""
         with self._lock:
             self._expect_open()
             self._followers.append(follower)
-        return functools.partial(self._forget, follower)
+        try:
+            yield
+        finally:
+            with self._lock, contextlib.suppress(ValueError):  # `close` has removed it
+                self._followers.remove(follower)
 
     def find(self, patience: Duration) -> bool:
         """Ask all members and use the first that answers within `patience` seconds. Called between attempts while
@@ -215,11 +211,6 @@ class Members:
         lock."""
         before, self._current = self._current, number
         return [] if number == before else [*self._followers]
-
-    def _forget(self, follower: Follower) -> None:
-        with self._lock:
-            if follower in self._followers:
-                self._followers.remove(follower)
 
     def _expect_open(self) -> None:
         if self._closing.is_set():

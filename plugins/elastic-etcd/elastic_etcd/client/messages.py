@@ -26,15 +26,9 @@ FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/
 
 @dataclass(frozen=True)
 class Method:
-    """One call that the server offers.
-
-    Args:
-        path: `/package.Service/Method`.
-        request: the class of the request.
-        parse: converts bytes to an answer.
-        answers_stream: answers come as a stream. The request is always a single message: the server treats it like a
-            stream that ends, and it saves a thread here.
-    """
+    """One call that the server offers: its path `/package.Service/Method`, the class of its requests, and the parser of
+    its answers, which may come as a stream. The request is always a single message: the server treats it like a stream
+    that ends, and it saves a thread here."""
 
     path: str
     request: type[Any]
@@ -70,11 +64,8 @@ _LOADING = threading.Lock()
 
 @functools.cache
 def rpc() -> Rpc:
-    """All calls. Thread-safe; the first use takes some tens of milliseconds.
-
-    Raises:
-        PluginError: etcd3 is missing or has an unsupported version.
-    """
+    """All calls. Thread-safe; the first use takes some tens of milliseconds. Raises PluginError if etcd3 is missing or
+    has an unsupported version."""
     with _LOADING:  # classes of two loads would not fit into each other
         return _load()
 
@@ -109,11 +100,7 @@ def _load() -> Rpc:
 
 
 def serialized_files() -> tuple[bytes, ...]:
-    """The serialized file descriptors, in the order of their imports.
-
-    Raises:
-        PluginError: etcd3 is missing, or its version or files are not the expected ones.
-    """
+    """The serialized file descriptors, in the order of their imports. Raises PluginError."""
     try:
         package = metadata.distribution("etcd3")
     except metadata.PackageNotFoundError:
@@ -134,12 +121,11 @@ def serialized_in(source: str) -> bytes | None:
 
 def _serialized_at(path: Path) -> bytes:
     try:
-        found = serialized_in(path.read_text(encoding="utf-8"))
+        if found := serialized_in(path.read_text(encoding="utf-8")):
+            return found
+        raise ValueError("it contains no descriptor")
     except (OSError, SyntaxError, ValueError) as error:
         raise _unusable(f"etcd's messages in {path} cannot be read: {error}") from error
-    if found is None:
-        raise _unusable(f"{path} contains no descriptor of etcd's messages")
-    return found
 
 
 def _unusable(what: str) -> PluginError:

@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, SystemClock, later
 from elastic_etcd.client.convert import key_value
-from elastic_etcd.client.errors import (
-    TOO_LARGE,
-    EtcdClosed,
-    EtcdUnreachable,
-    Failure,
-    Judgement,
-    fault,
-    judge,
-    refusal,
-)
+from elastic_etcd.client.errors import TOO_LARGE, EtcdClosed, EtcdUnreachable, Failure, Judgement, fault, judge, refusal
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Event, Range
 
@@ -70,17 +61,12 @@ class _Following:
 
 
 class Reflector:
-    """Follows the keys of a range. Thread-safe.
+    """Follows the keys of a range: one key, or with `end` all keys before it. Thread-safe.
 
     Subclasses handle a list (`_replace`) and an event (`_apply`) while `_changed` is held. `wait_for` and `follow`
-    start a thread, which ends with `forget`, `close`, or the client's end.
-
-    `losses`: how often etcd was found to have lost data. `interruptions`: how often the keys were listed again because
-    the watch had ended.
-
-    Args:
-        key, end: one key, or with `end` all keys before it.
-        revision: every change up to this one is already known; 0: none is.
+    start a thread, which ends with `forget`, `close`, or the client's end. `losses`: how often etcd was found to have
+    lost data. `interruptions`: how often the keys were listed again because the watch had ended. `revision`: every
+    change up to this one is already known; 0: none is.
     """
 
     def __init__(
@@ -127,12 +113,8 @@ class Reflector:
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news()` (called with the lock held), until the range was listed again, or for `timeout`
-        seconds. Returns whether the caller should look; False after `close` or `forget`.
-
-        Raises:
-            EtcdRefused, EtcdClosed: the server rejects the watch, or the client is closed.
-            EtcdUnreachable: no member answers; raised once per client timeout.
-        """
+        seconds. Returns whether the caller should look; False after `close` or `forget`. Raises EtcdRefused if the
+        server rejects the watch, EtcdUnreachable once per client timeout while no member answers, and EtcdClosed."""
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             self.follow()
@@ -204,11 +186,8 @@ class Reflector:
 
     def _run(self, stream: _Following) -> None:
         try:
-            unfollow = self._client.members.follow(lambda member: self._left(stream, member))
-            try:
+            with self._client.members.followed(lambda member: self._left(stream, member)):
                 self._follow(stream)
-            finally:
-                unfollow()
         except Exception as error:  # noqa: BLE001 - raised by `wait_for`
             self._report(stream, error)
 

@@ -108,13 +108,8 @@ class Transaction(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The outcome of a transaction.
-
-    Args:
-        succeeded: whether the conditions held.
-        revision: the store's revision afterwards, and the mod_revision of written keys.
-        ranges: an answer for each operation in order (empty for a write); none if all were writes.
-    """
+    """The outcome of a transaction: whether the conditions held, the store's revision afterwards (the mod_revision of
+    written keys), and an answer for each operation in order (empty for a write); none if all were writes."""
 
     succeeded: bool
     revision: int

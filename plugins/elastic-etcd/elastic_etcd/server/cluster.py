@@ -51,12 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster of one job.
-
-    Args:
-        run_id: the job. Another job's members have other names and another token.
-        places: one for each member, in any order.
-    """
+    """The cluster of one job, with a member at each place. Another job's members have other names and another token."""
 
     run_id: str
     places: tuple[Place, ...]
@@ -118,7 +113,7 @@ class Wait(NamedTuple):
     reason: str
 
 
-def members_of(told: Any) -> tuple[Member, ...]:
+def members_of(listed: Any) -> tuple[Member, ...]:
     """The members in etcd's JSON, which names the id differently on the peer port and on the client port. Raises
     KeyError, TypeError, IndexError, AttributeError."""
     return tuple(
@@ -129,7 +124,7 @@ def members_of(told: Any) -> tuple[Member, ...]:
             bool(it.get("clientURLs")),
             bool(it.get("isLearner", False)),
         )
-        for it in told
+        for it in listed
     )
 
 
@@ -140,9 +135,9 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
             return Wait(f"the etcd at {answer.place.address} is not part of this job; stop it, or use other ports")
         if others := sorted({it.peer_url for it in answer.members} - urls):
-            told = f"the cluster has members at {', '.join(others)}, which --rdzv-endpoint does not list"
+            reason = f"the cluster has members at {', '.join(others)}, which --rdzv-endpoint does not list"
             advice = "list the same hosts on every node, or remove lost members (etcdctl member remove)"
-            return Wait(f"{told}; {advice}")
+            return Wait(f"{reason}; {advice}")
     if any(it.serves for answer in answers for it in answer.members):
         healthy = next((answer for answer in answers if answer.healthy), None)
         if healthy is None:

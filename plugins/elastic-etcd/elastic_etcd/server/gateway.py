@@ -32,13 +32,9 @@ UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, Attri
 
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
-    """Request this URL and return the parsed JSON answer. `body`: sent as JSON with POST; None: a GET request.
-
-    Raises:
-        OSError: the server does not answer.
-        Refused: the server rejects the request.
-        ValueError, RecursionError: the answer is not from etcd.
-    """
+    """Request this URL, with `body` as JSON if it is given, and return the parsed JSON answer. Raises OSError if the
+    server does not answer, Refused if it rejects the request, ValueError or RecursionError if the answer is not from
+    etcd."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -67,11 +63,8 @@ def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None =
 
 
 class Gateway:
-    """Asks members about their cluster. Calls raise the errors in UNUSABLE, unless documented otherwise.
-
-    Args:
-        security: creates the TLS context for each request, because certificates are renewed; None: plain text.
-    """
+    """Asks members about their cluster. Calls raise the errors in UNUSABLE, unless documented otherwise. `security`
+    creates the TLS context for each request, because certificates are renewed; None: plain text."""
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)
@@ -120,7 +113,7 @@ def _refuses_everywhere(place: Place) -> bool:
 
 def _words(answer: bytes) -> str:
     try:
-        told = json.loads(answer)["message"]
+        message = json.loads(answer)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return "".join(it if it.isprintable() else "?" for it in str(told)[:200])
+    return "".join(it if it.isprintable() else "?" for it in str(message)[:200])

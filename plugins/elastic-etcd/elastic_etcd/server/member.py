@@ -95,11 +95,7 @@ class ServedCluster:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        files: Files | None = None,
-        local_addr: str | None = None,
-        parent: str | None = None,
+        self, cluster: Cluster, files: Files | None = None, local_addr: str | None = None, parent: str | None = None
     ) -> None:
         self._cluster = cluster
         self._files = files
@@ -128,14 +124,11 @@ class ServedCluster:
 
     def start(self) -> None:
         """Find our place, and serve there in a separate thread. If names do not resolve to this machine yet, the thread
-        waits for them: a pod may start before its name is known.
-
-        Raises:
-            ConfigurationError: there is no etcd binary, or no folder for its data.
-        """
+        waits for them: a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary,
+        or no folder for its data."""
         if self._parent and not Path(self._parent).is_dir():
-            told = f"the folder {self._parent} does not exist; create it, or remove the option"
-            raise ConfigurationError(Problem("--rdzv-conf: serve_folder", told))
+            message = f"the folder {self._parent} does not exist; create it, or remove the option"
+            raise ConfigurationError(Problem("--rdzv-conf: serve_folder", message))
         if self._finds_place():
             self._binary = find_binary()
         if self.own is not None or any(ip_address(place.host) is None for place in self._cluster.places):
@@ -220,7 +213,7 @@ class ServedCluster:
 
     def _keep_member(self) -> None:
         assert self.own is not None
-        attempts, told = 0, ""
+        attempts, logged = 0, ""
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             if self._leaving:
@@ -230,11 +223,11 @@ class ServedCluster:
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
                 self._run(self.own, step)
-                attempts, told = 1, ""
+                attempts, logged = 1, ""
             except UNUSABLE as error:
-                if told != str(error):
-                    told = str(error)
-                    get_logger().warning("etcd member waits", member=self.own.address, reason=told)
+                if logged != str(error):
+                    logged = str(error)
+                    get_logger().warning("etcd member waits", member=self.own.address, reason=logged)
 
     def _next(self, own: Place) -> Begin | Join | Wait:
         address = self._listens_at(own)
@@ -366,8 +359,8 @@ def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
         try:
             files.context()
         except OSError as error:
-            told = f"cannot load ca_cert {ca}, ssl_cert {cert} and ssl_cert_key {key}: {error}"
-            raise ConfigurationError(Problem("--rdzv-conf: serve", told)) from error
+            message = f"cannot load ca_cert {ca}, ssl_cert {cert} and ssl_cert_key {key}: {error}"
+            raise ConfigurationError(Problem("--rdzv-conf: serve", message)) from error
         return files
-    told = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
-    raise ConfigurationError(Problem("--rdzv-conf: serve", told))
+    message = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
+    raise ConfigurationError(Problem("--rdzv-conf: serve", message))

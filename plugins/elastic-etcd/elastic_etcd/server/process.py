@@ -61,13 +61,9 @@ class Binary(NamedTuple):
 
 def find_binary() -> Binary:
     """Find an etcd to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on PATH and
-    in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins.
-
-    Folders on PATH that are relative or writable for every user are ignored: any user could choose the program to run.
-
-    Raises:
-        ConfigurationError: there is none, or the variable does not name a program.
-    """
+    in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins. Folders on PATH
+    that are relative or writable for every user are ignored: any user could choose the program to run. Raises
+    ConfigurationError."""
     if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
         return Binary(path, version_of(path))
@@ -107,9 +103,9 @@ def version_of(path: str) -> str:
     return version_in(done.stdout)
 
 
-def version_in(told: bytes) -> str:
+def version_in(output: bytes) -> str:
     """The version in the output of `etcd --version`; `unknown` if there is none."""
-    found = re.search(rb"^etcd Version: ([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})", told, re.MULTILINE)
+    found = re.search(rb"^etcd Version: ([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})", output, re.MULTILINE)
     return found.group(1).decode() if found else "unknown"
 
 
@@ -121,12 +117,12 @@ def _inherited() -> dict[str, str]:
 
 def _expect_program(path: str) -> str:
     if not Path(path).is_file():
-        told = f"{path} {'is a folder' if Path(path).is_dir() else 'does not exist'}; {_WAYS}"
+        reason = f"{path} {'is a folder' if Path(path).is_dir() else 'does not exist'}; {_WAYS}"
     elif not os.access(path, os.X_OK):
-        told = f"{path} is not executable; run `chmod +x {path}`, or {_WAYS}"
+        reason = f"{path} is not executable; run `chmod +x {path}`, or {_WAYS}"
     else:
         return str(Path(path).absolute())
-    raise ConfigurationError(Problem(VARIABLE, told))
+    raise ConfigurationError(Problem(VARIABLE, reason))
 
 
 class Urls(NamedTuple):
@@ -139,7 +135,8 @@ class Urls(NamedTuple):
 
 
 class ServerProcess:
-    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends.
+    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises OSError
+    if its keeper process cannot be started.
 
     `pid`: its process id; 0 until it is known. `end`: how it ended; empty while it runs. `reports_loss`: log an error
     when it ends by itself.
@@ -149,9 +146,6 @@ class ServerProcess:
         more: additional flags.
         temporary: remove the folder at the end.
         stderr: receives the output in addition to the log; None: only the log does.
-
-    Raises:
-        OSError: the keeper process cannot be started.
     """
 
     def __init__(
@@ -279,10 +273,10 @@ def plain(line: str) -> str:
     """One line in readable form: time, level, message and error of a JSON line, or any other line as it is. It is cut
     at 300 characters, and unprintable characters are replaced, since it may contain data from clients."""
     try:
-        told = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
-        told = None
-    if isinstance(told, dict):
-        shown = (told[name] for name in ("ts", "level", "msg", "error") if name in told)
+        parsed = None
+    if isinstance(parsed, dict):
+        shown = (parsed[name] for name in ("ts", "level", "msg", "error") if name in parsed)
         line = " ".join(str(it) for it in shown if isinstance(it, (str, int, float)))
     return "".join(it if it.isprintable() else "?" for it in line[:_LONGEST])

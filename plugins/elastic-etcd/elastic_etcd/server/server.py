@@ -163,15 +163,9 @@ class EtcdServer:
         name = f"elastic-{secrets.token_hex(8)}"  # unique, to recognize this server by
         url = f"http://{address}:{self._reservation.port}"
         probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-        process = self._process = ServerProcess(
-            binary,
-            name,
-            folder,
-            Urls(url, url, _PEER, _PEER),
-            f"{name}={_PEER}",
-            temporary=self._data_dir is None,
-            stderr=stderr,
-        )
+        urls, temporary = Urls(url, url, _PEER, _PEER), self._data_dir is None
+        process = ServerProcess(binary, name, folder, urls, f"{name}={_PEER}", (), temporary, stderr)
+        self._process = process
         self._undo.callback(process.close)
         while not (answers_as(name, probed_at) and process.known(_PROBE_EVERY)):
             if process.ended(_PROBE_EVERY):

@@ -23,12 +23,8 @@ Found = dict[bytes, "KeyValue"]
 
 
 class Reader:
-    """Reads for one store. Thread-safe. Tries again until the deadline while no member answers.
-
-    Args:
-        name: converts a key to the user's name for it.
-        closed: ends every wait.
-    """
+    """Reads for one store. Thread-safe. Tries again until the deadline while no member answers. `name` converts a key
+    to the user's name for it, and `closed` ends every wait."""
 
     def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client
@@ -62,11 +58,8 @@ class Reader:
         return revision, found
 
     def wait(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> Found:
-        """Block until each key has existed at some time since the call, and return them as they were then.
-
-        Raises:
-            EtcdError: a key did not appear before the deadline; or as for every call.
-        """
+        """Block until each key has existed at some time since the call, and return them as they were then. Raises
+        EtcdError if a key did not appear before the deadline."""
         distinct = list(dict.fromkeys(keys))
         revision, found = self.those(distinct, deadline, keys_only)
         missing = {key for key in distinct if key not in found}
@@ -115,12 +108,8 @@ class Reader:
 
 
 class _Missing(Reflector):
-    """Missing keys of a store. A key that was found once remains found.
-
-    Args:
-        read: returns a revision and those of the given keys that exist.
-        revision: none of the keys existed then.
-    """
+    """Missing keys of a store, none of which existed at `revision`. A key that was found once remains found. `read`
+    returns a revision and those of the given keys that exist."""
 
     def __init__(
         self,

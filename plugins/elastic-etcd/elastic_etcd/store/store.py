@@ -16,7 +16,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import Clock, SystemClock, import_with
+from elastic_core.plugin import Backoff, Clock, SystemClock, import_with
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, absent, end_of
 from elastic_etcd.store.reader import Reader
@@ -31,7 +31,7 @@ _dist: Any = import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")  #
 _TIMEOUT = timedelta(seconds=300)
 _MOST_BYTES = 1536 * 1024 - 4096  # of keys and values in a request of 1.5 MiB
 _MOST_COUNTERS = 1024
-_FIRST_WAIT, _LONGEST_WAIT = 0.004, 0.1  # seconds, after lost races
+_WAITS = Backoff(first=0.008, longest=0.1)  # after lost races
 
 _COUNTER = re.compile(rb"\s{0,20}[-+]?[0-9]{1,20}\s{0,20}")  # a number as torch's stores accept it
 _ABSENT = KeyValue(b"", b"", 0, 0, 0, 0)  # a key that does not exist
@@ -276,7 +276,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
                 return _ABSENT._replace(value=value, mod_revision=outcome.revision)
             known = outcome.ranges[0].first or _ABSENT
             if losses:  # the first value was only a guess
-                self._closed.wait(random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(losses, 9))))
+                self._closed.wait(random.uniform(0, _WAITS.pause(losses)))
         raise AssertionError("counting has no end")
 
 

@@ -64,13 +64,9 @@ class Marker:
 
 
 class Deadline:
-    """The time limit of an operation, which begins now and tries again while no member answers.
-
-    Args:
-        patience: returns the limit; called once and only if needed, because reading a store's timeout from torch's C++
-            side costs a tenth of a write.
-        closed: set when the store is closed, which ends the operation.
-    """
+    """The time limit of an operation, which begins now and tries again while no member answers, until `closed` is set.
+    `patience` returns the limit. It is called once and only if needed, because reading a store's timeout from torch's
+    C++ side costs a tenth of a write."""
 
     def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
         self._clock = clock
@@ -101,13 +97,8 @@ class Deadline:
 
 
 class Writer:
-    """Writes for one store. Thread-safe.
-
-    Args:
-        prefix: of the markers.
-        lease: returns, within the deadline, the lease of everything written, including markers. None: only markers have
-            a lease, which ends with `forget` or a minute after the last write.
-    """
+    """Writes for one store. Thread-safe. `lease` returns, within the deadline, the lease of everything written,
+    including markers. None: only markers have a lease, which ends with `forget` or a minute after the last write."""
 
     def __init__(
         self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
@@ -122,11 +113,8 @@ class Writer:
     def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
         """Carry out the transaction's writes exactly once if its conditions hold, trying again until the deadline while
         no member answers. Otherwise nothing is written, now or later, and the result has the answers to `otherwise`.
-
-        Raises:
-            EtcdUnreachable: it was not confirmed in time; with `landed`, it may have taken effect, or may yet.
-            EtcdRefused, EtcdClosed.
-        """
+        Raises EtcdUnreachable if it was not confirmed in time (with `landed`, it may have taken effect, or may yet),
+        EtcdRefused, EtcdClosed."""
         lease = self._lease(deadline) if self._lease else 0
         if lease:
             then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
@@ -188,8 +176,8 @@ class Writer:
             except EtcdLeaseGone as error:
                 if not outstanding:
                     raise
-                told = f"the lease of the write marker expired before the write was confirmed: {error}"
-                raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True) from error
+                reason = f"the lease of the write marker expired before the write was confirmed: {error}"
+                raise EtcdUnreachable(f"{reason}; the write may have taken effect", landed=True) from error
 
     def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out afterwards. Returns the write's outcome if
@@ -207,8 +195,8 @@ def _landed(marker: Marker, found: KeyValue | None, outstanding: bool) -> Commit
     """The outcome of a write whose marker reads `found`; None if it was not carried out. Updates the marker.
     EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
     if outstanding and found is None and marker.revision:
-        told = "the write marker was deleted, or expired, before the write was confirmed"
-        raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
+        reason = "the write marker was deleted, or expired, before the write was confirmed"
+        raise EtcdUnreachable(f"{reason}; the write may have taken effect", landed=True)
     revision = found.mod_revision if found else 0
     if revision == marker.revision:
         return None
