@@ -87,7 +87,7 @@ def read_parameters(
     origin: str = "--rdzv-conf",
     endpoint_origin: str = ORIGIN,
 ) -> EtcdParameters:
-    """Read the endpoint and the options.
+    """Read the endpoint and the options. Raises ConfigurationError with all problems.
 
     Args:
         endpoint: `[scheme://]host[:port]`, several separated by commas.
@@ -95,9 +95,6 @@ def read_parameters(
             ignored.
         environment: contains the password's variable; None: this process's environment, which then loses it.
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
-
-    Raises:
-        ConfigurationError: with all problems.
     """
     own = (*CONNECTION, LEASE_TTL)
     given = {option.name: value for option in own if (value := options.get(option.name)) != ""}

@@ -26,7 +26,7 @@ from elastic_etcd.client.errors import (
     EtcdUnreachable,
 )
 from elastic_etcd.client.lease_keeper import LeaseKeeper
-from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, end_of
+from elastic_etcd.client.values import Committed, Compare, Delete, Field, Get, KeyValue, Put, Transaction, end_of
 from elastic_etcd.parameters import PREFIX
 
 if TYPE_CHECKING:
@@ -42,29 +42,22 @@ _NEVER = StateVersion(-1, 0)  # matches no state
 
 
 class EtcdRendezvousBackend(RosterBackend):
-    """A rendezvous backend over etcd's v3 API.
+    """A rendezvous backend over etcd's v3 API. A node costs a lease, its renewals and one watch; the leader has a
+    second watch. etcd drops a lost node when its lease ends. A job's keys disappear some minutes after its last node.
 
-    A node costs a lease, its renewals and one watch; the leader has a second watch. etcd drops a lost node when its
-    lease ends. A job's keys disappear some minutes after its last node.
+    Every method but `close` may raise RendezvousConnectionError (no member answers, our keys exceed the size of an
+    answer, or the quota is used up after a successful announcement, which a running job may survive; the next call
+    tries again) and RendezvousError (etcd rejects the request: no permission, a wrong password, or no room for the
+    first announcement).
 
     Args:
         client: the backend closes it.
         run_id: the job; jobs with different ids do not see each other.
-        prefix: the prefix of all keys.
         lease_ttl: seconds without a heartbeat after which a node is lost; at least 2.
-        clock: for tests.
         server: an etcd of this process, stopped by `close`.
         grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers. Without a quorum
             etcd ends no lease, so no node is considered lost.
         served: the cluster, if the job's agents serve it; `close` stops our member.
-
-    Every method but `close` may fail.
-
-    Raises:
-        RendezvousConnectionError: no member answers, our keys exceed the size of an answer, or the quota is used up
-            after a successful announcement, which a running job may survive. The next call tries again.
-        RendezvousError: etcd rejects the request: no permission, a wrong password, or no room for the first
-            announcement.
     """
 
     name = "etcd"
@@ -207,15 +200,10 @@ class EtcdRendezvousBackend(RosterBackend):
         and none can replace a newer one.
         """
         interruptions = self._round.interruptions
-        lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
-        put, read = Put(where, entry, lease), Get(where)
+        where = self._keys.node(key)
         count = Get(self._keys.nodes, end_of(self._keys.nodes), count_only=True)
-        fence = Compare(where, Field.MODIFIED, before)
-        try:
-            done = self._client.transact(Transaction([fence], [put, count], [read]))
-        except EtcdLeaseGone:
-            self._lease.gone(lease)
-            raise
+        fence = Compare(where, Field.MODIFIED, self._announced.get(key, 0))
+        done, _ = self._put_leased(lambda lease: Transaction([fence], [Put(where, entry, lease), count], [Get(where)]))
         self._has_been_announced = True
         if done.succeeded:
             self._announced[key], self._interruptions = done.revision, interruptions
@@ -248,7 +236,9 @@ class EtcdRendezvousBackend(RosterBackend):
             return
         self._contested = False
         if not self._leads or holder != name:
-            self._take_lead(name)
+            done, lease = self._put_leased(lambda lease: Transaction([], [Put(self._keys.lead, name, lease)]))
+            self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
+            self._leads = True
         self._leader_beats += 1
 
     def _step_back(self, name: bytes) -> None:
@@ -258,15 +248,14 @@ class EtcdRendezvousBackend(RosterBackend):
             self._client.transact(Transaction([ours], [Delete(self._keys.lead)]))
         self._leads = self._contested = False
 
-    def _take_lead(self, name: bytes) -> None:
+    def _put_leased(self, transaction: Callable[[int], Transaction]) -> tuple[Committed, int]:
+        """Carry out the transaction with this node's lease. Returns its outcome and the lease."""
         lease = self._lease.ensure()
         try:
-            done = self._client.transact(Transaction([], [Put(self._keys.lead, name, lease)]))
+            return self._client.transact(transaction(lease)), lease
         except EtcdLeaseGone:
             self._lease.gone(lease)
             raise
-        self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
-        self._leads = True
 
     @contextlib.contextmanager
     def _while(self, doing: str) -> Iterator[None]:

@@ -47,21 +47,15 @@ _SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
 
 
 class EtcdClient:
-    """A client of one cluster. It connects on the first call, and is thread-safe.
-
-    Every call may raise EtcdUnreachable, EtcdClosed or EtcdRefused.
+    """A client of one cluster. It connects on the first call, and is thread-safe. Every call may raise EtcdUnreachable,
+    EtcdClosed or EtcdRefused, and ConfigurationError for unusable certificates. Raises PluginError if the package etcd3
+    is missing or has another version.
 
     Args:
-        endpoints: `host:port` of at least one member, IPv6 in brackets. The client uses the first one until it fails,
-            then another.
-        security: TLS settings; None: plain text.
-        login: user and password; None: no authentication.
+        endpoints: `host:port` of at least one member, IPv6 in brackets. The client uses the first one until it fails.
+        security, login: None: plain text; no authentication.
         timeout: seconds for a call, including all its attempts.
         attempt: seconds for one attempt on one member.
-
-    Raises:
-        PluginError: the package etcd3 is missing or has another version.
-        ConfigurationError: certificates cannot be used; every call raises it.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """etcd's messages and calls, for any protobuf version from 3.20 on.
 
-The package etcd3 is used as a data file (see the README). Its generated files cannot be imported under protobuf 4 or
-later, but their text contains the serialized descriptors. The message classes live in a private pool, so nothing else
-in the process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
+The package etcd3 is used as a data file (see the README): its modules cannot be imported under protobuf 4 or later, but
+their text contains the serialized descriptors. The message classes live in a private pool, so nothing else in the
+process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
 """
 
 from __future__ import annotations

@@ -240,8 +240,8 @@ class Reflector:
             except EtcdUnreachable as error:
                 since = self._clock.now()
                 self._report(stream, error)
-            stream.failures += 1  # do not spin while servers are down or reject streams
-            stream.over.wait(pause_after(stream.failures, len(self._client.members.all)))
+            stream.failures += 1  # do not spin while servers are down or reject streams, but try each member first
+            stream.over.wait(_PAUSES.pause(stream.failures - len(self._client.members.all) + 1))
 
     def _listen(self, stream: _Following) -> bool:
         """Read one stream to its end. Returns whether the watch was established. Raises EtcdRefused, EtcdClosed."""
@@ -348,8 +348,3 @@ def start_after(revision: int) -> int:
 def is_denial(reason: str) -> bool:
     """Whether this text from the server means that we lack permission."""
     return any(words in reason for words in _DENIALS)
-
-
-def pause_after(failures: int, members: int) -> Duration:
-    """Seconds to wait after so many failures in a row: none until each member was tried, then 0.1, doubling up to 1."""
-    return _PAUSES.pause(failures - members + 1)

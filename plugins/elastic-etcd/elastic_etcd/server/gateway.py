@@ -53,7 +53,7 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
     except http.client.HTTPException as error:
         raise ValueError(f"{url} does not speak HTTP") from error
     if not 200 <= answer.status < 300:
-        raise Refused(_words(content) or f"HTTP status {answer.status}")
+        raise Refused(_reason(content) or f"HTTP status {answer.status}")
     return json.loads(content)
 
 
@@ -111,7 +111,7 @@ def _refuses_everywhere(place: Place) -> bool:
     return all(try_connect(address, _PATIENCE)[0] == REFUSED for address in addresses)
 
 
-def _words(answer: bytes) -> str:
+def _reason(answer: bytes) -> str:
     try:
         message = json.loads(answer)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -45,7 +45,7 @@ from elastic_etcd.server.cluster import (
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
-from elastic_etcd.server.process import ServerProcess, Urls, find_binary
+from elastic_etcd.server.process import ServerProcess, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,14 +84,12 @@ class Files:
 
 class ServedCluster:
     """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on its
-    machine and no other agent there holds it. Thread-safe.
+    machine and no other agent there holds it: `own`, None until it is known. Thread-safe.
 
     Args:
         files: for TLS; None: plain text.
         local_addr: address of this machine to listen on if its place's name resolves to loopback here.
         parent: the folder in which the data folder is created; None: the temporary folder.
-
-    `own`: the place of this agent's member once it is known; None if it has none.
     """
 
     def __init__(
@@ -285,8 +283,9 @@ class ServedCluster:
             *(self._files.flags() if self._files else ()),
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data does not outlive us
         ]
-        urls, name = Urls(listens[0], own.url, listens[1], own.peer_url), self._cluster.name(own)
-        launched = ServerProcess(self._binary, name, folder, urls, others or self._cluster.initial, more)
+        client, peer = (listens[0], own.url), (listens[1], own.peer_url)
+        name, cluster = self._cluster.name(own), others or self._cluster.initial
+        launched = ServerProcess(self._binary, name, folder, client, peer, cluster, more)
         where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
         get_logger().info("etcd server started", **where)
         return launched

@@ -125,15 +125,6 @@ def _expect_program(path: str) -> str:
     raise ConfigurationError(Problem(VARIABLE, reason))
 
 
-class Urls(NamedTuple):
-    """The URLs at which a server listens and those that it advertises, for clients and for other members."""
-
-    client: str
-    advertised: str
-    peer: str
-    advertised_peer: str
-
-
 class ServerProcess:
     """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises OSError
     if its keeper process cannot be started.
@@ -142,6 +133,7 @@ class ServerProcess:
     when it ends by itself.
 
     Args:
+        client, peer: the URLs for clients and for other members: where it listens, and what it advertises.
         cluster: the value of `--initial-cluster`.
         more: additional flags.
         temporary: remove the folder at the end.
@@ -153,7 +145,8 @@ class ServerProcess:
         binary: Binary,
         name: str,
         folder: Path,
-        urls: Urls,
+        client: tuple[str, str],
+        peer: tuple[str, str],
         cluster: str,
         more: Sequence[str] = (),
         temporary: bool = True,
@@ -171,8 +164,8 @@ class ServerProcess:
         command = [
             binary.path,
             *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
-            *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
-            *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
+            *("--listen-client-urls", client[0], "--advertise-client-urls", client[1]),
+            *("--listen-peer-urls", peer[0], "--initial-advertise-peer-urls", peer[1]),
             *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
             # Every 5 minutes etcd then compacts all but the last 1000 revisions. Otherwise, repeated writes of the
             # state would fill the quota, and etcd would reject all writes.

@@ -33,7 +33,7 @@ from elastic_core.plugin import (
     resolve_host,
 )
 from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
-from elastic_etcd.server.process import ServerProcess, Urls, find_binary
+from elastic_etcd.server.process import ServerProcess, find_binary
 
 if TYPE_CHECKING:
     import os
@@ -77,16 +77,14 @@ class EtcdServer:
         self._process: ServerProcess | None = None
 
     def start(self, timeout: Duration = 60, num_retries: int = 3, stderr: Output = None) -> None:
-        """Start it, and return when it serves.
+        """Start it, and return when it serves. Raises ConfigurationError if there is no binary, or if the port or
+        address is not available. Raises EtcdServerError, with the end of its log, if it exits or does not serve in
+        time.
 
         Args:
             timeout: seconds for all attempts together.
             num_retries: how many other ports to try if another process is faster.
             stderr: receives its output in addition to the log in its folder; None: only the log does.
-
-        Raises:
-            ConfigurationError: there is no binary, or the port or address is not available.
-            EtcdServerError: it exits, or does not serve in time; the message contains the end of its log.
         """
         if self._process is not None:
             raise RuntimeError("the server already runs; stop it first")
@@ -100,8 +98,8 @@ class EtcdServer:
                     raise self._port_taken()
                 num_retries -= 1
                 self.stop()
-            where = {"endpoint": self.get_endpoint(), "path": binary.path, "version": binary.version}
-            get_logger().info("etcd server started", **where)
+            endpoint, version = self.get_endpoint(), binary.version
+            get_logger().info("etcd server started", endpoint=endpoint, path=binary.path, version=version)
         except BaseException:
             self.stop()
             raise
@@ -163,8 +161,8 @@ class EtcdServer:
         name = f"elastic-{secrets.token_hex(8)}"  # unique, to recognize this server by
         url = f"http://{address}:{self._reservation.port}"
         probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-        urls, temporary = Urls(url, url, _PEER, _PEER), self._data_dir is None
-        process = ServerProcess(binary, name, folder, urls, f"{name}={_PEER}", (), temporary, stderr)
+        cluster, temporary = f"{name}={_PEER}", self._data_dir is None
+        process = ServerProcess(binary, name, folder, (url, url), (_PEER, _PEER), cluster, (), temporary, stderr)
         self._process = process
         self._undo.callback(process.close)
         while not (answers_as(name, probed_at) and process.known(_PROBE_EVERY)):

@@ -55,11 +55,10 @@ class _ErrorsOfTorch:
 
 
 class EtcdStore(_dist.Store):  # type: ignore[misc]
-    """A store like torch's TCPStore, whose keys survive the loss of any one machine. Thread-safe.
-
-    Every write counts once, even if its answer is lost. While no member of the cluster answers, operations try again
-    until the store's timeout. `wait` and `get` block on a watch. Where torch's own stores differ, this one behaves like
-    TCPStore. But `add` to a value that is not a number raises ValueError, and an empty value is treated as 0.
+    """A store like torch's TCPStore, whose keys survive the loss of any one machine. Thread-safe. Every write counts
+    once, even if its answer is lost. While no member of the cluster answers, operations try again until the store's
+    timeout. Where torch's own stores differ, this one behaves like TCPStore. But `add` to a value that is not a number
+    raises ValueError, and an empty value is treated as 0.
 
     Errors are torch's: DistStoreError if keys do not appear in time ("wait timeout after ...") or etcd rejects a
     request, DistNetworkError if no member answers. Their cause is the client's error. ValueError: keys and values
@@ -71,7 +70,6 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             `w/` write markers. Stores with the same prefix share their keys, which stay until they are deleted or the
             lease ends.
         timeout: for keys to appear, and for etcd to answer; None: 300 s. `set_timeout` changes it.
-        clock: for deadlines.
         lease: the lease of all keys, or a function that returns it, called at the first write; 0: none. The caller
             keeps it alive.
         owns_client: `close` also closes the client.
