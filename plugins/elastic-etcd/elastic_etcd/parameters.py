@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 2379
 ORIGIN = "--rdzv-endpoint"
-_SCHEMES = ("http", "https")
+
 PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
 SHORTEST_TTL: Duration = 2.0  # etcd's minimum
@@ -58,9 +58,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EtcdParameters:
-    """How to connect to the cluster, and which keys to use there: all begin with `/<prefix>/`. `read_timeout` limits an
-    operation on all members together. A node's keys outlive its last heartbeat by `lease_ttl`, at least 2 s; None: as
-    long as heartbeats may be missing."""
+    """How to connect to the cluster, and which keys to use there: all begin with `/<prefix>/`. A node's keys outlive
+    its last heartbeat by `lease_ttl`, at least 2 s; None: as long as heartbeats may be missing."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None
@@ -91,8 +90,7 @@ def read_parameters(
 
     Args:
         endpoint: `[scheme://]host[:port]`, several separated by commas.
-        options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset. Others are
-            ignored.
+        options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset.
         environment: contains the password's variable; None: this process's environment, which then loses it.
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
@@ -220,7 +218,7 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
 def _parsed(text: str, origin: str) -> Endpoint:
     before, separator, after = text.partition("://")
     scheme, rest = (before.lower(), after.removesuffix("/")) if separator else ("", text)
-    if separator and scheme not in _SCHEMES:
+    if separator and scheme not in ("http", "https"):
         raise _wrong(origin, f"found the scheme {before!r}, which is neither http nor https")
     if "@" in rest:
         advice = "set user and password_file in --rdzv-conf"

@@ -24,12 +24,7 @@ CONNECTION = (
     Option("prefix", str, "elastic", "prefix of all keys"),
 )
 LEASE_TTL = Option(
-    "lease_ttl",
-    float,
-    None,
-    "time after a node's last heartbeat when etcd drops it, at least 2 s; unset: interval times attempts",
-    "seconds",
-    least=2,
+    "lease_ttl", float, None, "time until etcd drops a silent node; unset: interval times attempts", "seconds", least=2
 )
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
@@ -41,20 +36,14 @@ ETCD = (
     *CONNECTION,
     LEASE_TTL,
     Option(
-        "outage_grace",
-        float,
-        30.0,
-        "that workers keep running while no member answers, beyond the time after which a node is considered lost",
-        "seconds",
-        least=0,
+        "outage_grace", float, 30.0, "that workers outlive the failure timeout without an answer", "seconds", least=0
     ),
     *SERVING,
 )
 
 
 def look_for_libraries() -> None:
-    """Report missing libraries early. They are imported in another thread, which would only find that etcd is
-    unreachable."""
+    """Report missing libraries. The thread that imports them would only report that etcd is unreachable."""
     from importlib.util import find_spec
 
     for module in ("grpc", "google.protobuf"):

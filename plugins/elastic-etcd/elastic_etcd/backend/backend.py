@@ -193,8 +193,7 @@ class EtcdRendezvousBackend(RosterBackend):
                 server.stop()
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
-        """Return approximately how many entries are older, or None if etcd has an announcement of ours that we did not
-        know of.
+        """Return about how many entries are older, or None if etcd has an announcement of ours that we did not know of.
 
         A stopped member may carry out a put later, after it was given up. So each put names the one that it replaces,
         and none can replace a newer one.

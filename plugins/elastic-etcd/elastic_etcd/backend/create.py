@@ -44,8 +44,7 @@ _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each othe
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
     """Create a backend, which connects on first use, and a store that the rounds' members can share and whose keys
     expire after a day. The options of `params` are those of the record `etcd` in `elastic_etcd.plugin`. Raises
-    ConfigurationError for an invalid endpoint or option, RendezvousError if etcd is unreachable or rejects the
-    request."""
+    ConfigurationError for an invalid endpoint or option, RendezvousError if etcd is unreachable or refuses."""
     parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 
@@ -142,8 +141,7 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """As long as heartbeats may be missing, unless it is set. Raises ConfigurationError if heartbeats would come too
-    late."""
+    """As long as heartbeats may be missing, unless it is set. Raises ConfigurationError if it is too short."""
     settings = settings_of(params)
     if parameters.lease_ttl is None:
         return max(SHORTEST_TTL, settings.failure_timeout)
@@ -158,9 +156,8 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
     """The store that the members of the round with this name share. Its keys disappear with the job's state, or when a
     later round's store is first written to.
 
-    Importing torch takes a second or two, and hardly any agent uses this store. So it is a torch store if torch is
-    already imported, since only then can a program pass it to torch. Otherwise it is an object with the same methods,
-    which imports torch on first use.
+    Importing torch takes a second or two, and hardly any agent uses this store. So it is a torch store only if torch is
+    already imported, since otherwise no program can pass it to torch. Else its substitute imports torch on first use.
     """
 
     def lease(client: EtcdClient) -> int:

@@ -28,8 +28,7 @@ _LONGEST_ENTRY = 128 * 1024  # twice the core's limit for an entry, because a si
 
 
 class KeyCache(Reflector):
-    """The keys of one range, at most `MOST_KEYS`. `_put` is called with the lock held. elastic-etcd-legacy uses it
-    too."""
+    """The keys of one range, at most `MOST_KEYS`. `_put` is called with the lock held."""
 
     def __init__(self, client: EtcdClient, prefix: bytes, clock: Clock) -> None:
         super().__init__(client, prefix, end_of(prefix), clock)
@@ -121,8 +120,7 @@ class NodeCache(KeyCache):
 
 
 class RoundCache(KeyCache):
-    """The state and the leader's key. `wait` is called from one thread, `close` from any, all other methods from a
-    third one.
+    """The state and the leader's key. `wait` is called from one thread, `close` from any, the rest from a third one.
 
     A slightly old state is good enough for a decision, since a write names the state that it replaces. But the entries
     used in the same decision must have been read at its revision or later.

@@ -31,8 +31,7 @@ _LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
 
 
 class Keys:
-    """One job's keys. Names of jobs and nodes are quoted, so that no two share a key. `prefix`, the first part of every
-    key, may contain slashes."""
+    """One job's keys, which all begin with `prefix`. Names of jobs and nodes are quoted, so that no two share a key."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"

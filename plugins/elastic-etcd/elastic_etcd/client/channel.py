@@ -66,8 +66,7 @@ class Security:
                 yield Problem(name, f"cannot read {path}: {error.strerror}")
 
     def _unusable(self) -> Iterator[Problem]:
-        """gRPC accepts any bytes and then fails in every handshake. Python's ssl module reports what is wrong with
-        them."""
+        """gRPC accepts any bytes and then fails in every handshake. Python's ssl module reports the reason."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -8,6 +8,7 @@ writes fail before they are sent and are safe to repeat.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -83,10 +84,7 @@ class EtcdClient:
     def transact(self, transaction: Transaction) -> Committed:
         """Carry out a transaction. It is sent to another member only if it only reads or cannot have taken effect.
         Otherwise EtcdUnreachable has `landed` set: it may have taken effect, and the caller finds out by reading
-        something unique that it wrote.
-
-        Also raises ValueError if the transaction exceeds etcd's limits.
-        """
+        something unique that it wrote. Raises ValueError if it exceeds etcd's limits."""
         request = convert.txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
         return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
@@ -105,10 +103,8 @@ class EtcdClient:
     def revoke(self, lease: int) -> None:
         """End the lease, which deletes its keys. Does nothing if the lease has already ended."""
         method = rpc().lease_revoke
-        try:
+        with contextlib.suppress(EtcdLeaseGone):  # perhaps an earlier attempt revoked it
             self._ask(method, method.filled(ID=lease))
-        except EtcdLeaseGone:
-            pass  # perhaps an earlier attempt revoked it
 
     def renew(self, lease: int) -> Duration:
         """Renew a lease once and return its time to live. Raises EtcdLeaseGone."""

@@ -28,8 +28,7 @@ def range_request(get: Get) -> bytes:
 
 
 def txn_request(transaction: Transaction) -> bytes:
-    """The serialized request of a transaction. Raises ValueError if it has too many conditions or operations, or is too
-    large."""
+    """The serialized request of a transaction. Raises ValueError if it exceeds etcd's limits."""
     request = rpc().txn.request()
     for condition in transaction.conditions:
         compare = request.compare.add()

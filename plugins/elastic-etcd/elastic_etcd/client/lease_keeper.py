@@ -73,26 +73,16 @@ class LeaseKeeper:
         EtcdUnreachable if no member answered in time (the lease is kept, and the call may be repeated), EtcdRefused if
         the server does not grant one."""
         with self._lock:
-            for _ in range(ATTEMPTS):
-                if self._has_aged(1.0):
-                    self._renew()
-                held = self._held = self._held or self._granted()
-                if not self._has_aged(1.0):
-                    return held.id
-            raise self._too_slow()
+            held = self._confirmed(1.0, grants=True)
+            assert held is not None
+            return held.id
 
     def renew_if_due(self) -> bool:
         """Renew the lease if it is due. Returns whether a lease is held: False if it was lost or never requested.
         Raises EtcdUnreachable if no member answered in time, EtcdRefused if the server does not renew an existing
-        lease. The lease is kept in both cases, since it may still exist when servers recover, and the call may be
-        repeated."""
+        lease. In both cases the lease is kept, and the call may be repeated."""
         with self._lock:
-            for _ in range(ATTEMPTS):
-                if self._has_aged(DUE):
-                    self._renew()
-                if not self._has_aged(1.0):
-                    return self._held is not None
-            raise self._too_slow()
+            return self._confirmed(DUE, grants=False) is not None
 
     def gone(self, lease: int) -> None:
         """Note that etcd has rejected this lease in another call. Ignored unless it is the held one."""
@@ -107,6 +97,20 @@ class LeaseKeeper:
             if held is not None:
                 with contextlib.suppress(EtcdError):
                     self._client.revoke(held.id)
+
+    def _confirmed(self, due: float, grants: bool) -> _Held | None:
+        """The lease, renewed after this fraction of its time; if there is none, a new one (`grants`) or None."""
+        for _ in range(ATTEMPTS):
+            if self._has_aged(due):
+                self._renew()
+            if grants and self._held is None:
+                self._held = self._granted()
+            if not self._has_aged(1.0):
+                return self._held
+        raise EtcdUnreachable(
+            f"{ATTEMPTS} answers in a row from {self._client.where} took longer than the {self._ttl:g} s that a lease "
+            "lives; check the load there, or use longer leases"
+        )
 
     def _has_aged(self, part: float) -> bool:
         """Whether the held lease has used up this fraction of its time to live. After all of it, it may have ended."""
@@ -129,9 +133,3 @@ class LeaseKeeper:
     def _lose(self) -> None:
         self._held = None
         self._on_loss()
-
-    def _too_slow(self) -> EtcdUnreachable:
-        return EtcdUnreachable(
-            f"{ATTEMPTS} answers in a row from {self._client.where} took longer than the {self._ttl:g} s that a lease "
-            "lives; check the load there, or use longer leases"
-        )

@@ -30,11 +30,8 @@ class Login:
 
 
 class Tokens:
-    """The token in use. One thread logs in when a token is needed, or when the server no longer knows it; other threads
-    wait.
-
-    `at_hand`: the metadata if it is known without a login, else None.
-    """
+    """The token in use. One thread logs in when a token is needed or no longer valid; other threads wait. `at_hand`:
+    the metadata if it is known without a login, else None."""
 
     def __init__(self, login: Login | None) -> None:
         self.at_hand: Metadata | None = HAS_LEADER if login is None else None
@@ -58,8 +55,7 @@ class Tokens:
             self._logging_in.release()
 
     def refused(self, metadata: Metadata) -> bool:
-        """Note that the server does not know this token. Returns whether another login may help; the next `metadata`
-        then logs in."""
+        """Note that the server does not know this token. Returns whether the next `metadata` will log in again."""
         if self._login is None:
             return False
         with self._changing:

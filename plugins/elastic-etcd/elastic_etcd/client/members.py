@@ -66,8 +66,8 @@ class Member:
         return found
 
     def ask(self, method: Method, request: bytes, timeout: Duration | None, metadata: Metadata) -> Any:
-        """Send a request and return the answer, or for a streaming method the gRPC call to iterate over. Raises
-        Failure, EtcdClosed."""
+        """Return the answer to a request, or for a streaming method the gRPC call to iterate over. Raises Failure,
+        EtcdClosed."""
         import grpc  # imported late, because programs may import this module without grpc
 
         call = self.call(method)
@@ -122,8 +122,7 @@ class Member:
             old.close()
 
     def _closed_meanwhile(self) -> Failure:
-        """Explain gRPC's ValueError, which means that the channel is closed. Raises EtcdClosed if the client is closed
-        too."""
+        """Explain gRPC's ValueError, which means that the channel is closed. Raises EtcdClosed if the client is too."""
         self._expect_open()
         return Failure("CANCELLED", "the connection was replaced, because the certificate files have changed")
 
@@ -133,8 +132,7 @@ class Member:
 
 
 class Members:
-    """All members, one of which is current. Thread-safe. Of `endpoints`, at least one `host:port`, the first is used
-    first."""
+    """All members, one of which is current: at the beginning, the first of `endpoints`. Thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
         self.all = tuple(Member(number, endpoint, security) for number, endpoint in enumerate(endpoints))
@@ -207,8 +205,7 @@ class Members:
             member.close()
 
     def _moved_to(self, number: int) -> list[Follower]:
-        """Switch to this member. Returns the followers to notify if it is a different one. The caller holds the
-        lock."""
+        """Switch to this member. Returns the followers to notify if it is another one. The caller holds the lock."""
         before, self._current = self._current, number
         return [] if number == before else [*self._followers]
 

@@ -27,8 +27,7 @@ FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/
 @dataclass(frozen=True)
 class Method:
     """One call that the server offers: its path `/package.Service/Method`, the class of its requests, and the parser of
-    its answers, which may come as a stream. The request is always a single message: the server treats it like a stream
-    that ends, and it saves a thread here."""
+    its answers, which may come as a stream. The request is always a single message, which saves a thread."""
 
     path: str
     request: type[Any]
@@ -46,17 +45,17 @@ class Method:
         return make(self.path, response_deserializer=self.parse)
 
 
-@dataclass(frozen=True)
 class Rpc:
     """The calls that this client makes. Their messages share one pool, so that they fit into each other."""
 
-    range: Method
-    txn: Method
-    watch: Method
-    lease_grant: Method
-    lease_revoke: Method
-    lease_keep_alive: Method
-    authenticate: Method
+    def __init__(self, made: Callable[[str, str], Method]) -> None:
+        self.range = made("KV", "Range")
+        self.txn = made("KV", "Txn")
+        self.watch = made("Watch", "Watch")
+        self.lease_grant = made("Lease", "LeaseGrant")
+        self.lease_revoke = made("Lease", "LeaseRevoke")
+        self.lease_keep_alive = made("Lease", "LeaseKeepAlive")
+        self.authenticate = made("Auth", "Authenticate")
 
 
 _LOADING = threading.Lock()
@@ -64,8 +63,8 @@ _LOADING = threading.Lock()
 
 @functools.cache
 def rpc() -> Rpc:
-    """All calls. Thread-safe; the first use takes some tens of milliseconds. Raises PluginError if etcd3 is missing or
-    has an unsupported version."""
+    """All calls. Thread-safe; the first use takes some tens of milliseconds. Raises PluginError without the right
+    etcd3."""
     with _LOADING:  # classes of two loads would not fit into each other
         return _load()
 
@@ -82,21 +81,13 @@ def _load() -> Rpc:
     else:  # before protobuf 4.22
         make = message_factory.MessageFactory(pool).GetPrototype
 
-    def made(service: str, name: str, answers_stream: bool = False) -> Method:
+    def made(service: str, name: str) -> Method:
         request, answer = (
             make(pool.FindMessageTypeByName(f"etcdserverpb.{name}{it}")) for it in ("Request", "Response")
         )
-        return Method(f"/etcdserverpb.{service}/{name}", request, answer.FromString, answers_stream)
+        return Method(f"/etcdserverpb.{service}/{name}", request, answer.FromString, answers_stream=name == "Watch")
 
-    return Rpc(
-        range=made("KV", "Range"),
-        txn=made("KV", "Txn"),
-        watch=made("Watch", "Watch", answers_stream=True),
-        lease_grant=made("Lease", "LeaseGrant"),
-        lease_revoke=made("Lease", "LeaseRevoke"),
-        lease_keep_alive=made("Lease", "LeaseKeepAlive"),
-        authenticate=made("Auth", "Authenticate"),
-    )
+    return Rpc(made)
 
 
 def serialized_files() -> tuple[bytes, ...]:

@@ -192,8 +192,7 @@ class Reflector:
             self._report(stream, error)
 
     def _report(self, stream: _Following, error: Exception) -> None:
-        """Pass the error to waiting calls. The thread continues after EtcdUnreachable and ends after any other
-        error."""
+        """Pass the error to waiting calls. The thread continues after EtcdUnreachable and ends after other errors."""
         with self._changed:
             if self._stream is stream:
                 if isinstance(error, EtcdUnreachable):

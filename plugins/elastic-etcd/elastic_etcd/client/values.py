@@ -51,8 +51,8 @@ class Field(str, enum.Enum):
 
 
 class Compare(NamedTuple):
-    """A condition: the field equals `expected` (bytes for VALUE, otherwise int). A missing key has 0 in every number,
-    and no value."""
+    """A condition: the field equals `expected` (bytes for VALUE, otherwise int). A missing key has no value and 0
+    elsewhere."""
 
     key: bytes
     field: Field

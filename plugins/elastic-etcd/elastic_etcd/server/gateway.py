@@ -33,8 +33,7 @@ UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, Attri
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
     """Request this URL, with `body` as JSON if it is given, and return the parsed JSON answer. Raises OSError if the
-    server does not answer, Refused if it rejects the request, ValueError or RecursionError if the answer is not from
-    etcd."""
+    server does not answer, Refused if it rejects the request, ValueError or RecursionError if it is not etcd."""
     import http.client
     from urllib.parse import urlsplit
 

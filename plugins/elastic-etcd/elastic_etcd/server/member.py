@@ -121,9 +121,9 @@ class ServedCluster:
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
-        """Find our place, and serve there in a separate thread. If names do not resolve to this machine yet, the thread
-        waits for them: a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary,
-        or no folder for its data."""
+        """Find our place, and serve there in a separate thread, which also waits until names resolve to this machine: a
+        pod may start before its name is known. Raises ConfigurationError if there is no etcd binary, or no folder for
+        its data."""
         if self._parent and not Path(self._parent).is_dir():
             message = f"the folder {self._parent} does not exist; create it, or remove the option"
             raise ConfigurationError(Problem("--rdzv-conf: serve_folder", message))
@@ -182,8 +182,7 @@ class ServedCluster:
         return True
 
     def diagnosis(self) -> str:
-        """Explains that the majority is lost; empty if it is not. Asks all members, which takes a few seconds at
-        most."""
+        """Explains that the majority is lost; empty if it is not. Asks all members, which takes a few seconds."""
         return majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
@@ -340,8 +339,7 @@ def _network() -> int:
 
 
 def _held(place: Place) -> socket.socket | None:
-    """Hold this place against other agents in this network namespace while this process lives; None if one of them
-    holds it."""
+    """Hold this place against other agents in this network namespace while this process lives; None if it is taken."""
     holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])

@@ -62,7 +62,7 @@ class Binary(NamedTuple):
 def find_binary() -> Binary:
     """Find an etcd to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on PATH and
     in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins. Folders on PATH
-    that are relative or writable for every user are ignored: any user could choose the program to run. Raises
+    that are relative or writable for every user are ignored: any user could choose what runs. Raises
     ConfigurationError."""
     if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
@@ -110,8 +110,7 @@ def version_in(output: bytes) -> str:
 
 
 def _inherited() -> dict[str, str]:
-    """The part of the environment that programs need to start, without variables meant for others, such as
-    passwords."""
+    """The environment that programs need to start, without variables meant for others, such as passwords."""
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
@@ -127,10 +126,8 @@ def _expect_program(path: str) -> str:
 
 class ServerProcess:
     """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises OSError
-    if its keeper process cannot be started.
-
-    `pid`: its process id; 0 until it is known. `end`: how it ended; empty while it runs. `reports_loss`: log an error
-    when it ends by itself.
+    if its keeper process cannot be started. `pid`: its process id; 0 until it is known. `end`: how it ended; empty
+    while it runs. `reports_loss`: log an error when it ends by itself.
 
     Args:
         client, peer: the URLs for clients and for other members: where it listens, and what it advertises.
@@ -231,23 +228,22 @@ def _decoded(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-class ServerLog:
+class ServerLog(NamedTuple):
     """The log file of a server. etcd writes a JSON object per line, and plain text when it crashes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
 
     def text(self) -> str:
         """The last 64 KiB; empty if there is no log."""
         try:
-            with open(self._path, "rb") as file:
+            with open(self.path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
                 return file.read(_LOG_END).decode(errors="replace")
         except OSError:
             return ""
 
     def tail(self, lines: int = 3) -> list[str]:
-        """The last lines, in readable form. After a crash they begin with its reason, which etcd prints before a stack
+        """The last lines, in readable form. After a crash they begin with its reason, which precedes etcd's stack
         trace."""
         found = self.text().splitlines()
         failed = [line for line in found[:-lines] if _FAILED.match(line)]

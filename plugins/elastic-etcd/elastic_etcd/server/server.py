@@ -4,9 +4,8 @@ Its data lives only as long as the server and its machine. A job that must survi
 separate cluster of at least three members.
 
 The port is reserved: a bound socket that never listens keeps it from processes that ask for any free port. etcd (3.4 to
-3.6) accepts no listening socket, so a process that asks for this very port may still be faster. etcd then exits
-immediately, and another port is tried. To be sure that the answering server is this one, it is asked for its unique
-name.
+3.6) accepts no listening socket, so a process that asks for this very port may be faster. etcd then exits at once, and
+another port is tried. The answering server is asked for its unique name, to be sure that it is this one.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class EtcdServer:
         self._process: ServerProcess | None = None
 
     def start(self, timeout: Duration = 60, num_retries: int = 3, stderr: Output = None) -> None:
-        """Start it, and return when it serves. Raises ConfigurationError if there is no binary, or if the port or
-        address is not available. Raises EtcdServerError, with the end of its log, if it exits or does not serve in
-        time.
+        """Start it, and return when it serves. Raises ConfigurationError if there is no binary, or the port or address
+        is not available, and EtcdServerError, with the end of its log, if it exits or does not serve in time.
 
         Args:
             timeout: seconds for all attempts together.
@@ -150,7 +148,7 @@ class EtcdServer:
         self.stop()
 
     def _serves(self, binary: Binary, address: str, stderr: Output, deadline: Instant) -> bool:
-        """Start it at a reserved port, and wait until it serves. Returns False if another process took the port. Raises
+        """Start it at a reserved port, and wait until it serves. False if the port was taken. Raises
         EtcdServerError."""
         try:
             self._reservation = PortReservation(self._wanted)

@@ -75,8 +75,8 @@ class Reader:
             watch.close()
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
-        """Wait with one watch for all keys, because one for each would need a stream each. It also receives the keys
-        between them."""
+        """Wait with one watch for all keys, because each watch needs a stream. It also receives the keys between
+        them."""
         over = Deadline(self._clock, timedelta, self._closed)  # one attempt: `wait_for` raises its error
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:

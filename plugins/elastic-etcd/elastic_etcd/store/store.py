@@ -41,8 +41,7 @@ call fails after Python has deleted the other half."""
 
 
 class _ErrorsOfTorch:
-    """Converts errors into torch's. A class with one instance, because entering a generator would take longer than
-    anything else in an operation."""
+    """Converts errors into torch's. One instance serves all operations, because entering a generator would be slow."""
 
     def __enter__(self) -> None:
         pass
@@ -66,12 +65,11 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
     Args:
         etcd_client: a client created in this process, not inherited through a fork.
-        etcd_store_prefix: prefix of all keys; slashes at its ends are ignored. Below it, `k/` holds users' keys and
+        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored); `k/` below it holds users' keys and
             `w/` write markers. Stores with the same prefix share their keys, which stay until they are deleted or the
             lease ends.
         timeout: for keys to appear, and for etcd to answer; None: 300 s. `set_timeout` changes it.
-        lease: the lease of all keys, or a function that returns it, called at the first write; 0: none. The caller
-            keeps it alive.
+        lease: of all keys, or a function that returns it, called at the first write; 0: none. The caller renews it.
         owns_client: `close` also closes the client.
     """
 
@@ -116,8 +114,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             self._write_all([self._small_put(key, value)], self._deadline())
 
     def add(self, key: str, num: int) -> int:
-        """Add to a counter, stored as decimal text, that starts at 0. Returns its new value. `add(key, 0)` to an
-        existing counter is a read."""
+        """Add to a counter, decimal text that starts at 0, and return its new value. `add(key, 0)` reads an existing
+        one."""
         at, deadline = self._at(key), self._deadline()
         with self._errors:
             if num == 0 and (found := self._reader.one(at, deadline)):
@@ -223,8 +221,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return EtcdStore(self._client, self._prefix, self.timeout, self._clock, self._lease)
 
     def close(self) -> None:
-        """Make waiting calls raise, and delete the write markers. The store cannot be used afterwards; its keys stay.
-        Idempotent."""
+        """Make waiting calls raise, and delete the write markers. The store cannot be used afterwards. Idempotent."""
         if self not in _open_stores:
             return
         _open_stores.discard(self)

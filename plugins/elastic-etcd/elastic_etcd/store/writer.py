@@ -65,8 +65,8 @@ class Marker:
 
 class Deadline:
     """The time limit of an operation, which begins now and tries again while no member answers, until `closed` is set.
-    `patience` returns the limit. It is called once and only if needed, because reading a store's timeout from torch's
-    C++ side costs a tenth of a write."""
+    `patience` returns the limit; it is called once and only if needed, since torch's C++ side is slow to return a
+    timeout."""
 
     def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
         self._clock = clock
@@ -181,8 +181,7 @@ class Writer:
 
     def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out afterwards. Returns the write's outcome if
-        a copy was faster, otherwise None. EtcdUnreachable if a copy was `outstanding` and the marker no longer
-        exists."""
+        a copy was faster, else None. EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
