@@ -110,10 +110,7 @@ _TLS = "it closed a plain-text connection; it may expect TLS (use protocol https
 _FOREIGN = "the server there is not etcd; correct the endpoint, or use protocol https if it requires TLS"
 
 _MISTRUST = (
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is not from an authority that we trust; set its authority (ca_cert)",
-    ),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from an authority that we trust; set ca_cert"),
     ("Hostname Verification Check failed", _OTHER_NAMES),
     ("is not in peer certificate", _OTHER_NAMES),
     ("ALERT", _NOT_OURS),

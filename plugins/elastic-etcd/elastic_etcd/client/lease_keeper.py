@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 DUE = 0.3
 """The fraction of its time to live after which a lease is renewed. It is slightly below a third, so that a holder that
 asks every third of the time renews on every call in spite of jitter."""
-ATTEMPTS = 3
-"""How many answers in a row may come too late."""
+ATTEMPTS = 3  # how many answers in a row may come too late
 
 
 class _Held(NamedTuple):

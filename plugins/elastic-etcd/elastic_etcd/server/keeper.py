@@ -7,6 +7,7 @@ uses only the standard library and runs in its own session, so that a signal to 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -23,10 +24,8 @@ _GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 
 def tell(line: str) -> None:
     """Report to the owner if it still exists."""
-    try:
+    with contextlib.suppress(OSError):
         os.write(1, f"{line}\n".encode())
-    except OSError:
-        pass
 
 
 def keep(command: Sequence[str], scratch: str) -> None:
