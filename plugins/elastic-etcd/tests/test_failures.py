@@ -82,7 +82,7 @@ FAULTS = [
     ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may speak plain text"),
     ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "or hang"),
     ("UNAVAILABLE", CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
-    ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "(ca_cert)"),
+    ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "set ca_cert"),
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Unwrap failed (TSI_DATA_CORRUPTED)", "(ssl_cert, ssl_cert_key)"),
     ("UNAVAILABLE", CONNECT + "x: Peer name 127.0.0.1 is not in peer certificate", "for other names"),
     ("UNAVAILABLE", CONNECT + "x: Hostname Verification Check failed.", "for other names"),
