@@ -190,7 +190,7 @@ def late_put() -> None:
     a call that nobody answered counts as given up as well: it takes luck to stop a member in the middle of a put."""
     from elastic_etcd.backend.backend import EtcdRendezvousBackend
     from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
-    from elastic_etcd.client.values import Get, Put, Transaction
+    from elastic_etcd.client.values import Get, Put, Transaction, end_of
 
     from elastic_core.errors import RendezvousConnectionError
 
@@ -199,7 +199,7 @@ def late_put() -> None:
 
     def unfenced(self: Any, key: str, entry: bytes) -> int:
         lease, nodes = self._lease.ensure(), self._keys.nodes
-        count = Get(nodes.begin, nodes.end, count_only=True)
+        count = Get(nodes, end_of(nodes), count_only=True)
         asked = Transaction([], [Put(self._keys.node(key), entry, lease), count], [])
         try:
             done = self._client.transact(asked)

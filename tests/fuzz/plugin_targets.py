@@ -116,7 +116,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
     )
     def etcd_answer(data):
         """What a server of etcd answers, and what stands in it."""
-        _values([KeyValue(ETCD.nodes.begin + data, data, 3, 5, 1, 7)])
+        _values([KeyValue(ETCD.nodes + data, data, 3, 5, 1, 7)])
         _values(convert.range_of(rpc().range.parse(data)).values)
         done = convert.committed(rpc().txn.parse(data), ASKED)
         for found in done.ranges:

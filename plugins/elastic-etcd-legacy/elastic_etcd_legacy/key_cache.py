@@ -6,8 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from elastic_etcd.backend.key_cache import KeyCache
-from elastic_etcd.backend.keys import KeyRange
-from elastic_etcd.client.values import end_of
 
 from elastic_etcd_legacy.document import view_of
 
@@ -24,7 +22,7 @@ class RunCache(KeyCache):
     """From any thread; `start` before anything else."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
-        super().__init__(client, KeyRange(keys.followed, end_of(keys.followed)), clock)
+        super().__init__(client, keys.followed, clock)
         self._keys = keys
         self._starting = threading.Lock()
         self._started = False

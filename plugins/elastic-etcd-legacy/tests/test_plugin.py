@@ -75,7 +75,7 @@ def test_all_problems_are_told_at_once_by_the_names_that_were_written():
     told = str(caught.value)
     assert "--rdzv-endpoint" in told
     assert "ftp" in told
-    assert "--rdzv-conf: key: expected a certificate and its private key, found cert alone" in told
+    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in told
     assert "ssl_cert" not in told
     assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in told
     assert "last_call_timeout: expected seconds, a number >= 0, found -1" in told

@@ -1,4 +1,4 @@
-"""Rendezvous over etcd's v3 API. Nothing of grpc, etcd3 or torch is imported before it is used."""
+"""Rendezvous over etcd's v3 API. grpc, etcd3 and torch are imported only when they are used."""
 
 from typing import TYPE_CHECKING
 

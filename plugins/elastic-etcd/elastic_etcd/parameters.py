@@ -1,6 +1,8 @@
-"""From the endpoint and the options that users write to what a client is made of; all problems at once. Pure, but for
-the password: it is read from a file or a variable, and the variable is taken out of the environment of this process, so
-that nothing that is started from then on inherits it."""
+"""Reads the endpoint and the options of the client, and reports all problems together.
+
+Pure except for the password, which may be in a file or a variable. The variable is removed from this process's
+environment, so that no process started later inherits it.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +31,24 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 2379
 ORIGIN = "--rdzv-endpoint"
-_SCHEMES = ("http", "https")
+
 PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
-SHORTEST_TTL: Duration = 2.0
-"""What etcd grants at least."""
+SHORTEST_TTL: Duration = 2.0  # etcd's minimum
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
 _PASSWORDS = ("password", "password_file", "password_env")
 
 _taken: dict[str, str] = {}
-"""Passwords that were in variables of this process. It may be asked to read them again, for another job or round."""
+"""Passwords from variables of this process, kept because another job or round may read them again."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A member of the cluster. `host` has no brackets; `scheme` is http, https, or empty where none was written."""
+    """A member of the cluster. `host` has no brackets; `scheme` is http, https, or empty if it is not given."""
 
     host: str
     port: int = DEFAULT_PORT
     scheme: str = ""
-
-    def __str__(self) -> str:
-        prefix = f"{self.scheme}://" if self.scheme else ""
-        return prefix + self.address
 
     @property
     def address(self) -> str:
@@ -61,17 +58,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EtcdParameters:
-    """Where the cluster is, how to talk to it, and what is ours there.
-
-    Args:
-        endpoints: its members, at least one.
-        security: connections are over TLS, with these certificates; None: in plain text.
-        login: user and password; None: without.
-        prefix: all keys begin with `/<prefix>/`; has no slash at its ends, and is never empty.
-        read_timeout: for etcd to answer an operation, on whichever member, in seconds.
-        lease_ttl: how long what belongs to a node outlives its last sign of life, in seconds, at least 2; None: as long
-            as beats may be missing.
-    """
+    """How to connect to the cluster, and which keys to use there: all begin with `/<prefix>/`. A node's keys outlive
+    its last heartbeat by `lease_ttl`, at least 2 s; None: as long as heartbeats may be missing."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None
@@ -98,17 +86,13 @@ def read_parameters(
     origin: str = "--rdzv-conf",
     endpoint_origin: str = ORIGIN,
 ) -> EtcdParameters:
-    """Read what users wrote.
+    """Read the endpoint and the options. Raises ConfigurationError with all problems.
 
     Args:
         endpoint: `[scheme://]host[:port]`, several separated by commas.
-        options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset. Others are not
-            looked at.
-        environment: where the password's variable is looked up; None: this process's, which has it no more afterwards.
-        origin, endpoint_origin: where the options and the endpoint were written, for messages.
-
-    Raises:
-        ConfigurationError: with every problem there is.
+        options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset.
+        environment: contains the password's variable; None: this process's environment, which then loses it.
+        origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
     own = (*CONNECTION, LEASE_TTL)
     given = {option.name: value for option in own if (value := options.get(option.name)) != ""}
@@ -130,84 +114,81 @@ def read_parameters(
 
 
 def _own_password(variable: str) -> str | None:
-    """What this process's variable holds, or held before it was taken away."""
+    """The value of this process's variable, which may have been removed before."""
     if (found := os.environ.pop(variable, None)) is not None:
         _taken[variable] = found
     return _taken.get(variable)
 
 
 class _Reading:
-    """One reading of typed options. Each method notes what is wrong and goes on with something harmless."""
+    """One reading of typed options. Each method records problems and continues with a harmless value."""
 
     def __init__(self, typed: Mapping[str, Any], origin: str) -> None:
         self.problems: list[Problem] = []
-        self._given = typed.get  # None if an option is unset, or was no value of its type
+        self._given = typed.get  # returns None if an option is unset or invalid
         self._origin = origin
 
     def security(self, endpoints: tuple[Endpoint, ...]) -> Security | None:
         ca_cert, cert, key = map(self._given, _CERTIFICATES)
         if (cert is None) != (key is None):
             alone, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
-            self._wrong(missing, f"expected a certificate and its private key, found {alone} alone; give both or none")
+            self._wrong(missing, f"expected certificate and private key, found {alone} alone; set both or neither")
         protocol = (self._given("protocol") or "").lower()
         if protocol not in ("", "http", "https"):
             self._wrong("protocol", f"expected http or https, found {protocol!r}")
             return None
         written = {endpoint.scheme for endpoint in endpoints} - {""}
         if protocol and written - {protocol}:
-            self._wrong("protocol", f"expected what the endpoints say, {written.pop()}, found {protocol}; correct one")
+            self._wrong("protocol", f"expected {written.pop()} as in the endpoints, found {protocol}; correct one")
         given = [name for name in _CERTIFICATES if self._given(name)]
         chosen = protocol or next(iter(written), "https" if given else "http")
         if chosen == "http" and given:
-            self._wrong("protocol", f"expected https, since {given[0]} is given, found http; leave one of them out")
+            self._wrong("protocol", f"expected https, since {given[0]} is set, found http; remove one of them")
         return Security(ca_cert, cert, key) if chosen == "https" else None
 
     def login(self, variables: Callable[[str], str | None]) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
-        held = variables(variable)  # in any case: it is nothing for workers, whose job may not need it either
+        held = variables(variable)  # removed in any case, because workers must not inherit it
         if user is None:
             if written:
-                self._wrong("user", "expected a user to the password, found none")
+                self._wrong("user", "a password requires a user")
             return None
         if len(written) > 1:
-            self._wrong(written[1], f"expected the password in one place, found {written[0]} too; leave one out")
+            self._wrong(written[1], f"{written[0]} is also set; remove one of them")
         password = self._given("password") or held
         if (path := self._given("password_file")) is not None:
             password = self._in_file(path)
         elif password is None:
-            where = f"set the variable {variable}, or name a file that holds it (password_file)"
-            self._wrong("password", f"expected the password of the user {user!r}, found none; {where}")
+            ways = f"set the variable {variable}, or name a file with it (password_file)"
+            self._wrong("password", f"the user {user!r} requires a password; {ways}")
         elif any("\ud800" <= it <= "\udfff" for it in password):
-            self._wrong("password", "expected text, found bytes in it that are none in UTF-8")
+            self._wrong("password", "expected UTF-8 text, found other bytes in it")
         return None if password is None else Login(user, password)
 
     def _in_file(self, path: str) -> str:
         try:
             return read_secret(Path(path).expanduser()).decode()
         except UnicodeDecodeError:
-            self._wrong("password_file", f"expected text in {path}, found bytes that are none in UTF-8")
-        except (ValueError, RuntimeError) as error:  # a home that nobody knows
+            self._wrong("password_file", f"expected UTF-8 text in {path}, found other bytes")
+        except (ValueError, RuntimeError) as error:  # RuntimeError: an unknown home folder
             self._wrong("password_file", str(error))
         return ""
 
     def expect_nobody_listens(self, endpoints: Sequence[Endpoint]) -> None:
-        """The password goes in plain text: only where it stays on this machine, or somebody says that this is meant. Of
-        names `localhost` alone stays: who answers for names could lead others away."""
+        """Accept a password in plain text only if it stays on this machine, or if the user allows it. The only name
+        that stays is `localhost`: a name server could redirect any other."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
         if exposed and not self._given("insecure_password"):
-            self._wrong(
-                "insecure_password",
-                f"expected TLS on the way to {', '.join(exposed)}, found plain text: who listens on the network would "
-                "read the password, and could do in etcd all that its user may; use https (protocol, ca_cert), or say "
-                "insecure_password=true if something else encrypts what is sent there",
-            )
+            risk = f"expected TLS to {', '.join(exposed)}, found plain text, in which others could read the password"
+            ways = "use https (protocol, ca_cert), or insecure_password=true if something else encrypts the connection"
+            self._wrong("insecure_password", f"{risk}; {ways}")
 
     def prefix(self) -> str:
         written = self._given("prefix", PREFIX)
         prefix: str = written.strip("/")
         if not prefix or not prefix.isprintable():
-            self._wrong("prefix", f"expected what keys are to begin with, such as elastic, found {written!r}")
+            self._wrong("prefix", f"expected a printable prefix of keys, such as elastic, found {written!r}")
         return prefix
 
     def _wrong(self, name: str, message: str) -> None:
@@ -215,12 +196,8 @@ class _Reading:
 
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
-    """Read a list of endpoints, in its order; without a port it is 2379. What is listed twice counts once.
-
-    Raises:
-        ConfigurationError: there is none, or one cannot be an endpoint (all those are told), or some are http and
-            others https.
-    """
+    """Read a list of endpoints, in order and without duplicates. The default port is 2379. Raises ConfigurationError
+    with all invalid endpoints, or if the list is empty or mixes http and https."""
     problems: list[Problem] = []
     found: dict[str, Endpoint] = {}
     for part in text.split(","):
@@ -241,10 +218,10 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
 def _parsed(text: str, origin: str) -> Endpoint:
     before, separator, after = text.partition("://")
     scheme, rest = (before.lower(), after.removesuffix("/")) if separator else ("", text)
-    if separator and scheme not in _SCHEMES:
-        raise _wrong(origin, f"found {before!r} as the scheme of one, which is neither http nor https")
+    if separator and scheme not in ("http", "https"):
+        raise _wrong(origin, f"found the scheme {before!r}, which is neither http nor https")
     if "@" in rest:
-        advice = "give them in --rdzv-conf as user and password_file"
+        advice = "set user and password_file in --rdzv-conf"
         raise _wrong(origin, f"found one with a user, perhaps with a password, before an @; {advice}")
     try:
         return Endpoint(*split_host_port(rest, DEFAULT_PORT, part_of=text), scheme)

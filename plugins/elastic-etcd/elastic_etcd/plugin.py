@@ -11,49 +11,39 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
 
 CONNECTION = (
-    Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds", above=0),
-    Option("protocol", str, None, "http or https; unset: as the endpoints say, or https where a certificate is given"),
-    Option("ca_cert", str, None, "file of the authorities that servers must be certified by; unset: the machine's"),
-    Option("ssl_cert", str, None, "file of a certificate for this client"),
-    Option("ssl_cert_key", str, None, "file of its private key"),
+    Option("read_timeout", float, 5.0, "time limit of an operation on all members together", "seconds", above=0),
+    Option("protocol", str, None, "http or https; unset: as in the endpoints, or https if a certificate is set"),
+    Option("ca_cert", str, None, "PEM file of authorities that sign servers' certificates; unset: the machine's"),
+    Option("ssl_cert", str, None, "PEM file of this client's certificate"),
+    Option("ssl_cert_key", str, None, "PEM file of the certificate's private key"),
     Option("user", str, None, "name to log in with"),
-    Option("password", str, None, "its password; better left to a file or the environment", secret=True),
-    Option("password_file", str, None, "a file that holds it, which no other user can read"),
-    Option("password_env", str, None, "the variable that holds it; unset: ELASTIC_ETCD_PASSWORD"),
-    Option("insecure_password", bool, False, "send it in plain text, which everybody on the way can read"),
-    Option("prefix", str, "elastic", "what all keys begin with"),
+    Option("password", str, None, "the user's password; safer in a file or the environment", secret=True),
+    Option("password_file", str, None, "file with the password, which other users must not be able to read"),
+    Option("password_env", str, None, "environment variable with the password; unset: ELASTIC_ETCD_PASSWORD"),
+    Option("insecure_password", bool, False, "send the password in plain text, readable on the network"),
+    Option("prefix", str, "elastic", "prefix of all keys"),
 )
 LEASE_TTL = Option(
-    "lease_ttl",
-    float,
-    None,
-    "time after the last beat when etcd drops a node, 2 s at least; unset: interval times attempts",
-    "seconds",
-    least=2,
+    "lease_ttl", float, None, "time until etcd drops a silent node; unset: interval times attempts", "seconds", least=2
 )
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
-    Option("serve_peer_port", int, None, "the peer port of these members; unset: each port plus 1", least=1),
-    Option("serve_folder", str, None, "the folder for their data, such as /dev/shm; unset: with temporary files"),
+    Option("serve_peer_port", int, None, "peer port of these members; unset: each port plus 1", least=1),
+    Option("serve_folder", str, None, "folder for their data, such as /dev/shm; unset: the temporary folder"),
 )
 ETCD = (
     *SHARED,
     *CONNECTION,
     LEASE_TTL,
     Option(
-        "outage_grace",
-        float,
-        30.0,
-        "that workers are kept while no member answers, beyond the time after which others call a node gone",
-        "seconds",
-        least=0,
+        "outage_grace", float, 30.0, "that workers outlive the failure timeout without an answer", "seconds", least=0
     ),
     *SERVING,
 )
 
 
 def look_for_libraries() -> None:
-    """At once: they are imported in another thread, which would only find that etcd cannot be reached."""
+    """Report missing libraries. The thread that imports them would only report that etcd is unreachable."""
     from importlib.util import find_spec
 
     for module in ("grpc", "google.protobuf"):
@@ -84,14 +74,14 @@ def _store(context: Context) -> Store:
 
     options = context.options
     parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")
-    # Beside the jobs: no run id is quoted to a name with a plus.
+    # Separate from jobs' keys: no quoted run id contains a plus.
     prefix, timeout = f"/{parameters.prefix}/+store/", timedelta(seconds=options["timeout"])
     made: Store = EtcdStore(client_for(parameters), prefix, timeout, owns_client=True)
     return made
 
 
 def hosts_of(settings: Settings) -> list[tuple[str, int]]:
-    """The hosts of the cluster. Raises ConfigurationError."""
+    """The cluster's hosts. Raises ConfigurationError."""
     from elastic_etcd.parameters import parse_endpoints
 
     return [(member.host, member.port) for member in parse_endpoints(settings.rdzv_endpoint)]
@@ -102,7 +92,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
         RendezvousBackendRecord(
             "etcd",
-            "nodes meet at an etcd cluster, which the loss of one machine does not end",
+            "nodes meet at an etcd cluster, which survives the loss of one machine",
             _handler,
             ETCD,
             aliases=("etcd-v2", "etcd-v3"),
@@ -121,7 +111,7 @@ def elastic_stores() -> list[StoreRecord]:
             "a store in an etcd cluster",
             _store,
             (
-                Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, with commas between them"),
+                Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, separated by commas"),
                 *CONNECTION,
                 Option("timeout", float, 300.0, "for waiting for a key", "seconds", above=0),
             ),

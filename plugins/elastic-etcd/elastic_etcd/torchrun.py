@@ -1,7 +1,7 @@
-"""The door into stock torchrun: `torchrun --rdzv-backend=etcd-v3` (entry-point group `torchrun.handlers`).
+"""The backend for stock torchrun: `torchrun --rdzv-backend=etcd-v3` (entry-point group `torchrun.handlers`).
 
-torchrun's agent asks for waiting nodes again and again, and that is all it asks while workers run; so it is told of one
-whenever the round is over. What it raises for are torch's own errors.
+While workers run, torchrun's agent only polls the number of waiting nodes, so this handler reports one as soon as the
+round is over. It raises torch's own errors.
 """
 
 from __future__ import annotations
@@ -19,19 +19,13 @@ if TYPE_CHECKING:
 
 
 def handler() -> Callable[[Any], Any]:
-    """What the entry point loads to: called, it returns the creator."""
+    """Called by the entry point; returns the creator."""
     return create
 
 
 def create(params: Any) -> Any:
-    """A handler for stock torch's agent.
-
-    Args:
-        params: torch's RendezvousParameters; its options are those of the backend `etcd`.
-
-    Raises:
-        torch's RendezvousError: the endpoint or an option cannot be.
-    """
+    """A handler for stock torch's agent from torch's RendezvousParameters, with the options of the backend `etcd`.
+    Raises torch's RendezvousError for an invalid endpoint or option."""
     config = {name: value for name, value in params.config.items() if name != "backend"}
     own = RendezvousParameters(
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr
@@ -41,7 +35,7 @@ def create(params: Any) -> Any:
 
 
 def _class() -> Any:
-    """Made when it is needed, since its base is torch's."""
+    """Created late, because its base class is torch's."""
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
     class EtcdV3Handler(RendezvousHandler):  # type: ignore[misc]
@@ -63,8 +57,8 @@ def _class() -> Any:
             with _torch_errors():
                 info = self._own.next_rendezvous()
             where = info.bootstrap_store_info
-            told = RendezvousStoreInfo(where.master_addr, where.master_port)
-            return RendezvousInfo(info.store, info.rank, info.world_size, told)
+            address = RendezvousStoreInfo(where.master_addr, where.master_port)
+            return RendezvousInfo(info.store, info.rank, info.world_size, address)
 
         def is_closed(self) -> bool:
             with _torch_errors():

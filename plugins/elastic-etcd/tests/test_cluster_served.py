@@ -89,7 +89,7 @@ def test_one_that_was_added_and_has_not_served_is_added_anew():
 def test_without_a_majority_it_waits_and_says_what_remains_to_do():
     found = decided(told(1, *ALL, healthy=False), refuses(2))
     assert isinstance(found, Wait)
-    assert "1 of 3 members answer, 2 must; bring back 1 of n0:2379, n2:2379" in found.reason
+    assert "1 of 3 members answer, and 2 are needed; bring back 1 of n0:2379, n2:2379" in found.reason
 
 
 def test_hosts_that_the_endpoint_does_not_name_are_not_joined():
@@ -218,7 +218,7 @@ def test_the_etcd_of_another_job_is_left_alone():
     other = Cluster("another", PLACES[:3])
     found = decided(refuses(1), told(2, *(member(number, cluster=other) for number in range(3))))
     assert isinstance(found, Wait)
-    assert "n2:2379 is an etcd that is not of this job" in found.reason
+    assert "the etcd at n2:2379 is not part of this job" in found.reason
 
 
 def test_leaving_member_removes_only_itself():
@@ -240,7 +240,9 @@ def test_one_that_is_not_listed_has_left():
 def test_a_majority_is_of_the_members_that_there_are():
     assert majority_lost(CLUSTER, (told(0, *ALL), told(1, *ALL))) == ""
     assert majority_lost(CLUSTER, (told(0, ALL[0]),)) == ""  # the others have left
-    assert "0 of 3 members answer, 2 must; bring back 2 of n0:2379, n1:2379, n2:2379" in majority_lost(CLUSTER, ())
+    assert "0 of 3 members answer, and 2 are needed; bring back 2 of n0:2379, n1:2379, n2:2379" in majority_lost(
+        CLUSTER, ()
+    )
     assert "bring back 1 of n1:2379, n2:2379" in majority_lost(CLUSTER, (told(0, *ALL, healthy=False), refuses(1)))
 
 
@@ -269,7 +271,7 @@ def test_what_etcd_tells_is_read():
     [
         ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
-        ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "expected no user"),
+        ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "has no users"),
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )

@@ -207,7 +207,7 @@ def test_somebody_else_answers_where_our_server_was_to_be(body):
 def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
     prefix = f"decoders/{next(NUMBERS)}"
     keys = Keys(prefix, "job")
-    names = {keys.nodes.begin + name: value for name, value in nodes}
+    names = {keys.nodes + name: value for name, value in nodes}
     puts = [Put(name, value) for name, value in names.items()]
     client.transact(Transaction([], [*puts, Put(keys.state, state), Put(keys.lead, state)]))
     backend = EtcdRendezvousBackend(EtcdClient([etcd.endpoint], timeout=LONG), "job", prefix, lease_ttl=LONG)
@@ -242,7 +242,7 @@ def test_anything_that_is_added_to(etcd, client, value):
     try:
         found = store.add("n", 1), store.add("n", 0)
     except ValueError as error:
-        assert "expected a number at the key 'n'" in str(error)
+        assert "expected a number to add to under the key 'n'" in str(error)
         assert store.get("n") == value
     else:
         assert found[0] == found[1]

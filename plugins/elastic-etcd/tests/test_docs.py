@@ -260,7 +260,7 @@ def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
 def test_permissions_are_of_the_prefix(site):
     assert "/elastic/" in site.shell.run(site.page.block("role get trainer"))
     said = one_node(site, "ELASTIC_RDZV_CONF+=,prefix=elasticsearch", code=7)
-    assert "expected permission to read and write our keys" in said
+    assert "needs permission to read and write our keys" in said
 
 
 def test_a_certificate_may_stand_for_the_user(site):
@@ -272,16 +272,16 @@ def test_a_team_has_a_prefix_of_its_own(site):
     assert "`prefix=teams/vision`" in PAGE.read_text()
     theirs = "ELASTIC_ETCD_PASSWORD=$VISION_PASSWORD ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF//trainer/vision}"
     assert "round formed" in one_node(site, f"{theirs},prefix=teams/vision")
-    assert "expected permission" in one_node(site, theirs, code=7)
-    assert "expected permission" in one_node(site, f"{theirs}\nELASTIC_RDZV_CONF=${{ELASTIC_RDZV_CONF%,user*}}", code=7)
-    assert "expected permission" in one_node(site, "ELASTIC_RDZV_CONF+=,prefix=teams/vision", code=7)
+    assert "needs permission" in one_node(site, theirs, code=7)
+    assert "needs permission" in one_node(site, f"{theirs}\nELASTIC_RDZV_CONF=${{ELASTIC_RDZV_CONF%,user*}}", code=7)
+    assert "needs permission" in one_node(site, "ELASTIC_RDZV_CONF+=,prefix=teams/vision", code=7)
 
 
 def test_a_job_has_a_user_of_its_own(site):
     site.shell.run(site.page.block("JOB8_PASSWORD"))
     its = "ELASTIC_ETCD_PASSWORD=$JOB8_PASSWORD ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF//user=trainer/user=job8}"
     assert "round formed" in one_node(site, its, run_id="job8")
-    assert "expected permission" in one_node(site, its, code=7, run_id="job9")
+    assert "needs permission" in one_node(site, its, code=7, run_id="job9")
 
 
 def test_a_quota_that_is_used_up_is_made_room_in(site):

@@ -56,11 +56,11 @@ def test_what_to_do(code, details, verdict):
 REFUSALS = [
     ("PERMISSION_DENIED", "etcdserver: permission denied", EtcdDenied, "role grant-permission"),
     ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", EtcdDenied, "password"),
-    ("INVALID_ARGUMENT", "etcdserver: user name is empty", EtcdDenied, "expects user and password and got none"),
-    ("UNAUTHENTICATED", "etcdserver: invalid auth token", EtcdDenied, "to let us in"),
+    ("INVALID_ARGUMENT", "etcdserver: user name is empty", EtcdDenied, "the cluster requires user and password"),
+    ("UNAUTHENTICATED", "etcdserver: invalid auth token", EtcdDenied, "denies access"),
     ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", EtcdFull, "alarm disarm"),
     ("NOT_FOUND", "etcdserver: requested lease not found", EtcdLeaseGone, "take a new one"),
-    ("FAILED_PRECONDITION", "etcdserver: lease already exists", EtcdLeaseExists, "new to etcd"),
+    ("FAILED_PRECONDITION", "etcdserver: lease already exists", EtcdLeaseExists, "already exists: choose another id"),
     ("OUT_OF_RANGE", "etcdserver: mvcc: something new", EtcdRefused, "something new"),
 ]
 
@@ -76,21 +76,25 @@ def test_what_is_raised(code, details, kind, words):
 
 FAULTS = [
     ("UNAVAILABLE", CONNECT + "Connection refused", "nothing listens there"),
-    ("UNAVAILABLE", "errors resolving no.such:2379: [x]", "nobody knows the name"),
+    ("UNAVAILABLE", "errors resolving no.such:2379: [x]", "the name cannot be resolved"),
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed", "it may expect TLS"),
     ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "it may speak plain text"),
     ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may speak plain text"),
     ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "or hang"),
     ("UNAVAILABLE", CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
-    ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "(ca_cert)"),
+    ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "set ca_cert"),
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Unwrap failed (TSI_DATA_CORRUPTED)", "(ssl_cert, ssl_cert_key)"),
     ("UNAVAILABLE", CONNECT + "x: Peer name 127.0.0.1 is not in peer certificate", "for other names"),
     ("UNAVAILABLE", CONNECT + "x: Hostname Verification Check failed.", "for other names"),
     ("UNAVAILABLE", CONNECT + "x:SSLV3_ALERT_BAD_CERTIFICATE: OK", "(ssl_cert, ssl_cert_key)"),
-    ("UNAVAILABLE", CONNECT + "(Expected SETTINGS frame as the first frame, got frame type 80)", "not speak as etcd"),
-    ("UNAVAILABLE", CONNECT + "(Trying to connect an http1.x server (HTTP status 400))", "not speak as etcd"),
+    (
+        "UNAVAILABLE",
+        CONNECT + "(Expected SETTINGS frame as the first frame, got frame type 80)",
+        "server there is not etcd",
+    ),
+    ("UNAVAILABLE", CONNECT + "(Trying to connect an http1.x server (HTTP status 400))", "server there is not etcd"),
     ("UNAVAILABLE", "etcdserver: no leader", "more than half of its members"),
-    ("UNIMPLEMENTED", "unknown service", "not speak as etcd"),
+    ("UNIMPLEMENTED", "unknown service", "server there is not etcd"),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded", "did not answer in time"),
     ("INTERNAL", "something new", "something new (INTERNAL)"),
 ]

@@ -209,7 +209,9 @@ def test_two_machines_are_lost(served):
     for number in (1, 2):
         made.machines[number].off()
     left = made.agents[0]
-    left.says("lost its majority: 1 of 3 members answer, 2 must; bring back 1 of 10.97.0.2:2379, 10.97.0.3:2379")
+    left.says(
+        "lost its majority: 1 of 3 members answer, and 2 are needed; bring back 1 of 10.97.0.2:2379, 10.97.0.3:2379"
+    )
     made.machines[1].mend()
     back = made.start(1)
     back.says("lost its majority: 1 of 3 members answer, 2 must")

@@ -245,9 +245,9 @@ def test_threads_that_want_one_at_once_get_the_same(keeper, background, counted)
 def test_answers_that_always_come_too_late_are_an_error_and_no_loss(client, losses, counted):
     clock = SlowClock(2 * TTL)
     keeper = LeaseKeeper(client, TTL, lambda: losses.append(None), clock)
-    with pytest.raises(EtcdUnreachable, match="found 3 answers in a row that took longer"):
+    with pytest.raises(EtcdUnreachable, match="3 answers in a row"):
         keeper.ensure()
-    with pytest.raises(EtcdUnreachable, match="within the 60 s that a lease lives"):
+    with pytest.raises(EtcdUnreachable, match="longer than the 60 s that a lease lives"):
         keeper.renew_if_due()
     assert counted() == [1, 2 * ATTEMPTS - 1]
     clock.step = 0.0

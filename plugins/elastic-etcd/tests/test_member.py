@@ -11,6 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from cluster import LONG
+from elastic_etcd.server import member
 from elastic_etcd.server.cluster import Cluster, Place
 from elastic_etcd.server.gateway import Refused, ask, is_healthy
 from elastic_etcd.server.member import Files, ServedCluster
@@ -99,7 +100,7 @@ def test_an_agent_too_many_has_no_member(agents, eventually):
 
 
 @pytest.mark.parametrize("before", ["", "192.0.2.1"], ids=["no address", "the address of the pod before"])
-def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventually, tmp_path, before):
+def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventually, tmp_path, monkeypatch, before):
     """As that of a pod may be."""
     (place,), named = places(1), threading.Event()
 
@@ -108,7 +109,8 @@ def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventual
             raise socket.gaierror(socket.EAI_NONAME, "not yet")
         return resolve_host("127.0.0.1" if named.is_set() else before, port)
 
-    agent = ServedCluster(Cluster("job", (replace(place, host="pod-0"),)), parent=str(tmp_path), resolver=resolver)
+    monkeypatch.setattr(member, "resolve_host", resolver)
+    agent = ServedCluster(Cluster("job", (replace(place, host="pod-0"),)), parent=str(tmp_path))
     agent.start()
     assert agent.own is None
     named.set()
@@ -176,7 +178,7 @@ def test_the_loss_of_the_majority_is_told(agents, eventually):
     for agent in lost:
         os.kill(agent.pid, signal.SIGSTOP)
     said = eventually(first.diagnosis, LONG, "that it says so")
-    assert "1 of 3 members answer, 2 must; bring back 1 of" in said
+    assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in said
     assert all(agent.own.address in said for agent in lost)
     for agent in lost:
         os.kill(agent.pid, signal.SIGCONT)
@@ -202,6 +204,6 @@ def test_over_tls(agents, eventually, certificates):
 
 def test_a_folder_that_is_not_there_is_told(places, tmp_path):
     agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
-    with pytest.raises(ConfigurationError, match="serve_folder: expected a folder, found none"):
+    with pytest.raises(ConfigurationError, match=r"serve_folder: the folder .* does not exist"):
         agent.start()
     agent.stop()

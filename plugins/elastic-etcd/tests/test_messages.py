@@ -116,14 +116,14 @@ def test_another_version_is_refused_with_what_to_do(tmp_path):
 @pytest.mark.integration
 def test_files_that_are_missing_are_named(tmp_path):
     said = run(REFUSAL, installed(tmp_path))
-    assert "kv_pb2.py, which cannot be read" in said
+    assert "kv_pb2.py cannot be read" in said
     assert "pip install" in said
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("x = (", "which cannot be read"), ("x = 1\0", "which cannot be read"), ("x = 1", "no descriptor")],
+    [("x = (", "cannot be read"), ("x = 1\0", "cannot be read"), ("x = 1", "no descriptor")],
 )
 def test_files_that_are_damaged_are_named(tmp_path, text, found):
     assert found in run(REFUSAL, installed(tmp_path, files={"etcd3/etcdrpc/kv_pb2.py": text}))
@@ -133,4 +133,4 @@ def test_files_that_are_damaged_are_named(tmp_path, text, found):
 def test_a_package_that_is_not_installed_is_named():
     loaded = "import elastic_etcd.client.messages, google.protobuf.descriptor_pb2, google.protobuf.descriptor_pool"
     said = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)
-    assert "found none installed; run `pip install" in said
+    assert "is not installed; run `pip install" in said

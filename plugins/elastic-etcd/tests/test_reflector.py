@@ -132,10 +132,10 @@ def test_close_is_no_fault_of_the_member(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())
     client = connect(f"{etcd.endpoint},localhost:{etcd.port}", attempt=LONG)
     told = []
-    client.members.follow(told.append)
-    for _ in range(20):
-        Followed(client, prefix).stands().close()
-    eventually(lambda: not watch_threads())
+    with client.members.followed(told.append):
+        for _ in range(20):
+            Followed(client, prefix).stands().close()
+        eventually(lambda: not watch_threads())
     assert told == [], "the client has left it"
 
 

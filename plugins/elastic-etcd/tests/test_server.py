@@ -14,8 +14,8 @@ import psutil
 import pytest
 from cluster import binary
 from elastic_etcd.client.values import Put, Transaction
-from elastic_etcd.server import EtcdServer, EtcdServerError
-from elastic_etcd.server.process import find_binary, version_in, version_of
+from elastic_etcd.server import EtcdServer, EtcdServerError, process
+from elastic_etcd.server.process import VARIABLE, version_in, version_of
 from elastic_etcd.server.server import answers_as
 
 from elastic_core import log
@@ -27,13 +27,14 @@ pytestmark = pytest.mark.integration
 LONG = 60
 
 
-def environment(program=None):
-    return {"PATH": os.environ["PATH"], "TORCHELASTIC_ETCD_BINARY_PATH": program or binary()}
+@pytest.fixture(autouse=True)
+def chosen(monkeypatch):
+    monkeypatch.setenv(VARIABLE, binary())
 
 
 @pytest.fixture
 def server():
-    made = EtcdServer(environment=environment())
+    made = EtcdServer()
     yield made
     made.stop()
 
@@ -97,13 +98,13 @@ def test_it_listens_on_loopback_only(server):
 
 
 def test_on_all_addresses_if_asked():
-    with EtcdServer(host="0.0.0.0", environment=environment()) as server:
+    with EtcdServer(host="0.0.0.0") as server:
         assert server.get_host() == socket.gethostname()
         socket.create_connection(("127.0.0.1", server.get_port()), LONG).close()
 
 
 def test_several_at_once_do_not_meet():
-    servers = [EtcdServer(environment=environment()) for _ in range(3)]
+    servers = [EtcdServer() for _ in range(3)]
     try:
         for server in servers:
             server.start(timeout=LONG)
@@ -116,7 +117,7 @@ def test_several_at_once_do_not_meet():
 def test_a_data_directory_that_is_given_keeps_data_and_log(tmp_path):
     folder = tmp_path / "kept"
     for expected in (None, b"1"):
-        with EtcdServer(folder, environment=environment()) as server:
+        with EtcdServer(folder) as server:
             client = server.get_client()
             found = client.read(b"a").first
             assert (found.value if found else None) == expected
@@ -127,10 +128,10 @@ def test_a_data_directory_that_is_given_keeps_data_and_log(tmp_path):
 
 
 def test_a_data_directory_whose_server_was_killed_can_be_used_again(tmp_path, eventually):
-    with EtcdServer(tmp_path, environment=environment()) as server:
+    with EtcdServer(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
         eventually(server.failure, LONG)
-    with EtcdServer(tmp_path, environment=environment()) as server:
+    with EtcdServer(tmp_path) as server:
         assert server.failure() is None
 
 
@@ -206,7 +207,6 @@ def test_it_ends_with_its_owner(end, eventually):
         [sys.executable, "-c", OWNER, end],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment()},
         start_new_session=True,
     )
     try:
@@ -236,30 +236,30 @@ def test_a_taken_port_is_told():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = EtcdServer(port=taken.getsockname()[1], environment=environment())
+        server = EtcdServer(port=taken.getsockname()[1])
         with pytest.raises(ConfigurationError, match="ss -ltnp"):
             server.start(timeout=LONG)
 
 
 def test_a_wanted_port_is_had():
     reservation = PortReservation()  # held, so that nobody else gets the port meanwhile
-    with EtcdServer(port=reservation.port, environment=environment()) as server:
+    with EtcdServer(port=reservation.port) as server:
         assert server.get_port() == reservation.port
     reservation.release()
 
 
-def test_somebody_was_quicker_at_the_port(program, tmp_path, server):
+def test_somebody_was_quicker_at_the_port(program, tmp_path, server, monkeypatch):
     once = program(
         f'[ -e {tmp_path}/tried ] && exec {binary()} "$@"; touch {tmp_path}/tried; echo address already in use; exit 1'
     )
-    server = EtcdServer(environment=environment(once))
+    monkeypatch.setenv(VARIABLE, once)
     server.start(timeout=LONG, num_retries=1)
     server.stop()
     assert (tmp_path / "tried").exists()
 
 
-def test_somebody_is_always_quicker(program):
-    server = EtcdServer(environment=environment(program("echo address already in use; exit 1")))
+def test_somebody_is_always_quicker(program, server, monkeypatch):
+    monkeypatch.setenv(VARIABLE, program("echo address already in use; exit 1"))
     with pytest.raises(ConfigurationError, match="taken"):
         server.start(timeout=LONG, num_retries=2)
 
@@ -274,26 +274,27 @@ def test_the_port_is_held_against_others(server):
 
 def test_an_unknown_host():
     with pytest.raises(ConfigurationError, match="no-such-host"):
-        EtcdServer(host="no-such-host.invalid", environment=environment()).start()
+        EtcdServer(host="no-such-host.invalid").start()
 
 
 def test_an_address_of_another_machine():
     with pytest.raises(EtcdServerError, match="cannot assign requested address"):
-        EtcdServer(host="192.0.2.1", environment=environment()).start(timeout=LONG)
+        EtcdServer(host="192.0.2.1").start(timeout=LONG)
 
 
-def test_a_program_that_ends_at_once(program):
-    server = EtcdServer(environment=environment(program("echo something is wrong; exit 3")))
+def test_a_program_that_ends_at_once(program, server, monkeypatch):
+    monkeypatch.setenv(VARIABLE, program("echo something is wrong; exit 3"))
     with pytest.raises(EtcdServerError, match="exit code 3") as raised:
         server.start(timeout=LONG)
     assert "something is wrong" in str(raised.value)
 
 
-def test_a_program_that_is_none(program):
+def test_a_program_that_is_none(program, server, monkeypatch):
     path = program("")
     Path(path).write_bytes(b"\x7fELF nonsense")
+    monkeypatch.setenv(VARIABLE, path)
     with pytest.raises(EtcdServerError, match="could not be started"):
-        EtcdServer(environment=environment(path)).start(timeout=LONG)
+        server.start(timeout=LONG)
 
 
 class ClockOf:
@@ -306,11 +307,11 @@ class ClockOf:
         return 60.0 if self._log.exists() and self._log.read_text() else 0.0
 
 
-def test_a_server_that_never_answers(program, tmp_path):
-    thinking = environment(program("echo thinking; exec sleep 600"))
-    server = EtcdServer(tmp_path / "data", environment=thinking, clock=ClockOf(tmp_path / "data" / "etcd.log"))
+def test_a_server_that_never_answers(program, tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, program("echo thinking; exec sleep 600"))
+    server = EtcdServer(tmp_path / "data", clock=ClockOf(tmp_path / "data" / "etcd.log"))
     begun = time.monotonic()
-    with pytest.raises(EtcdServerError, match=r"within 1 s.*(?s:.*)thinking"):
+    with pytest.raises(EtcdServerError, match=r"did not answer in time.*(?s:.*)thinking"):
         server.start(timeout=1)
     assert time.monotonic() - begun < LONG / 2
     assert server.pid == 0
@@ -319,28 +320,41 @@ def test_a_server_that_never_answers(program, tmp_path):
 def test_a_data_directory_that_cannot_be_one(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="data_dir"):
-        EtcdServer(tmp_path / "file" / "data", environment=environment()).start()
+        EtcdServer(tmp_path / "file" / "data").start()
+
+
+@pytest.fixture
+def find(monkeypatch):
+    """Finds the binary with these variables, and this one packaged."""
+
+    def found(packaged=None, path="/nonexistent", variable=""):
+        monkeypatch.setenv("PATH", str(path))
+        monkeypatch.setenv(VARIABLE, str(variable))
+        monkeypatch.setattr(process, "packaged_binary", lambda: packaged and str(packaged))
+        return process.find_binary()
+
+    return found
 
 
 @pytest.mark.unit
-def test_no_binary_names_three_ways():
+def test_no_binary_names_three_ways(find):
     with pytest.raises(ConfigurationError) as raised:
-        find_binary({"PATH": "/nonexistent"}, lambda: None)
+        find()
     for way in ("TORCHELASTIC_ETCD_BINARY_PATH", "PATH", r"elastic-etcd[server]"):
         assert way in str(raised.value)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("name", "words"), [("missing", "nothing at"), ("", "a folder at")])
-def test_a_variable_that_names_no_file(tmp_path, name, words):
+@pytest.mark.parametrize(("name", "words"), [("missing", "does not exist"), ("", "is a folder")])
+def test_a_variable_that_names_no_file(find, tmp_path, name, words):
     with pytest.raises(ConfigurationError, match=words):
-        find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": str(tmp_path / name)})
+        find(variable=tmp_path / name)
 
 
 @pytest.mark.unit
-def test_a_variable_that_names_no_program(program):
+def test_a_variable_that_names_no_program(find, program):
     with pytest.raises(ConfigurationError, match="chmod"):
-        find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": program("", mode=0o644)})
+        find(variable=program("", mode=0o644))
 
 
 TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
@@ -361,24 +375,23 @@ def folder_with(tmp_path):
     return make
 
 
-def test_the_variable_goes_before_all_others_and_then_the_newest(folder_with):
+def test_the_variable_goes_before_all_others_and_then_the_newest(find, folder_with):
     old, new = folder_with("old", TELLS % "3.4.30"), folder_with("new", TELLS % "3.10.1-rc.0")
     silent = folder_with("silent", "exit 1")
     path = f"{old}:{new}:{silent}"
-    named = {"TORCHELASTIC_ETCD_BINARY_PATH": str(old / "etcd"), "PATH": path}
-    assert find_binary(named) == (str(old / "etcd"), "3.4.30")
-    assert find_binary({"PATH": path}, lambda: str(silent / "etcd")) == (str(new / "etcd"), "3.10.1")
-    assert find_binary({"PATH": str(old)}, lambda: str(new / "etcd")) == (str(new / "etcd"), "3.10.1")
-    assert find_binary({"PATH": str(new)}, lambda: str(old / "etcd")) == (str(new / "etcd"), "3.10.1")
-    assert find_binary({"PATH": "/nonexistent"}, lambda: str(silent / "etcd")) == (str(silent / "etcd"), "unknown")
+    assert find(path=path, variable=old / "etcd") == (str(old / "etcd"), "3.4.30")
+    assert find(silent / "etcd", path) == (str(new / "etcd"), "3.10.1")
+    assert find(new / "etcd", old) == (str(new / "etcd"), "3.10.1")
+    assert find(old / "etcd", new) == (str(new / "etcd"), "3.10.1")
+    assert find(silent / "etcd") == (str(silent / "etcd"), "unknown")
 
 
-def test_one_that_does_not_tell_its_version_is_not_waited_for(folder_with, monkeypatch):
+def test_one_that_does_not_tell_its_version_is_not_waited_for(find, folder_with):
     hangs, old = folder_with("hangs", "exec sleep 600"), folder_with("old", TELLS % "3.4.30")
-    assert find_binary({"PATH": f"{hangs}:{old}"}, lambda: None).path == str(old / "etcd")
+    assert find(path=f"{hangs}:{old}").path == str(old / "etcd")
 
 
-def test_where_everybody_may_write_and_what_is_relative_is_left_out(folder_with, monkeypatch, tmp_path):
+def test_where_everybody_may_write_and_what_is_relative_is_left_out(find, folder_with, monkeypatch, tmp_path):
     old, everybodys = folder_with("old", TELLS % "3.4.30"), folder_with("everybodys", TELLS % "3.9.0", mode=0o1777)
     links = tmp_path / "links"
     links.mkdir()
@@ -386,10 +399,10 @@ def test_where_everybody_may_write_and_what_is_relative_is_left_out(folder_with,
     writable = folder_with("writable", TELLS % "3.9.1")
     (writable / "etcd").chmod(0o777)
     monkeypatch.chdir(folder_with("here", TELLS % "3.9.9"))
-    found = find_binary({"PATH": f"{everybodys}:{links}:{writable}:.::../here:{old}"}, lambda: None)
+    found = find(path=f"{everybodys}:{links}:{writable}:.::../here:{old}")
     assert found == (str(old / "etcd"), "3.4.30")
-    with pytest.raises(ConfigurationError, match=r"did not look at .*everybodys/etcd, to which every user may write"):
-        find_binary({"PATH": str(everybodys)}, lambda: None)
+    with pytest.raises(ConfigurationError, match=r"ignoring .*everybodys/etcd, which every user may write"):
+        find(path=everybodys)
 
 
 @pytest.mark.unit
@@ -408,11 +421,12 @@ def test_what_a_binary_tells_of_its_version(told, version):
     assert version_in(told) == version
 
 
-def test_its_version_and_path_are_logged_and_it_inherits_no_password(capfd, request):
+def test_its_version_and_path_are_logged_and_it_inherits_no_password(capfd, request, monkeypatch):
     log.configure(level="info")
     request.addfinalizer(lambda: log.configure(level="warning"))
-    variables = {**environment(), "ELASTIC_ETCD_PASSWORD": "s3cret", "MINE": "s3cret", "GOGC": "50", "HOME": "/root"}
-    with EtcdServer(environment=variables) as server:
+    for name, value in {"ELASTIC_ETCD_PASSWORD": "s3cret", "MINE": "s3cret", "GOGC": "50"}.items():
+        monkeypatch.setenv(name, value)
+    with EtcdServer() as server:
         told = capfd.readouterr().err
         given = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
         kept = Path(f"/proc/{psutil.Process(server.pid).ppid()}/environ").read_bytes().split(b"\0")

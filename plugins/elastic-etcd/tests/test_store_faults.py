@@ -345,7 +345,7 @@ def test_many_adders_at_once(make, etcd):
 def test_adding_to_what_is_no_number_changes_nothing(make, value):
     store = make()
     store.set("n", value)
-    with pytest.raises(ValueError, match="expected a number at the key 'n'"):
+    with pytest.raises(ValueError, match="expected a number to add to under the key 'n'"):
         store.add("n", 1)
     assert store.get("n") == (value if isinstance(value, bytes) else value.encode())
 

@@ -73,12 +73,12 @@ def test_tls_to_a_server_that_speaks_plain_text(etcd, certificates):
 
 
 def test_a_server_of_another_authority(secure, strange_certificates):
-    failure(secure, Security(strange_certificates.ca), EtcdRefused, "not of an authority that we trust")
+    failure(secure, Security(strange_certificates.ca), EtcdRefused, "not from an authority that we trust")
 
 
 def test_without_an_authority_the_machine_is_asked_and_never_plain_text(secure, etcd, certificates):
     ours = Security(cert=certificates.client_cert, key=certificates.client_key)
-    failure(secure, ours, EtcdRefused, "not of an authority that we trust")
+    failure(secure, ours, EtcdRefused, "not from an authority that we trust")
     failure(etcd, ours, EtcdUnreachable, "may speak plain text")
 
 
@@ -102,12 +102,12 @@ def test_the_machine_may_trust_the_authority(secure, certificates, tmp_path):
 
 
 def test_a_server_that_wants_a_certificate_and_gets_none(strict, certificates):
-    failure(strict, Security(certificates.ca), EtcdRefused, "or wants one and got none")
+    failure(strict, Security(certificates.ca), EtcdRefused, "or requires one")
 
 
 def test_a_certificate_that_the_server_does_not_accept(strict, certificates, strange_certificates):
     strange = Security(certificates.ca, strange_certificates.client_cert, strange_certificates.client_key)
-    failure(strict, strange, EtcdRefused, "it refuses our certificate")
+    failure(strict, strange, EtcdRefused, "it rejects our certificate")
 
 
 def test_a_certificate_for_another_name(shared_servers, tmp_path):
@@ -145,7 +145,7 @@ def test_files_that_are_no_certificates(certificates, tmp_path):
 
 def test_a_key_that_is_not_of_the_certificate(certificates):
     problems = refused(Security(None, certificates.client_cert, certificates.key))
-    assert "the private key to it" in problems["cert"]
+    assert "its unencrypted private key" in problems["cert"]
 
 
 def test_a_certificate_without_its_key_and_the_reverse(certificates):

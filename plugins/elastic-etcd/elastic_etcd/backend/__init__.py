@@ -1,4 +1,4 @@
-"""The backend `etcd`: the state under one key, entries under keys with leases, changes told by watches."""
+"""The backend `etcd`: the state is one key, entries are keys with leases, and watches push changes."""
 
 from elastic_etcd.backend.backend import EtcdRendezvousBackend
 

@@ -1,4 +1,5 @@
-"""One node's side of the backend: it writes its entry, its lease and who leads, and reads what the others wrote."""
+"""One node's side of the backend: it writes its entry, its lease and the leader's key, and reads those of other
+nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from elastic_etcd.client.errors import (
     EtcdUnreachable,
 )
 from elastic_etcd.client.lease_keeper import LeaseKeeper
-from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
+from elastic_etcd.client.values import Committed, Compare, Delete, Field, Get, KeyValue, Put, Transaction, end_of
 from elastic_etcd.parameters import PREFIX
 
 if TYPE_CHECKING:
@@ -36,54 +37,49 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-LEASE_TTL: Duration = 5.0
-GRACE: Duration = 30.0
 _ATTEMPTS = 5
-_NOBODYS = StateVersion(-1, 0)  # of no state
+_NEVER = StateVersion(-1, 0)  # matches no state
 
 
 class EtcdRendezvousBackend(RosterBackend):
-    """A rendezvous backend over etcd's v3 API.
+    """A rendezvous backend over etcd's v3 API. A node costs a lease, its renewals and one watch; the leader has a
+    second watch. etcd drops a lost node when its lease ends. A job's keys disappear some minutes after its last node.
 
-    A node costs a lease, its renewals and one watch; who leads has a second one. Whoever is gone is dropped by etcd
-    when its lease ends. What is left of a job goes by itself some minutes after its last node.
+    Every method but `close` may raise RendezvousConnectionError (no member answers, our keys exceed the size of an
+    answer, or the quota is used up after a successful announcement, which a running job may survive; the next call
+    tries again) and RendezvousError (etcd rejects the request: no permission, a wrong password, or no room for the
+    first announcement).
 
     Args:
-        client: becomes this backend's, which closes it.
+        client: the backend closes it.
         run_id: the job; jobs with different ids do not see each other.
-        prefix: what all keys begin with.
-        lease_ttl: seconds without a beat after which a node is gone; at least 2.
-        clock: for tests.
-        server: an etcd of this process, stopped with `close`.
-        grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers: without a quorum
-            etcd ends no lease, so that nobody is called gone.
-        served: the cluster, if the agents of the job serve it; our member stops with `close`.
-
-    Every method but `close` may fail.
-
-    Raises:
-        RendezvousConnectionError: no member of the cluster answers, more stands under our keys than is received at
-            once, or the quota is used up though there was room for the first announcement: a job that has begun may
-            outlast that. The next call tries again.
-        RendezvousError: etcd refuses: no permission, wrong password, no room for the first announcement.
+        lease_ttl: seconds without a heartbeat after which a node is lost; at least 2.
+        server: an etcd of this process, stopped by `close`.
+        grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers. Without a quorum
+            etcd ends no lease, so no node is considered lost.
+        served: the cluster, if the job's agents serve it; `close` stops our member.
     """
+
+    name = "etcd"
+    lease_ttl: Duration = 5.0
+    grace: Duration = 30.0
 
     def __init__(
         self,
         client: EtcdClient,
         run_id: str,
         prefix: str = PREFIX,
-        lease_ttl: Duration = LEASE_TTL,
+        lease_ttl: Duration = lease_ttl,
         clock: Clock | None = None,
         server: EtcdServer | None = None,
-        grace: Duration = GRACE,
+        grace: Duration = grace,
         served: ServedCluster | None = None,
     ) -> None:
         self._client = client
         self._server = server
         self._served = served
-        self._grace = grace
-        self._lease_ttl = lease_ttl
+        self.grace = grace
+        self.lease_ttl = lease_ttl
         clock = clock or SystemClock()
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
@@ -92,16 +88,12 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._interruptions = 0  # of the round's watch, when the entry of this node was last known to stand
-        self._written_after = 0  # so many losses this node has last written the state
+        self._interruptions = 0  # of the round's watch, when this node's entry was last known to exist
+        self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
         self._leads = False
         self._contested = False
         self._leader_beats = 0
-
-    @property
-    def name(self) -> str:
-        return "etcd"
 
     def get_state(self) -> tuple[bytes, Token] | None:
         with self._while("reading the state"):
@@ -113,7 +105,7 @@ class EtcdRendezvousBackend(RosterBackend):
         return state, self._version
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        fence = NOTHING if token is None else token if isinstance(token, StateVersion) else _NOBODYS
+        fence = NOTHING if token is None else token if isinstance(token, StateVersion) else _NEVER
         losses = self._round.losses
         with self._while("writing the state"):
             found, written = self._state.write(state, fence, lost=losses != self._written_after)
@@ -128,12 +120,10 @@ class EtcdRendezvousBackend(RosterBackend):
     def announce(self, key: str, entry: bytes) -> int:
         with self._while("announcing this node"):
             for _ in range(_ATTEMPTS):
-                with contextlib.suppress(EtcdLeaseGone):  # the next attempt is with another lease
+                with contextlib.suppress(EtcdLeaseGone):  # the next attempt uses another lease
                     if (older := self._put_entry(key, entry)) is not None:
                         return older
-            raise EtcdUnreachable(
-                f"expected to announce {key} within {_ATTEMPTS} attempts, found that none went through"
-            )
+            raise EtcdUnreachable(f"none of {_ATTEMPTS} attempts to announce {key} succeeded")
 
     def withdraw(self, key: str) -> None:
         with self._while("withdrawing a node"):
@@ -148,13 +138,13 @@ class EtcdRendezvousBackend(RosterBackend):
                 self._lease.release()
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
-        with self._while("beating"):
+        with self._while("sending a heartbeat"):
             if not self._lease.renew_if_due():
                 self._announced.pop(key, None)
                 self._leads = False
                 raise EntryDroppedError(
-                    "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
-                    "time (this process was stopped, or cut off); the node announces itself again"
+                    "etcd has ended this node's lease: no renewal reached etcd in time (this process was suspended or "
+                    "cut off); the node announces itself again"
                 )
             self._check_entry(key)
             if leading:
@@ -164,7 +154,7 @@ class EtcdRendezvousBackend(RosterBackend):
                 self._nodes.forget()
                 self._step_back(key.encode())
         if not leading and self._round.holder not in (None, key.encode()):
-            self._leader_beats += 1  # etcd itself watches over whoever leads
+            self._leader_beats += 1  # etcd itself monitors the leader
         return self._leader_beats if leading or look else None
 
     def roster(self) -> tuple[Announced, ...]:
@@ -177,14 +167,6 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         return self._wait(lambda: self._nodes.wait(timeout, more))
-
-    @property
-    def lease_ttl(self) -> Duration:
-        return self._lease_ttl
-
-    @property
-    def grace(self) -> Duration:
-        return self._grace
 
     @property
     def hosts_store(self) -> bool:
@@ -201,8 +183,8 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._round.vacant
 
     def close(self) -> None:
-        """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Entries that
-        were not withdrawn go when their lease ends."""
+        """Unblock all calls: waits return False, others raise RendezvousConnectionError. Entries that were not
+        withdrawn disappear when their lease ends."""
         self._round.close()
         self._nodes.close()
         self._client.close()
@@ -211,19 +193,16 @@ class EtcdRendezvousBackend(RosterBackend):
                 server.stop()
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
-        """How many entries are older, about; None if another announcement of ours stands that we do not know of. A put
-        that was given up may be carried out later, by a member that was stopped meanwhile: so each names the one that
-        it replaces, and none is put in the place of a newer one."""
+        """Return about how many entries are older, or None if etcd has an announcement of ours that we did not know of.
+
+        A stopped member may carry out a put later, after it was given up. So each put names the one that it replaces,
+        and none can replace a newer one.
+        """
         interruptions = self._round.interruptions
-        lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
-        put, read = Put(where, entry, lease), Get(where)
-        count = Get(self._keys.nodes.begin, self._keys.nodes.end, count_only=True)
-        fence = Compare(where, Field.MODIFIED, before)
-        try:
-            done = self._client.transact(Transaction([fence], [put, count], [read]))
-        except EtcdLeaseGone:
-            self._lease.gone(lease)
-            raise
+        where = self._keys.node(key)
+        count = Get(self._keys.nodes, end_of(self._keys.nodes), count_only=True)
+        fence = Compare(where, Field.MODIFIED, self._announced.get(key, 0))
+        done, _ = self._put_leased(lambda lease: Transaction([fence], [Put(where, entry, lease), count], [Get(where)]))
         self._has_been_announced = True
         if done.succeeded:
             self._announced[key], self._interruptions = done.revision, interruptions
@@ -233,22 +212,21 @@ class EtcdRendezvousBackend(RosterBackend):
         return None
 
     def _check_entry(self, key: str) -> None:
-        """After an interruption, look whether etcd still holds the entry as this node wrote it: a backup that was
-        restored has an older one, or none, and the lease."""
+        """After an interruption, check that etcd still holds this node's latest entry: a restored backup may contain
+        the lease, but an older entry or none."""
         interruptions, announced = self._round.interruptions, self._announced.get(key)
         if announced is None or interruptions == self._interruptions:
             return
         found = self._client.read(self._keys.node(key)).first
         if found is None or found.mod_revision != announced:
             raise EntryDroppedError(
-                "expected etcd to hold the entry of this node, found another or none: etcd was wiped or restored; the "
-                "node announces itself again"
+                "etcd has lost this node's latest entry: it was wiped or restored; the node announces itself again"
             )
         self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
-        """Show everybody that this node leads. Of two that do, the one that is not first in line steps back, when it is
-        told that another counts; the first takes the key back with the beat after that."""
+        """Show that this node leads. Of two leaders, the one that is not first in line steps back when it sees the
+        other's heartbeats; the first takes the key back with its next heartbeat."""
         holder = self._round.holder
         contested = self._leads and holder is not None and holder != name
         if contested and not self._contested:
@@ -257,29 +235,30 @@ class EtcdRendezvousBackend(RosterBackend):
             return
         self._contested = False
         if not self._leads or holder != name:
-            self._take_lead(name)
+            done, lease = self._put_leased(lambda lease: Transaction([], [Put(self._keys.lead, name, lease)]))
+            self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
+            self._leads = True
         self._leader_beats += 1
 
     def _step_back(self, name: bytes) -> None:
-        """Leave nothing behind that looks as if this node led."""
+        """Remove every sign that this node leads."""
         if self._leads:
             ours = Compare(self._keys.lead, Field.VALUE, name)
             self._client.transact(Transaction([ours], [Delete(self._keys.lead)]))
         self._leads = self._contested = False
 
-    def _take_lead(self, name: bytes) -> None:
+    def _put_leased(self, transaction: Callable[[int], Transaction]) -> tuple[Committed, int]:
+        """Carry out the transaction with this node's lease. Returns its outcome and the lease."""
         lease = self._lease.ensure()
         try:
-            done = self._client.transact(Transaction([], [Put(self._keys.lead, name, lease)]))
+            return self._client.transact(transaction(lease)), lease
         except EtcdLeaseGone:
             self._lease.gone(lease)
             raise
-        self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
-        self._leads = True
 
     @contextlib.contextmanager
     def _while(self, doing: str) -> Iterator[None]:
-        """The client's errors leave it as the core's."""
+        """Convert the client's errors into the core's."""
         try:
             yield
         except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:
@@ -288,7 +267,7 @@ class EtcdRendezvousBackend(RosterBackend):
         except EtcdRefused as error:
             passes = isinstance(error, EtcdTooLarge) or (isinstance(error, EtcdFull) and self._has_been_announced)
             raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error
-        except ValueError as error:  # more than etcd takes
+        except ValueError as error:  # it exceeds etcd's limits
             raise RendezvousError(f"{doing}: {error}") from error
 
     def _wait(self, wait: Callable[[], bool]) -> bool:
@@ -297,4 +276,4 @@ class EtcdRendezvousBackend(RosterBackend):
         except EtcdClosed:
             return False
         except EtcdError as error:
-            raise RendezvousConnectionError(f"waiting for news: {error}") from error
+            raise RendezvousConnectionError(f"waiting for changes: {error}") from error

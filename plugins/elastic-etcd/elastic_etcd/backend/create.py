@@ -1,4 +1,4 @@
-"""From parameters to a backend and what belongs to it."""
+"""Creates a backend, and what it needs, from parameters."""
 
 from __future__ import annotations
 
@@ -37,30 +37,21 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
+CALL: Duration = 5.0  # for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
-    """A backend, which connects when it is first used, and a store in which the rounds' members can keep what they have
-    in common; what is in it goes after a day.
-
-    Options of `params`: see the record of `etcd` in `elastic_etcd.plugin`; those not given have their defaults.
-
-    Raises:
-        ConfigurationError: the endpoint or an option cannot be.
-        RendezvousError: etcd cannot be reached, or refuses.
-    """
+    """Create a backend, which connects on first use, and a store that the rounds' members can share and whose keys
+    expire after a day. The options of `params` are those of the record `etcd` in `elastic_etcd.plugin`. Raises
+    ConfigurationError for an invalid endpoint or option, RendezvousError if etcd is unreachable or refuses."""
     parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 
 
 def handler_for(params: RendezvousParameters) -> RoundHandler:
-    """A handler of dynamic rounds. On one node without an endpoint it starts an etcd of its own, which ends with it.
-
-    Raises:
-        ConfigurationError: the endpoint or an option cannot be.
-    """
+    """Create a handler of dynamic rounds. On one node without an endpoint it starts an etcd, which ends with the
+    handler. Raises ConfigurationError for an invalid endpoint or option."""
     server, served = None, None
     with contextlib.ExitStack() as undo:
         if not params.endpoint and params.max_nodes == 1:
@@ -76,7 +67,7 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
                 served = served_cluster(params, parameters)
                 served.start()
                 undo.callback(served.stop)
-        # An error must arrive before the join gives up on a first answer; later, its reason would not be reported.
+        # A call must fail before the join stops waiting for a first answer, or its reason would not be reported.
         backend = _backend(params, parameters, 0.5, server, served)
         keys = Keys(parameters.prefix, params.run_id)
         address = partial(advertised_address, params, parameters.places)
@@ -87,15 +78,15 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
-    """The backend of a job for who looks at it from outside, and serves nothing."""
+    """Open a job's backend for a command such as `elastic status`, which serves nothing."""
     parameters = read_parameters(params.endpoint, params.config)
     serves = options_of(params, SERVING)["serve"]
     return _backend(params, parameters, served=served_cluster(params, parameters) if serves else None)
 
 
 def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
-    """A client whose calls take `longest` seconds at most. The name of a `node` chooses which member it asks first, so
-    that a thousand of them do not all lean on one."""
+    """Create a client whose calls take at most `longest` seconds. The name of a `node` determines the first member,
+    which spreads a thousand nodes over all members."""
     timeout = min(parameters.read_timeout, longest)
     addresses = parameters.addresses
     first = zlib.crc32(node.encode()) % len(addresses)
@@ -111,11 +102,10 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     options, tls = options_of(params, SERVING), parameters.security
     problems, hosts = [], len(parameters.endpoints)
     if hosts % 2 == 0:
-        told = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
-        problems.append(Problem("--rdzv-endpoint", f"{told}; add one, or leave one out"))
+        reason = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
+        problems.append(Problem("--rdzv-endpoint", f"{reason}; add or remove one"))
     if parameters.login is not None:
-        told = "expected no user, since the cluster that agents serve has none, found one; leave it out"
-        problems.append(Problem("--rdzv-conf: user", told))
+        problems.append(Problem("--rdzv-conf: user", "a cluster that agents serve has no users; remove the option"))
     if problems:
         raise ConfigurationError(*problems)
     scheme, peer_port = "https" if tls else "http", options["serve_peer_port"]
@@ -131,11 +121,11 @@ def _backend(
     server: EtcdServer | None = None,
     served: ServedCluster | None = None,
 ) -> EtcdRendezvousBackend:
-    """`share`: how much of the time for a first answer a call may take at most."""
+    """`share`: the fraction of the time for a first answer that one call may take."""
     options = options_of(params, ETCD)
     longest = share * min(options["join_timeout"], options["connect_timeout"])
     node = params.node.name if params.node else ""
-    if served is not None and served.own is not None:  # our member first: it goes when we do
+    if served is not None and served.own is not None:  # prefer our member, which ends when we do
         own, node = served.own.address, ""
         nearest = sorted(parameters.endpoints, key=lambda endpoint: endpoint.address != own)
         parameters = replace(parameters, endpoints=tuple(nearest))
@@ -151,32 +141,31 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """As long as beats may be missing, unless it was chosen. Raises ConfigurationError if beats came too late."""
+    """As long as heartbeats may be missing, unless it is set. Raises ConfigurationError if it is too short."""
     settings = settings_of(params)
     if parameters.lease_ttl is None:
         return max(SHORTEST_TTL, settings.failure_timeout)
     least = 2 * settings.keep_alive_interval
     if parameters.lease_ttl < least:
-        told = f"expected at least two beats ({least:g} s) in the life of a lease, found {parameters.lease_ttl:g} s"
-        raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", told))
+        reason = f"expected at least two heartbeat intervals ({least:g} s), found {parameters.lease_ttl:g} s"
+        raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", reason))
     return parameters.lease_ttl
 
 
 def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
-    """What the members of the round with this name share: an `EtcdStore`, whose keys go with the state of the job, or
-    when one of a later round is written to.
+    """The store that the members of the round with this name share. Its keys disappear with the job's state, or when a
+    later round's store is first written to.
 
-    To import torch takes a second or two, which agents do not spend on a store that hardly any of them uses. So it is
-    a torch store where torch is imported already: no program can pass it to torch otherwise. Elsewhere it has the same
-    methods, and imports torch when it is first used.
+    Importing torch takes a second or two, and hardly any agent uses this store. So it is a torch store only if torch is
+    already imported, since otherwise no program can pass it to torch. Else its substitute imports torch on first use.
     """
 
     def lease(client: EtcdClient) -> int:
-        """That of the job's state. On the way, what earlier rounds left goes."""
+        """Return the lease of the job's state, and delete the keys of earlier rounds."""
         earlier = Delete(keys.store.encode(), keys.earlier_rounds(name).encode())
         found = client.transact(Transaction((), (Get(keys.state), earlier))).ranges[0].first
         if found is None or not found.lease:
-            raise EtcdUnreachable(f"expected the state of a job under the key {keys.state.decode()!r}, found none")
+            raise EtcdUnreachable(f"the job has no state under the key {keys.state.decode()!r}")
         return found.lease
 
     def make() -> Store:
@@ -192,10 +181,10 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
         try:
             client.read(keys.state)
         except EtcdUnreachable as error:
-            raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
+            raise RendezvousConnectionError(f"creating a store in etcd: {error}") from error
         except EtcdError as error:
-            raise RendezvousError(f"making a store in etcd: {error}") from error
-        # Keys expire a day after the first write. Without a write there is no lease.
+            raise RendezvousError(f"creating a store in etcd: {error}") from error
+        # Keys expire a day after the first write, which creates the lease.
         store = _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
         undo.pop_all()
     return store

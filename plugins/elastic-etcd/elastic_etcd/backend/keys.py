@@ -1,84 +1,70 @@
-"""Where a job keeps what in etcd, and the state's key: every fenced write of the state is in this file.
+"""The layout of a job's keys in etcd, and every fenced write of the state.
 
-    /<prefix>/<run id>/round/state     the state; its mod_revision is the fence
-    /<prefix>/<run id>/round/lead      who leads, while its lease lives
-    /<prefix>/<run id>/nodes/<key>     the entry of a node, while its lease lives
-    /<prefix>/<run id>/store/          the stores of the rounds
+/<prefix>/<run id>/round/state     the state; its mod_revision is the fencing token
+/<prefix>/<run id>/round/lead      the leader, while its lease lives
+/<prefix>/<run id>/nodes/<key>     a node's entry, while its lease lives
+/<prefix>/<run id>/store/          the rounds' stores
 
-Everybody watches `round/`, who leads watches `nodes/`.
+All nodes watch `round/`, and the leader also watches `nodes/`.
 
-The state's fence is its key's mod_revision: a write names the one that it replaces, and etcd carries it out only if
-that one still stands. So a node that slept cannot put what it decided about the past in the place of what came since.
+A write of the state names the mod_revision that it replaces, and etcd carries it out only if that is still the current
+one. So a node that was suspended cannot overwrite a newer state with an old decision.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 from elastic_core.plugin import SpoiltStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
-from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction, end_of
+from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction
 
 if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
 
 RUN_TTL: Duration = 600.0
-_MARK = 8  # bytes, of each value
+_MARK = 8  # bytes at the beginning of each value
 _LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
 
 
-@dataclass(frozen=True)
-class KeyRange:
-    """All keys from `begin` up to before `end`."""
-
-    begin: bytes
-    end: bytes
-
-
 class Keys:
-    """Of one job. Names of jobs and nodes are quoted, so that no two share a key.
-
-    Args:
-        prefix: the first part of every key; may have several parts with slashes between them.
-        run_id: the job.
-    """
+    """One job's keys, which all begin with `prefix`. Names of jobs and nodes are quoted, so that no two share a key."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
         self.state = f"{self.base}round/state".encode()
         self.lead = f"{self.base}round/lead".encode()
-        self.round = _below(f"{self.base}round/")
-        self.nodes = _below(f"{self.base}nodes/")
+        self.round = f"{self.base}round/".encode()
+        self.nodes = f"{self.base}nodes/".encode()
         self.store = f"{self.base}store/"
 
     def round_store(self, name: str) -> str:
-        """What the keys of this round's store begin with. Later rounds come after it in the order of keys."""
+        """The prefix of the keys in this round's store. Later rounds sort after it."""
         return f"{self.earlier_rounds(name)}{name.lstrip('0123456789')}/"
 
     def earlier_rounds(self, name: str) -> str:
-        """Where the keys of rounds with lower numbers end."""
+        """The end of the range of keys of rounds with lower numbers."""
         return f"{self.store}{name.partition('-')[0]:0>20}"
 
     def node(self, key: str) -> bytes:
-        """Of the node with this key."""
-        return self.nodes.begin + quote(key, safe="").encode()
+        """The key of this node's entry."""
+        return self.nodes + quote(key, safe="").encode()
 
     def key_of(self, name: bytes) -> str | None:
-        """The node whose entry has this name; None if `node` would not have given it, so that no node has two, or if
-        it is longer than names are, or cannot be printed."""
-        if len(name) > len(self.nodes.begin) + _LONGEST_NAME:
+        """The node whose entry has this name. None if `node` would not create this name (so that no node has two), or
+        if it is too long or not printable."""
+        if len(name) > len(self.nodes) + _LONGEST_NAME:
             return None
-        key = unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
+        key = unquote(name[len(self.nodes) :].decode("utf-8", "replace"))
         return key if key.isprintable() and self.node(key) == name else None
 
 
 class StateVersion(NamedTuple):
-    """A token: the mod_revision of the state, its lease, and the mark of its value, which is random for each write. A
-    store that was wiped or restored counts the same revisions again, and a backup has the same lease."""
+    """A token: the state's mod_revision, its lease, and its value's mark, which is random for each write. A store that
+    was wiped or restored repeats revisions, and a backup has the same lease."""
 
     revision: int
     lease: int
@@ -94,10 +80,10 @@ def version_of(pair: KeyValue | None) -> StateVersion:
 
 
 class StateKey:
-    """The state of the job under one key. Used from one thread.
+    """The job's state under one key. Used from one thread.
 
-    The key has a lease of its own, which outlives the nodes by `RUN_TTL` seconds: who leads renews it, so that what is
-    left of a job goes by itself, and a job that lost all its nodes can be taken up again before.
+    The key has a separate lease, which outlives the nodes by `RUN_TTL` seconds. The leader renews it. So a job's keys
+    disappear by themselves, and a job that lost all nodes can be resumed before that.
     """
 
     def __init__(self, client: EtcdClient, key: bytes, clock: Clock) -> None:
@@ -108,7 +94,7 @@ class StateKey:
         self._renewed: Instant | None = None
 
     def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
-        """The state in this value, and its token. Raises SpoiltStateError: it was not written like one."""
+        """The state in this value, and its token. Raises SpoiltStateError if the value has another format."""
         token = version_of(pair)
         if pair.value[_MARK : _MARK + 1] != b":":
             raise SpoiltStateError(
@@ -120,25 +106,22 @@ class StateKey:
         return pair.value[_MARK + 1 :], token
 
     def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, bool]:
-        """Write in the place of what `token` stands for.
+        """Replace the state that `token` identifies. Returns the key's current value, and whether this call wrote it.
 
-        Returns the value that the key has now, and whether this call wrote it. Each value begins with a random mark, so
-        of two nodes that write the same state only one believes that it did, and a node whose answer was lost learns
-        that its write had succeeded.
-
-        Args:
-            lost: the store was wiped or restored since the last write. The state gets a new lease, so that no old token
-                is valid by chance: etcd compares revisions and leases, but not marks.
+        The random mark at the beginning of each value distinguishes two nodes that write the same state, and shows a
+        node whose answer was lost that its write succeeded. `lost`: the store was wiped or restored since the last
+        write. The state then gets a new lease, so that no old token is valid by chance: etcd compares revisions and
+        leases, but not marks.
         """
         value = secrets.token_hex(_MARK // 2).encode() + b":" + state
         self._lease = 0 if lost else self._lease
         before = self._lease
         try:
             found, written = self._attempt(value, token)
-        except EtcdLeaseGone:  # nobody has led for long
+        except EtcdLeaseGone:  # there was no leader for a long time
             self._lease = before = 0
             found, written = self._attempt(value, token)
-        if not written and self._lease != before:  # a new one, for nothing
+        if not written and self._lease != before:  # the new lease is not needed
             self._client.revoke(self._lease)
             self._lease = before
         return found, written
@@ -166,7 +149,7 @@ class StateKey:
         return self._lease
 
     def keep(self) -> None:
-        """Renew the state's lease when it is due; whoever leads calls this with every beat."""
+        """Renew the state's lease when it is due. The leader calls this with every heartbeat."""
         now = self._clock.now()
         if not self._lease or (self._renewed is not None and now - self._renewed < RUN_TTL / 3):
             return
@@ -175,8 +158,3 @@ class StateKey:
             self._client.renew(self._lease)
         except EtcdLeaseGone:
             self._lease = 0
-
-
-def _below(prefix: str) -> KeyRange:
-    begin = prefix.encode()
-    return KeyRange(begin, end_of(begin))

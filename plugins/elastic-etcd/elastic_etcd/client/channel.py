@@ -1,5 +1,4 @@
-"""A gRPC channel to one endpoint, with the options that make it notice trouble soon and come back soon; and TLS: whom
-we trust, and how we prove who we are."""
+"""Opens gRPC channels that notice failures and recoveries quickly, and holds the TLS settings."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OPTIONS = (
-    # A server that is stopped, not dead, is detected within 7 s. Pinged more often than every 5 s, etcd hangs up.
+    # Detects a stopped (not dead) server within 7 s. etcd closes connections that ping more often than every 5 s.
     ("grpc.keepalive_time_ms", 5200),
     ("grpc.keepalive_timeout_ms", 1800),
     ("grpc.http2.ping_timeout_ms", 1800),
-    ("grpc.http2.max_pings_without_data", 0),  # else two, and then none while nothing but a watch is open
-    # By default a channel may be dead for 40 s after its server has come back.
+    ("grpc.http2.max_pings_without_data", 0),  # unlimited: by default pings stop after two while only a watch is open
+    # With the defaults, a channel may stay dead for 40 s after its server has recovered.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.enable_http_proxy", 0),  # `http_proxy` is meant for the web
-    ("SingleThreadedUnaryStream", 1),  # whoever listens to a stream is its thread, so that none more is needed
-    ("grpc.enable_retries", 0),  # what is sent again, and where, is decided above
+    ("SingleThreadedUnaryStream", 1),  # the thread that reads a stream also drives it
+    ("grpc.enable_retries", 0),  # `client.py` decides what is sent again, and where
     ("grpc.max_send_message_length", 2 * 1024 * 1024),
     ("grpc.max_receive_message_length", MOST_RECEIVED),
 )
@@ -35,23 +34,16 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 @dataclass(frozen=True)
 class Security:
-    """Connections are over TLS. Paths of PEM files.
-
-    Args:
-        ca_cert: authorities that servers must be certified by; None: those that this machine trusts.
-        cert, key: a certificate for this client, and its private key; both or none.
-    """
+    """Use TLS, with these PEM files: the authorities that sign the servers' certificates (None: those that this machine
+    trusts), and this client's certificate and its private key (both or neither)."""
 
     ca_cert: str | None = None
     cert: str | None = None
     key: str | None = None
 
     def credentials(self) -> Any:
-        """What a gRPC channel takes.
-
-        Raises:
-            ConfigurationError: a file cannot be read or is not what it should be; `cert` or `key` comes alone.
-        """
+        """Credentials for a gRPC channel. Raises ConfigurationError if a file is unreadable or invalid, or if only one
+        of `cert` and `key` is set."""
         import grpc
 
         if problems := [*self._unreadable()] or [*self._unusable()]:
@@ -60,22 +52,21 @@ class Security:
         return grpc.ssl_channel_credentials(roots, _content(self.key), _content(self.cert))
 
     def files(self) -> tuple[object, ...]:
-        """Changes when one of the files does."""
+        """A value that changes when one of the files changes."""
         return tuple(map(_state_of, (self.ca_cert, self.cert, self.key)))
 
     def _unreadable(self) -> Iterator[Problem]:
         if bool(self.cert) != bool(self.key):
             absent, given = ("key", "cert") if self.cert else ("cert", "key")
-            told = f"expected a certificate and its private key, found {given} alone; give both or none"
-            yield Problem(absent, told)
+            yield Problem(absent, f"expected certificate and private key, found {given} alone; set both or neither")
         for name, path in (("ca_cert", self.ca_cert), ("cert", self.cert), ("key", self.key)):
             try:
                 _content(path)
             except OSError as error:
-                yield Problem(name, f"expected a file that can be read, found {path}: {error.strerror}")
+                yield Problem(name, f"cannot read {path}: {error.strerror}")
 
     def _unusable(self) -> Iterator[Problem]:
-        """gRPC takes whatever it is given and fails in every handshake; Python says what is wrong."""
+        """gRPC accepts any bytes and then fails in every handshake. Python's ssl module reports the reason."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -83,31 +74,28 @@ class Security:
             if self.ca_cert:
                 context.load_verify_locations(self.ca_cert)
         except (ssl.SSLError, ValueError) as error:
-            yield Problem("ca_cert", f"expected certificates in PEM in {self.ca_cert}, found none: {error}")
+            yield Problem("ca_cert", f"{self.ca_cert} contains no PEM certificates: {error}")
         try:
             if self.cert and self.key:
                 context.load_cert_chain(self.cert, self.key, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
-            wanted = "a certificate in PEM and the private key to it, not encrypted,"
-            yield Problem("cert", f"expected {wanted} in {self.cert} and {self.key}; found otherwise: {error}")
+            wanted = "a PEM certificate and its unencrypted private key"
+            yield Problem("cert", f"{self.cert} and {self.key} are not {wanted}: {error}")
 
 
 def open_channel(endpoint: str, security: Security | None) -> Any:
-    """A channel to `host:port`; over TLS with `security`, else in plain text. Connects when it is first used.
-
-    Raises:
-        ConfigurationError: the certificates cannot be used.
-    """
+    """Open a channel to `host:port`, over TLS if `security` is given, otherwise in plain text. It connects on first
+    use. Raises ConfigurationError if the certificates cannot be used."""
     import grpc
 
-    target = f"dns:///{endpoint}"  # a bare `name:port` could be read as a scheme
+    target = f"dns:///{endpoint}"  # gRPC could read a bare `name:port` as a URL scheme
     if security is None:
         return grpc.insecure_channel(target, OPTIONS)
     return grpc.secure_channel(target, security.credentials(), OPTIONS)
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # the default is to ask at the terminal
+    raise ValueError("the key is encrypted")  # by default, ssl would ask at the terminal
 
 
 def _state_of(path: str | None) -> tuple[int, ...]:
@@ -123,7 +111,7 @@ def _content(path: str | None) -> bytes | None:
 
 
 def _trusted_here() -> bytes | None:
-    """The machine's authorities, which are not those that gRPC brings along; None (those) where there are none."""
+    """The machine's trusted authorities, which differ from those bundled with gRPC. None (gRPC's) if it has none."""
     import ssl
 
     places = (ssl.get_default_verify_paths().cafile, *_BUNDLES)

@@ -1,17 +1,34 @@
-"""The client over gRPC: what the rest of this package asks of etcd."""
+"""The gRPC client: every request that the rest of this package makes to etcd, with failover.
+
+A call tries one member after another until one answers or the time is up. A request that must not run twice is never
+sent twice. It goes only to a member that has answered since it was last found bad; any other member is first asked
+something harmless that needs a quorum. So while the cluster has no quorum, or when a member turns out to be down, most
+writes fail before they are sent and are safe to repeat.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import SystemClock
+from elastic_core.plugin import SystemClock, later
 from elastic_etcd.client import convert
-from elastic_etcd.client.calls import Call
-from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
-from elastic_etcd.client.login import Tokens
-from elastic_etcd.client.members import Members
+from elastic_etcd.client.errors import (
+    EtcdLeaseExists,
+    EtcdLeaseGone,
+    EtcdRefused,
+    EtcdUnreachable,
+    Failure,
+    Judgement,
+    fault,
+    is_mistrust,
+    judge,
+    refusal,
+)
+from elastic_etcd.client.login import LOGGING_IN, Tokens
+from elastic_etcd.client.members import Members, probe
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Get, Lease
 
@@ -21,26 +38,25 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
+    from elastic_etcd.client.members import Member, Metadata
     from elastic_etcd.client.messages import Method
     from elastic_etcd.client.values import Committed, Range, Transaction
 
+_SHORTEST: Duration = 0.01
+_SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
+"""How long to look for a working member after the first, second, ... failed attempt."""
+
 
 class EtcdClient:
-    """A client of one cluster. Nothing is connected before the first call. May be used from several threads at once.
-
-    Every call raises EtcdUnreachable, EtcdClosed or EtcdRefused.
+    """A client of one cluster. It connects on the first call, and is thread-safe. Every call may raise EtcdUnreachable,
+    EtcdClosed or EtcdRefused, and ConfigurationError for unusable certificates. Raises PluginError if the package etcd3
+    is missing or has another version.
 
     Args:
-        endpoints: `host:port` of one member or more, IPv6 in brackets. The first that works is used, the next when it
-            does not any more.
-        security: connections are over TLS, with these certificates; None: in plain text.
-        login: user and password; None: without.
-        timeout: of a call with all its attempts, in seconds.
-        attempt: of one attempt on one member, in seconds.
-
-    Raises:
-        PluginError: the package etcd3 is missing or of another version.
-        ConfigurationError: certificates cannot be used; every call raises it.
+        endpoints: `host:port` of at least one member, IPv6 in brackets. The client uses the first one until it fails.
+        security, login: None: plain text; no authentication.
+        timeout: seconds for a call, including all its attempts.
+        attempt: seconds for one attempt on one member.
     """
 
     def __init__(
@@ -60,24 +76,22 @@ class EtcdClient:
         self.where = self.members.where
 
     def read(self, key: bytes, end: bytes = b"", keys_only: bool = False, limit: int = 0) -> Range:
-        """A key, or with `end` all up to it, in the order of their creation; no more than the first `limit`, if that is
-        not 0. Linearizable. Repeated on other members until `timeout`. Raises EtcdTooLarge, too."""
+        """Read a key, or with `end` all keys before it, oldest first and at most `limit` of them (0: no limit).
+        Linearizable. Tries other members until `timeout`. Also raises EtcdTooLarge."""
         request = convert.range_request(Get(key, end, keys_only, limit=limit))
         return convert.range_of(self._ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:
-        """Carry out a transaction. It is repeated on other members only if it cannot have landed before, or reads only;
-        else EtcdUnreachable with `landed` tells that it may have, and the caller finds out by what is unique in it.
-
-        Raises ValueError, too: it is more than etcd takes at once.
-        """
+        """Carry out a transaction. It is sent to another member only if it only reads or cannot have taken effect.
+        Otherwise EtcdUnreachable has `landed` set: it may have taken effect, and the caller finds out by reading
+        something unique that it wrote. Raises ValueError if it exceeds etcd's limits."""
         request = convert.txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
         return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
-        """A new lease, of at least 2 s. Repeated freely: the id is ours, so that one whose grant was not answered is
-        found again, and none is left over."""
+        """Create a lease of at least 2 s. The client chooses the id, so a repeated request finds the lease of an
+        attempt whose answer was lost."""
         lease = 1 + secrets.randbelow(2**62)
         method = rpc().lease_grant
         try:
@@ -87,27 +101,116 @@ class EtcdClient:
         return Lease(answer.ID, float(answer.TTL))
 
     def revoke(self, lease: int) -> None:
-        """End the lease, and with it its keys. Nothing happens if it is gone."""
+        """End the lease, which deletes its keys. Does nothing if the lease has already ended."""
         method = rpc().lease_revoke
-        try:
+        with contextlib.suppress(EtcdLeaseGone):  # perhaps an earlier attempt revoked it
             self._ask(method, method.filled(ID=lease))
-        except EtcdLeaseGone:
-            pass  # perhaps by an earlier attempt
 
     def renew(self, lease: int) -> Duration:
-        """Renew a lease once. Returns its time to live. Raises EtcdLeaseGone."""
+        """Renew a lease once and return its time to live. Raises EtcdLeaseGone."""
         method = rpc().lease_keep_alive
         answer = self._ask(method, method.filled(ID=lease))
         if answer.TTL <= 0:
-            raise EtcdLeaseGone(
-                f"expected lease {lease:x} to live at etcd {self.where}, found none: it expired or was revoked; "
-                "take a new one"
-            )
+            raise EtcdLeaseGone(f"etcd {self.where} has no lease {lease:x}: it expired or was revoked; take a new one")
         return float(answer.TTL)
 
     def close(self) -> None:
-        """Every blocked call comes back at once with EtcdClosed. Idempotent. Leases are left to expire."""
+        """End every blocked call with EtcdClosed. Idempotent. Leases are left to expire."""
         self.members.close()
 
     def _ask(self, method: Method, request: bytes, repeatable: bool = True) -> Any:
         return Call(self, method, request, repeatable).answer()
+
+
+class Call:
+    """One call of one thread. `repeatable`: carrying it out twice does no harm."""
+
+    def __init__(self, client: EtcdClient, method: Method, request: bytes, repeatable: bool) -> None:
+        self._client = client
+        self._members = client.members
+        self._tokens = client.tokens
+        self._method = method
+        self._request = request
+        self._repeatable = repeatable
+        self._deadline = later(client.clock.now(), client.timeout)
+        self._sent = False
+        self._failures = 0
+        # Members by number. The sets are replaced, not changed, so that a call that succeeds at once creates none.
+        self._logged_in: frozenset[int] = frozenset()
+        self._mistrusted: frozenset[int] = frozenset()
+
+    def answer(self) -> Any:
+        """Return a member's answer. Raises EtcdUnreachable if no member answered in time or the request must not be
+        sent again (`landed`), EtcdRefused if the server rejects it, and EtcdClosed."""
+        while True:
+            member = self._members.current()
+            metadata: Metadata = ()
+            try:
+                metadata = self._tokens.at_hand or self._tokens.metadata(
+                    member, min(max(LOGGING_IN, self._client.attempt), self._left())
+                )
+                return self._ask(member, metadata)
+            except Failure as failure:
+                self._handle(member, metadata, failure)
+
+    def _ask(self, member: Member, metadata: Metadata) -> Any:
+        if not (self._repeatable or member.answered):
+            self._probe(member, metadata)
+        self._sent = True
+        answer = member.ask(self._method, self._request, self._patience(), metadata)
+        member.found_well()
+        return answer
+
+    def _probe(self, member: Member, metadata: Metadata) -> None:
+        try:
+            member.ask(rpc().range, probe(), self._patience(), metadata)
+        except Failure as failure:
+            if judge(failure) is not Judgement.REFUSED:
+                raise
+        member.found_well()  # even if it denies access to that key: etcd checks for a quorum before permissions
+
+    def _handle(self, member: Member, metadata: Metadata, failure: Failure) -> None:
+        """Return if another attempt is to follow; otherwise raise."""
+        sent, self._sent = self._sent, False
+        judgement = judge(failure)
+        if judgement is Judgement.LOG_IN and self._may_log_in(member, metadata):
+            return
+        if judgement in (Judgement.LOG_IN, Judgement.REFUSED):
+            member.found_well()
+            raise refusal(failure, member.endpoint) from None
+        self._members.failed(member, fault(failure, self._members.over_tls))
+        if sent and not self._repeatable and judgement is Judgement.ELSEWHERE:
+            raise EtcdUnreachable(
+                f"the outcome of a write is unknown: {member.endpoint}: {member.fault}. "
+                "It may have taken effect, so read the key before repeating it",
+                landed=True,
+            ) from None
+        if is_mistrust(failure):  # retrying is useless if certificates are rejected everywhere and never worked
+            self._mistrusted |= {member.number}
+        members = self._members.all
+        if len(self._mistrusted) == len(members) and not any(it.known_good for it in members):
+            raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
+        if self._left() <= _SHORTEST:
+            raise EtcdUnreachable(
+                f"expected etcd to answer within {self._client.timeout:g} s; found: {self._members.faults()}"
+            ) from failure
+        search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
+        self._failures += 1
+        self._members.find(min(search, self._left()))
+
+    def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
+        """Once for each member: a member that lags behind may not know a token that another member has issued."""
+        again = member.number not in self._logged_in and self._tokens.refused(metadata)
+        self._logged_in |= {member.number}
+        return again
+
+    def _left(self) -> Duration:
+        return max(_SHORTEST, self._deadline - self._client.clock.now())
+
+    def _patience(self) -> Duration:
+        """The time limit of one attempt. A single member may take all the time left. With several, the limit doubles
+        each time that all of them have failed, because answers that come too late only add load to busy servers."""
+        members = len(self._members.all)
+        if members == 1:
+            return self._left()
+        return min(self._client.attempt * 2.0 ** min(self._failures // members, 10), self._left())

@@ -1,5 +1,5 @@
-"""Values to etcd's messages, and back; within what etcd takes at once with its default flags, which is checked here,
-since etcd's own words do not say what was too much."""
+"""Converts values to etcd's messages and back. Requests are checked against etcd's default limits here, because etcd's
+own error does not name the part that is too large."""
 
 from __future__ import annotations
 
@@ -12,20 +12,15 @@ from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, 
 if TYPE_CHECKING:
     from elastic_etcd.client.values import Operation
 
-OPERATIONS = 128
-"""In each of the three lists of a transaction."""
-
-REQUEST_BYTES = 1536 * 1024
-"""1.5 MiB: the value of a key, and all of a request."""
-
-_ENVELOPE = 512
-"""Bytes that the server adds before it looks at the size."""
+OPERATIONS = 128  # in each of the three lists of a transaction
+REQUEST_BYTES = 1536 * 1024  # 1.5 MiB, for a value and for a whole request
+_ENVELOPE = 512  # bytes that the server adds before it checks the size
 _ASCENDING, _BY_CREATION = 1, 2
 _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE: 3, Field.LEASE: 4}
 
 
 def range_request(get: Get) -> bytes:
-    """The request to read, as it is sent."""
+    """The serialized request to read keys."""
     request = rpc().range.request()
     _fill_range(request, get)
     sent: bytes = request.SerializeToString()
@@ -33,11 +28,7 @@ def range_request(get: Get) -> bytes:
 
 
 def txn_request(transaction: Transaction) -> bytes:
-    """The request of a transaction, as it is sent.
-
-    Raises:
-        ValueError: there are too many conditions or operations, a value is too large, or all together are.
-    """
+    """The serialized request of a transaction. Raises ValueError if it exceeds etcd's limits."""
     request = rpc().txn.request()
     for condition in transaction.conditions:
         compare = request.compare.add()
@@ -54,35 +45,31 @@ def txn_request(transaction: Transaction) -> bytes:
 
 
 def key_value(message: Any) -> KeyValue:
-    """A key as a message tells it, in an answer or an event."""
+    """A key from an answer or an event."""
     return KeyValue(
         message.key, message.value, message.create_revision, message.mod_revision, message.version, message.lease
     )
 
 
 def range_of(answer: Any, revision: int = 0) -> Range:
-    """What was read; inside a transaction the revision is that of the transaction."""
+    """The keys in an answer. Inside a transaction, `revision` is that of the transaction."""
     return Range(revision or answer.header.revision, tuple(map(key_value, answer.kvs)), answer.count)
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
-    """What came of the transaction.
-
-    Raises:
-        EtcdRefused: the server has not answered each of its operations.
-    """
+    """The outcome of a transaction. Raises EtcdRefused if the server did not answer every operation."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
     if Get not in map(type, done):
         return Committed(answer.succeeded, revision)
     if len(answer.responses) != len(done):
-        told = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
-        raise EtcdRefused(f"{told}: what answers is not etcd; correct the endpoint")
-    ranges = (range_of(it.response_range, revision) for it in answer.responses)  # of a write it is empty
+        reason = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
+        raise EtcdRefused(f"{reason}: the server is not etcd; correct the endpoint")
+    ranges = (range_of(it.response_range, revision) for it in answer.responses)  # empty for a write
     return Committed(answer.succeeded, revision, tuple(ranges))
 
 
-# A message is filled where it stands: made by itself and put there, it takes more time than all else here.
+# Messages are filled in place: copying a separate message into its parent would cost more than everything else here.
 
 
 def _fill_operation(message: Any, operation: Operation) -> None:
@@ -104,7 +91,7 @@ def _fill_range(message: Any, get: Get) -> None:
 
 
 def _too_much(transaction: Transaction, size: int) -> str:
-    """What of the transaction is more than etcd takes."""
+    """Which part of the transaction exceeds etcd's limits."""
     for name, part in zip(Transaction._fields, transaction, strict=True):
         if len(part) > OPERATIONS:
             return f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it"

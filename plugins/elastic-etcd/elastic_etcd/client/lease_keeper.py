@@ -1,8 +1,8 @@
-"""One lease, held for as long as its holder asks for it in time.
+"""Holds one lease for as long as its holder asks for it in time.
 
-The server alone says that a lease is gone. The clock here only says when to ask: from the instant *before* the last
-renewal was sent, because the server's count began after it. A process that was stopped, or answers that came late, make
-the lease doubtful, and a doubtful lease is not handed out before the server has confirmed it.
+Only the server decides that a lease has ended. The local clock decides when to ask, counting from the instant *before*
+the last renewal was sent, because the server's count began later. If this process was stopped or an answer came late,
+the lease is in doubt, and is not handed out until the server has confirmed it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 DUE = 0.3
-"""The part of its time to live after which a lease is renewed: a little less than a third, so that a holder that asks
-every third does so each time, jitter or not."""
-ATTEMPTS = 3
-"""Answers in a row that may come too late to count."""
+"""The fraction of its time to live after which a lease is renewed. It is slightly below a third, so that a holder that
+asks every third of the time renews on every call in spite of jitter."""
+ATTEMPTS = 3  # how many answers in a row may come too late
 
 
 class _Held(NamedTuple):
-    """A lease, which certainly lived for `ttl` seconds from `since`."""
+    """A lease that is known to have lived for `ttl` seconds from `since`."""
 
     id: int
     ttl: Duration
@@ -36,13 +35,11 @@ class _Held(NamedTuple):
 
 
 class LeaseKeeper:
-    """Holds one lease. From any thread; calls wait for each other.
+    """Holds one lease. Thread-safe; calls wait for each other.
 
     Args:
-        client: grants, renews and revokes.
-        ttl: seconds that the lease lives without renewal; the server may choose more, and never less than 2.
-        on_loss: called once for each lease that was lost, by the thread that found out. Not for one that was released.
-        clock: for tests.
+        ttl: seconds that the lease lives without renewal. The server may choose more, and its minimum is 2.
+        on_loss: called once for each lost lease, by the thread that noticed; not for a released one.
     """
 
     def __init__(
@@ -56,12 +53,12 @@ class LeaseKeeper:
         self._ttl = ttl
         self._on_loss = on_loss
         self._clock = clock or SystemClock()
-        self._lock = threading.RLock()  # whoever is told of a loss may ask for another lease at once
+        self._lock = threading.RLock()  # `on_loss` may ask for another lease immediately
         self._held: _Held | None = None
 
     @property
     def lease(self) -> int | None:
-        """The lease as far as is known, without asking; None if there is none."""
+        """The lease as far as is known without asking; None if there is none."""
         held = self._held
         return held.id if held else None
 
@@ -71,54 +68,51 @@ class LeaseKeeper:
         return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
 
     def ensure(self) -> int:
-        """The id of a lease that lives: the one that is held, or a new one. Asks the server only where it must.
-
-        Raises:
-            EtcdUnreachable: nobody answered in time; the lease is kept and the call may be repeated.
-            EtcdRefused: the server will not grant one.
-        """
+        """Return the id of a live lease: the held one or a new one. Asks the server only if necessary. Raises
+        EtcdUnreachable if no member answered in time (the lease is kept, and the call may be repeated), EtcdRefused if
+        the server does not grant one."""
         with self._lock:
-            for _ in range(ATTEMPTS):
-                if self._has_aged(1.0):
-                    self._renew()
-                held = self._held = self._held or self._granted()
-                if not self._has_aged(1.0):
-                    return held.id
-            raise self._too_slow()
+            held = self._confirmed(1.0, grants=True)
+            assert held is not None
+            return held.id
 
     def renew_if_due(self) -> bool:
-        """Renew the lease if it is time to. Whether one is held: False if it was lost, or never asked for.
-
-        A renewal whose answer is lost does no harm, so that the call may be repeated.
-
-        Raises:
-            EtcdUnreachable: nobody answered in time. The lease is kept: servers that were away may still know it.
-            EtcdRefused: the server will not renew it, though it exists.
-        """
+        """Renew the lease if it is due. Returns whether a lease is held: False if it was lost or never requested.
+        Raises EtcdUnreachable if no member answered in time, EtcdRefused if the server does not renew an existing
+        lease. In both cases the lease is kept, and the call may be repeated."""
         with self._lock:
-            for _ in range(ATTEMPTS):
-                if self._has_aged(DUE):
-                    self._renew()
-                if not self._has_aged(1.0):
-                    return self._held is not None
-            raise self._too_slow()
+            return self._confirmed(DUE, grants=False) is not None
 
     def gone(self, lease: int) -> None:
-        """Another call was told that this lease is gone. Nothing happens if it is not the one that is held."""
+        """Note that etcd has rejected this lease in another call. Ignored unless it is the held one."""
         with self._lock:
             if self._held is not None and self._held.id == lease:
                 self._lose()
 
     def release(self) -> None:
-        """End the lease and all that is attached to it. If the server cannot be asked, it expires. Idempotent."""
+        """Revoke the lease, which deletes its keys. If no server can be asked, it expires. Idempotent."""
         with self._lock:
             held, self._held = self._held, None
             if held is not None:
                 with contextlib.suppress(EtcdError):
                     self._client.revoke(held.id)
 
+    def _confirmed(self, due: float, grants: bool) -> _Held | None:
+        """The lease, renewed after this fraction of its time; if there is none, a new one (`grants`) or None."""
+        for _ in range(ATTEMPTS):
+            if self._has_aged(due):
+                self._renew()
+            if grants and self._held is None:
+                self._held = self._granted()
+            if not self._has_aged(1.0):
+                return self._held
+        raise EtcdUnreachable(
+            f"{ATTEMPTS} answers in a row from {self._client.where} took longer than the {self._ttl:g} s that a lease "
+            "lives; check the load there, or use longer leases"
+        )
+
     def _has_aged(self, part: float) -> bool:
-        """Whether a lease is held that has used up this part of its time to live. With all of it, it may be gone."""
+        """Whether the held lease has used up this fraction of its time to live. After all of it, it may have ended."""
         held = self._held
         return held is not None and self._clock.now() - held.since >= part * held.ttl
 
@@ -138,9 +132,3 @@ class LeaseKeeper:
     def _lose(self) -> None:
         self._held = None
         self._on_loss()
-
-    def _too_slow(self) -> EtcdUnreachable:
-        return EtcdUnreachable(
-            f"expected {self._client.where} to answer within the {self._ttl:g} s that a lease lives, "
-            f"found {ATTEMPTS} answers in a row that took longer; look at its load, or let leases live longer"
-        )

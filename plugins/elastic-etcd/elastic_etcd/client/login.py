@@ -1,4 +1,4 @@
-"""User and password, and the token that etcd gives for them."""
+"""User and password, and the token that etcd issues for them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ if TYPE_CHECKING:
     from elastic_etcd.client.members import Member, Metadata
 
 LOGGING_IN: Duration = 2.5
-"""At least so long may it take to log in: the server does costly work on passwords, one after the other."""
+"""The minimum time limit for a login: checking a password is slow, and the server checks one at a time."""
 NOT_ENABLED = "authentication is not enabled"
-_TOKEN = re.compile(r"[!-~]{1,8192}")
-"""What can be sent as metadata."""
+_TOKEN = re.compile(r"[!-~]{1,8192}")  # text that can be sent as metadata
 
 
 @dataclass(frozen=True)
 class Login:
-    """Who we are. The password is shown by nothing."""
+    """The user and the password, which repr() does not show."""
 
     user: str
     password: str = field(repr=False)
 
 
 class Tokens:
-    """The token in use; made by logging in when it is first needed and whenever the server has forgotten it. Used from
-    several threads: one logs in, the others wait for it.
-
-    `at_hand`: what `metadata` gives at once, without logging in; None if it would have to.
-    """
+    """The token in use. One thread logs in when a token is needed or no longer valid; other threads wait. `at_hand`:
+    the metadata if it is known without a login, else None."""
 
     def __init__(self, login: Login | None) -> None:
         self.at_hand: Metadata | None = HAS_LEADER if login is None else None
@@ -44,13 +40,8 @@ class Tokens:
         self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
-        """What to send with a call on `member`: that it has to know a leader, and our token, for which we log in there
-        if we have none. Waits for `patience` seconds at most.
-
-        Raises:
-            Failure: logging in has failed, as any call may.
-            EtcdClosed: the client was closed.
-        """
+        """Metadata for a call on `member`: it must know a leader, and our token. Logs in there, within `patience`
+        seconds, if there is no token. Raises Failure if the login failed, and EtcdClosed."""
         if self._login is None:
             return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):
@@ -64,12 +55,11 @@ class Tokens:
             self._logging_in.release()
 
     def refused(self, metadata: Metadata) -> bool:
-        """The server does not know the token in there (any more). Whether logging in again may help: then the next
-        `metadata` does."""
+        """Note that the server does not know this token. Returns whether the next `metadata` will log in again."""
         if self._login is None:
             return False
         with self._changing:
-            if self.at_hand == metadata:  # else another thread has a new one already
+            if self.at_hand == metadata:  # otherwise another thread has already replaced it
                 self.at_hand = None
         return True
 
@@ -80,11 +70,11 @@ def _log_in(member: Member, login: Login, patience: Duration) -> Metadata:
         answer = member.ask(rpc().authenticate, request, patience, HAS_LEADER)
     except Failure as failure:
         if NOT_ENABLED in failure.details:
-            return HAS_LEADER  # as etcd's own clients do: passwords may be given before they are required
-        # The frames that it came through hold the request; what shows the variables of frames would show the password.
+            return HAS_LEADER  # as in etcd's own clients: users may set a password before the cluster requires it
+        # The traceback's frames hold the request, so a tool that prints local variables would print the password.
         raise failure.with_traceback(None) from None
     finally:
         del request
     if not _TOKEN.fullmatch(answer.token):
-        raise Failure("INTERNAL", "it gave a token that cannot be one")
+        raise Failure("INTERNAL", "it sent an invalid token")
     return (*HAS_LEADER, ("token", answer.token))

@@ -1,4 +1,4 @@
-"""The members of the cluster, and which of them is in use: one, as long as it works, then another."""
+"""The members of the cluster. One of them is in use until it fails; then another one is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic_etcd.client.errors import EtcdClosed, Failure, Judgement, judge
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from elastic_core.plugin import Duration
     from elastic_etcd.client.channel import Security
@@ -25,20 +25,19 @@ if TYPE_CHECKING:
 Metadata = tuple[tuple[str, str], ...]
 
 HAS_LEADER: Metadata = (("hasleader", "true"),)
-"""A member that knows no leader then refuses at once, instead of keeping us waiting."""
+"""Makes a member without a leader reject the request immediately instead of holding it."""
 
 
 def probe() -> bytes:
-    """A request that does no harm, costs little, and is answered only where there is a quorum."""
+    """A cheap and harmless request that is answered only if there is a quorum."""
     return rpc().range.filled(key=b"\0", count_only=True)
 
 
 class Member:
-    """An endpoint and the channel to it, which is opened when it is first needed. Used from several threads.
+    """An endpoint and its channel, which opens on first use. Thread-safe.
 
-    `answered`: it has given an answer since it was last found bad, so that what is sent now will hardly be in vain.
-    `known_good`: it has ever given one. `fault`: what was wrong with it last; empty if nothing was. `closed`: `close`
-    was called.
+    `answered`: it has answered since it was last found bad, so a request will probably succeed. `known_good`: it has
+    answered at least once. `fault`: its last problem; empty if there was none.
     """
 
     def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
@@ -50,13 +49,13 @@ class Member:
         self.closed = False
         self._security = security
         self._channel: Any = None
-        self._files: object = None  # what the certificates' files were when it was opened
-        self._calls: dict[str, Any] = {}  # by path: each is called in one form only
+        self._files: object = None  # the certificate files' state when the channel was opened
+        self._calls: dict[str, Any] = {}  # by path
         self._lock = threading.Lock()
 
     def call(self, method: Method) -> Any:
-        """The method on this member: `call(request, timeout=..., metadata=...)`. Raises EtcdClosed, and
-        ConfigurationError for certificates that cannot be used."""
+        """The method on this member: `call(request, timeout=..., metadata=...)`. Raises EtcdClosed, or
+        ConfigurationError for unusable certificates."""
         found = self._calls.get(method.path)
         if found is None:
             with self._lock:
@@ -67,9 +66,9 @@ class Member:
         return found
 
     def ask(self, method: Method, request: bytes, timeout: Duration | None, metadata: Metadata) -> Any:
-        """The answer to one request, within `timeout` seconds; if the method answers with a stream, the gRPC call that
-        brings it. Raises Failure, EtcdClosed."""
-        import grpc  # not with this module, which programs import without it
+        """Return the answer to a request, or for a streaming method the gRPC call to iterate over. Raises Failure,
+        EtcdClosed."""
+        import grpc  # imported late, because programs may import this module without grpc
 
         call = self.call(method)
         try:
@@ -81,8 +80,7 @@ class Member:
             raise self._closed_meanwhile() from None
 
     def begin(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
-        """As `ask`, without waiting for the answer: a gRPC future. It waits for a connection. Raises Failure,
-        EtcdClosed."""
+        """Send a request and return a gRPC future, which also waits for a connection. Raises Failure, EtcdClosed."""
         call = self.call(method)
         try:
             return call.future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
@@ -90,16 +88,16 @@ class Member:
             raise self._closed_meanwhile() from None
 
     def found_well(self) -> None:
-        """It answered."""
+        """Note that it answered."""
         self.answered, self.known_good, self.fault = True, True, ""
 
     def found_bad(self, fault: str) -> None:
-        """It did not answer, or not as a member that works. Without a `fault`, the one before is as good."""
+        """Note that it did not answer properly. An empty `fault` keeps the previous one."""
         self.answered, self.fault = False, fault or self.fault or "it cannot be reached"
         self._renew()
 
     def close(self) -> None:
-        """End the channel, and with it every call on it. Idempotent."""
+        """Close the channel, which ends every call on it. Idempotent."""
         with self._lock:
             self.closed = True
             channel, self._channel = self._channel, None
@@ -112,8 +110,8 @@ class Member:
         self._files, self._calls = files, {}
 
     def _renew(self) -> None:
-        """A channel keeps the certificates that it was opened with. If their files have changed since, another channel
-        takes its place, unless they cannot be used, as while they are written."""
+        """Replace the channel if the certificate files have changed, because a channel keeps the certificates that it
+        was opened with. Files that cannot be used yet, for example while they are being written, leave it as it is."""
         with self._lock:
             old = self._channel
             if old is None or self._security is None or self._files == self._security.files():
@@ -124,9 +122,9 @@ class Member:
             old.close()
 
     def _closed_meanwhile(self) -> Failure:
-        """For a ValueError of gRPC, which means that the channel is closed. Raises EtcdClosed if the client is, too."""
+        """Explain gRPC's ValueError, which means that the channel is closed. Raises EtcdClosed if the client is too."""
         self._expect_open()
-        return Failure("CANCELLED", "the connection was replaced, because the files of the certificates have changed")
+        return Failure("CANCELLED", "the connection was replaced, because the certificate files have changed")
 
     def _expect_open(self) -> None:
         if self.closed:
@@ -134,17 +132,12 @@ class Member:
 
 
 class Members:
-    """All members, one of them current. Used from several threads.
-
-    Args:
-        endpoints: `host:port` each; the first is used first. At least one.
-        security: connections are over TLS, with this; None: in plain text.
-    """
+    """All members, one of which is current: at the beginning, the first of `endpoints`. Thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
         self.all = tuple(Member(number, endpoint, security) for number, endpoint in enumerate(endpoints))
         if not self.all:
-            raise ValueError("expected one endpoint at least, found none")
+            raise ValueError("a client requires at least one endpoint")
         self.over_tls = security is not None
         self.where = ", ".join(endpoints)  # for messages
         self._current = 0
@@ -153,7 +146,7 @@ class Members:
         self._closing = threading.Event()
 
     def faults(self) -> str:
-        """What is wrong with each, for messages."""
+        """Every member's problem, for messages."""
         return "; ".join(f"{member.endpoint}: {member.fault or 'not asked'}" for member in self.all)
 
     def current(self) -> Member:
@@ -162,8 +155,8 @@ class Members:
         return self.all[self._current]
 
     def failed(self, member: Member, fault: str = "") -> None:
-        """It does not work: go on to the next one, unless another thread has already done so. Followers are told if
-        the current member is another one now. What other threads wait for from it is left alone."""
+        """Note that a member failed, and switch to the next one unless another thread already has. Notifies followers
+        of a switch. Other threads' calls on the failed member continue."""
         member.found_bad(fault)
         with self._lock:
             is_current = member.number == self._current
@@ -171,22 +164,23 @@ class Members:
         for follower in followers:
             follower(member)
 
-    def follow(self, follower: Follower) -> Callable[[], None]:
-        """Call `follower(member)` whenever a member is left because it is bad (streams on it had better move), and
-        `follower(None)` at `close`; from any thread, and it must not block. Returns what ends that.
-
-        Raises:
-            EtcdClosed: it is too late.
-        """
+    @contextlib.contextmanager
+    def followed(self, follower: Follower) -> Iterator[None]:
+        """In this context, `follower(member)` is called when a bad member is left, so that streams on it can move, and
+        `follower(None)` by `close`. It may run in any thread and must not block. Raises EtcdClosed."""
         with self._lock:
             self._expect_open()
             self._followers.append(follower)
-        return functools.partial(self._forget, follower)
+        try:
+            yield
+        finally:
+            with self._lock, contextlib.suppress(ValueError):  # `close` has removed it
+                self._followers.remove(follower)
 
     def find(self, patience: Duration) -> bool:
-        """To be called between attempts when members fail: ask all at once, and use the first that answers, if it takes
-        at most `patience` seconds; so long it takes if none does. Followers are told as by `failed`: a stream may have
-        been opened on the one that was next in line. Whether one was found. Raises EtcdClosed."""
+        """Ask all members and use the first that answers within `patience` seconds. Called between attempts while
+        members fail; if none answers, this takes the full time. Notifies followers like `failed`, since a stream may
+        already be open on the member that was next. Returns whether a member answered. Raises EtcdClosed."""
         found = _first_to_serve(self.all, patience)
         self._expect_open()
         if found is None:
@@ -194,14 +188,14 @@ class Members:
         found.found_well()
         with self._lock:
             before = self.all[self._current]
-            is_bad = not before.answered  # else another thread has found a better one
+            is_bad = not before.answered  # otherwise another thread has already found a good one
             followers = self._moved_to(found.number) if is_bad else []
         for follower in followers:
             follower(before)
         return True
 
     def close(self) -> None:
-        """Close all channels and tell the followers. Every call on them ends at once. Idempotent."""
+        """Close all channels, which ends every call, and notify the followers. Idempotent."""
         with self._lock:
             self._closing.set()
             followers, self._followers = self._followers, []
@@ -211,14 +205,9 @@ class Members:
             member.close()
 
     def _moved_to(self, number: int) -> list[Follower]:
-        """Use this member, and return the followers to be told if another one was in use. Called with the lock held."""
+        """Switch to this member. Returns the followers to notify if it is another one. The caller holds the lock."""
         before, self._current = self._current, number
         return [] if number == before else [*self._followers]
-
-    def _forget(self, follower: Follower) -> None:
-        with self._lock:
-            if follower in self._followers:
-                self._followers.remove(follower)
 
     def _expect_open(self) -> None:
         if self._closing.is_set():
@@ -226,16 +215,16 @@ class Members:
 
 
 def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | None:
-    """All members are asked at once whether they serve: the first to say so within `patience` seconds. None, too, when
-    they are closed. Raises EtcdClosed.
+    """The first member that proves within `patience` seconds that it serves; None if none does, or if they are closed.
+    All members are asked in parallel. Raises EtcdClosed.
 
-    It waits for connections to come about, where other calls would fail at once. That is more than politeness: some
-    versions of gRPC (1.62 is one) work on a connection only while a call waits for it.
+    The requests wait for a connection, where other calls fail immediately. Some gRPC versions (such as 1.62) make
+    progress on a connection only while a call waits for it.
     """
     answered: queue.SimpleQueue[Member | None] = queue.SimpleQueue()
 
     def note(member: Member, done: Any) -> None:
-        # A member that has found a quorum refuses if it does not know us, or if we may not read.
+        # A rejection also proves a quorum: the member does not know our user, or denies the read.
         if done.code().name == "OK" or judge(Failure.of(done)) in (Judgement.REFUSED, Judgement.LOG_IN):
             answered.put(member)
         elif member.closed:
@@ -243,7 +232,7 @@ def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | N
 
     calls = []
     for member in members:
-        with contextlib.suppress(Failure):  # its channel was renewed at this moment; it is asked the next time
+        with contextlib.suppress(Failure):  # its channel is being replaced; the next search asks it
             calls.append(member.begin(rpc().range, probe(), patience, HAS_LEADER))
             calls[-1].add_done_callback(functools.partial(note, member))
     try:

@@ -1,10 +1,8 @@
-"""etcd's messages and calls, for any protobuf from 3.20 on.
+"""etcd's messages and calls, for any protobuf version from 3.20 on.
 
-The package etcd3 is a data file here, see the README: three of its files, generated in 2020, raise when they are
-imported under protobuf 4 or later, but the text of each holds the bytes that it would hand to protobuf.
-
-The classes live in a separate pool, so nothing of the process changes (no module, no variable, no registered file). A
-call is a path and a function, which a gRPC channel takes directly, so that no stubs are needed.
+The package etcd3 is used as a data file (see the README): its modules cannot be imported under protobuf 4 or later, but
+their text contains the serialized descriptors. The message classes live in a private pool, so nothing else in the
+process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
 """
 
 from __future__ import annotations
@@ -23,21 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNDERSTOOD = "0.12.0"
-FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/rpc_pb2.py")
-"""Each needs those before it."""
+FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/rpc_pb2.py")  # in order of imports
 
 
 @dataclass(frozen=True)
 class Method:
-    """One call that the server offers.
-
-    Args:
-        path: `/package.Service/Method`.
-        request: the class of what is sent, as bytes.
-        parse: an answer, from bytes.
-        answers_stream: whether answers come as a stream. Requests never do: one by itself is to the server the same as
-            a stream that brings no more, and to us a thread less.
-    """
+    """One call that the server offers: its path `/package.Service/Method`, the class of its requests, and the parser of
+    its answers, which may come as a stream. The request is always a single message, which saves a thread."""
 
     path: str
     request: type[Any]
@@ -45,7 +35,7 @@ class Method:
     answers_stream: bool = False
 
     def filled(self, **fields: Any) -> bytes:
-        """A request with these fields, as it is sent."""
+        """A serialized request with these fields."""
         sent: bytes = self.request(**fields).SerializeToString()
         return sent
 
@@ -55,29 +45,17 @@ class Method:
         return make(self.path, response_deserializer=self.parse)
 
 
-CALLS = {
-    "range": "/etcdserverpb.KV/Range",
-    "txn": "/etcdserverpb.KV/Txn",
-    "watch": "/etcdserverpb.Watch/Watch",
-    "lease_grant": "/etcdserverpb.Lease/LeaseGrant",
-    "lease_revoke": "/etcdserverpb.Lease/LeaseRevoke",
-    "lease_keep_alive": "/etcdserverpb.Lease/LeaseKeepAlive",
-    "authenticate": "/etcdserverpb.Auth/Authenticate",
-}
-"""The path of each call that is made."""
-
-
-@dataclass(frozen=True)
 class Rpc:
-    """The calls that are made. Their messages are of one pool, so that they fit into each other."""
+    """The calls that this client makes. Their messages share one pool, so that they fit into each other."""
 
-    range: Method
-    txn: Method
-    watch: Method
-    lease_grant: Method
-    lease_revoke: Method
-    lease_keep_alive: Method
-    authenticate: Method
+    def __init__(self, made: Callable[[str, str], Method]) -> None:
+        self.range = made("KV", "Range")
+        self.txn = made("KV", "Txn")
+        self.watch = made("Watch", "Watch")
+        self.lease_grant = made("Lease", "LeaseGrant")
+        self.lease_revoke = made("Lease", "LeaseRevoke")
+        self.lease_keep_alive = made("Lease", "LeaseKeepAlive")
+        self.authenticate = made("Auth", "Authenticate")
 
 
 _LOADING = threading.Lock()
@@ -85,12 +63,9 @@ _LOADING = threading.Lock()
 
 @functools.cache
 def rpc() -> Rpc:
-    """All of it; loaded by the first call, which takes some tens of milliseconds. From any thread.
-
-    Raises:
-        PluginError: etcd3 is missing or not the version that is understood.
-    """
-    with _LOADING:  # two loads would make classes that do not fit into each other
+    """All calls. Thread-safe; the first use takes some tens of milliseconds. Raises PluginError without the right
+    etcd3."""
+    with _LOADING:  # classes of two loads would not fit into each other
         return _load()
 
 
@@ -106,32 +81,28 @@ def _load() -> Rpc:
     else:  # before protobuf 4.22
         make = message_factory.MessageFactory(pool).GetPrototype
 
-    def method(name: str, path: str) -> Method:
-        call = f"etcdserverpb.{path.rpartition('/')[2]}"
-        request, answer = (make(pool.FindMessageTypeByName(call + kind)) for kind in ("Request", "Response"))
-        return Method(path, request, answer.FromString, answers_stream=name == "watch")
+    def made(service: str, name: str) -> Method:
+        request, answer = (
+            make(pool.FindMessageTypeByName(f"etcdserverpb.{name}{it}")) for it in ("Request", "Response")
+        )
+        return Method(f"/etcdserverpb.{service}/{name}", request, answer.FromString, answers_stream=name == "Watch")
 
-    return Rpc(**{name: method(name, path) for name, path in CALLS.items()})
+    return Rpc(made)
 
 
 def serialized_files() -> tuple[bytes, ...]:
-    """The serialized file descriptors, each after those that it needs.
-
-    Raises:
-        PluginError: etcd3 is not installed, of a version that is not understood, or its files are not as they were.
-    """
+    """The serialized file descriptors, in the order of their imports. Raises PluginError."""
     try:
         package = metadata.distribution("etcd3")
     except metadata.PackageNotFoundError:
-        raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
+        raise _unusable(f"the package etcd3 {UNDERSTOOD} is not installed") from None
     if package.version != UNDERSTOOD:
         raise _unusable(f"expected etcd3 {UNDERSTOOD}, found version {package.version}")
     return tuple(_serialized_at(Path(str(package.locate_file(name)))) for name in FILES)
 
 
 def serialized_in(source: str) -> bytes | None:
-    """The serialized file descriptor in the text of a generated module, which is text there, wrapped into a call that
-    makes bytes of it; None if there is none."""
+    """The serialized file descriptor in a generated module's source text; None if it contains none."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.keyword(arg="serialized_pb", value=ast.Call(args=[ast.Constant(value=str(text))])):
@@ -141,12 +112,11 @@ def serialized_in(source: str) -> bytes | None:
 
 def _serialized_at(path: Path) -> bytes:
     try:
-        found = serialized_in(path.read_text(encoding="utf-8"))
+        if found := serialized_in(path.read_text(encoding="utf-8")):
+            return found
+        raise ValueError("it contains no descriptor")
     except (OSError, SyntaxError, ValueError) as error:
-        raise _unusable(f"expected the messages of etcd in {path}, which cannot be read: {error}") from error
-    if found is None:
-        raise _unusable(f"expected the messages of etcd in {path}, found no descriptor there")
-    return found
+        raise _unusable(f"etcd's messages in {path} cannot be read: {error}") from error
 
 
 def _unusable(what: str) -> PluginError:

@@ -1,11 +1,11 @@
-"""A range of keys as etcd has them, listed and followed; Kubernetes' client-go has the name and the idea.
+"""Lists a range of keys and follows it with a watch. Name and idea come from Kubernetes' client-go.
 
-A watch is a stream on one member. Whenever it ends, for whatever reason, the range is listed again before the next one
-is opened. So a member that died, changes that etcd has compacted, and a store that was wiped, restored or replaced are
-one case: the known state is the last list plus the events since. The revision has one owner: this object.
+A watch is a stream from one member. Whenever it ends, for any reason, the range is listed again before the next watch
+opens. So a dead member, compacted changes, and a store that was wiped, restored or replaced are all the same case: the
+known state is the last list plus the events since then. Only this object moves its revision.
 
-A list may be older than what is known for two reasons. Either the watch was faster; then it is ignored. Or etcd has
-lost data; then the list is older than what was known *before it was asked for*, since etcd's reads are linearizable.
+A list may be older than the known state for two reasons. If the watch was faster, the list is ignored. If etcd lost
+data, the list is older than what was known *before it was requested*, since etcd's reads are linearizable.
 """
 
 from __future__ import annotations
@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, SystemClock, later
 from elastic_etcd.client.convert import key_value
-from elastic_etcd.client.errors import (
-    TOO_LARGE,
-    EtcdClosed,
-    EtcdUnreachable,
-    Failure,
-    Judgement,
-    fault,
-    judge,
-    refusal,
-)
+from elastic_etcd.client.errors import TOO_LARGE, EtcdClosed, EtcdUnreachable, Failure, Judgement, fault, judge, refusal
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Event, Range
 
@@ -38,14 +29,16 @@ if TYPE_CHECKING:
 _DENIALS = ("permission denied", "auth token", "authentication failed", "user name is empty", "auth revision")
 _GREATEST = 2**63 - 1
 _PAUSES = Backoff(first=0.1, longest=1.0)
-_PATIENCE: Duration = 2.0
-"""Seconds in which a member has to set up a watch."""
+_PATIENCE: Duration = 2.0  # for a member to set up a watch
 
 
 class _Following:
-    """The state of one watch thread. `call` is its stream, `on` the member; `given_up`: we cancelled it; `late`: it was
-    not established in time. The reflector's lock guards these. `listed`: the next stream needs no list first.
-    `failures`: streams since the last established one. `renewed`: it has a new token."""
+    """The state of one watch thread, guarded by the reflector's lock.
+
+    `call`, `on`: its stream and the member. `given_up`: we cancelled the stream. `late`: the watch was not established
+    in time. `listed`: the next stream needs no list first. `failures`: streams since the last established one.
+    `renewed`: the token was renewed.
+    """
 
     def __init__(self, listed: bool) -> None:
         self.over = threading.Event()
@@ -68,16 +61,12 @@ class _Following:
 
 
 class Reflector:
-    """Follows the keys of a range. Subclasses handle a list (`_replace`) and an event (`_apply`), with `_changed`
-    held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and when the client is closed.
-    Used from several threads.
+    """Follows the keys of a range: one key, or with `end` all keys before it. Thread-safe.
 
-    `losses`: how often etcd was found to have lost data. `interruptions`: how often the watch has ended, so that the
-    keys were listed again.
-
-    Args:
-        key, end: one key, or with `end` all up to it.
-        revision: all up to this one is known already; 0: nothing is.
+    Subclasses handle a list (`_replace`) and an event (`_apply`) while `_changed` is held. `wait_for` and `follow`
+    start a thread, which ends with `forget`, `close`, or the client's end. `losses`: how often etcd was found to have
+    lost data. `interruptions`: how often the keys were listed again because the watch had ended. `revision`: every
+    change up to this one is already known; 0: none is.
     """
 
     def __init__(
@@ -89,13 +78,13 @@ class Reflector:
         self._clock: Clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._revision = revision
-        self._following = False  # a stream delivers every change after `_revision`
+        self._following = False  # whether a stream delivers every change after `_revision`
         self._forgotten = False  # since the last list
         self._forgets = 0
         self._relisted = False  # since the last call of `wait_for` that returned
         self._stream: _Following | None = None
-        self._fault: EtcdUnreachable | None = None  # why etcd cannot be reached at present
-        self._untold = False  # no waiter has raised this fault yet
+        self._fault: EtcdUnreachable | None = None  # why etcd is currently unreachable
+        self._untold = False  # whether no waiter has raised this fault yet
         self._error: Exception | None = None  # why the thread has ended
         self._closed = False
 
@@ -107,10 +96,10 @@ class Reflector:
             found = self._list()
             with self._changed:
                 if losses != self.losses:
-                    continue  # another thread found a loss while this list was under way
+                    continue  # another thread found a loss while this list was on its way
                 if known <= found.revision < self._revision:
                     return  # the watch was faster
-                # The mod_revision of a key never falls.
+                # A key's mod_revision never decreases.
                 if found.revision < known or any(it.mod_revision < before.get(it.key, 0) for it in found.values):
                     self.losses += 1
                     self._following = False
@@ -124,12 +113,8 @@ class Reflector:
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news()` (called with the lock held), until the range was listed again, or for `timeout`
-        seconds. Whether there is a reason to look; False once it is closed or forgotten.
-
-        Raises:
-            EtcdRefused, EtcdClosed: the server will not let us follow, or the client is closed.
-            EtcdUnreachable: no member answers; once in each of the client's timeouts.
-        """
+        seconds. Returns whether the caller should look; False after `close` or `forget`. Raises EtcdRefused if the
+        server rejects the watch, EtcdUnreachable once per client timeout while no member answers, and EtcdClosed."""
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             self.follow()
@@ -151,7 +136,7 @@ class Reflector:
         return False
 
     def follow(self) -> None:
-        """Follow the keys from now on, without waiting for anything."""
+        """Start following the keys, without waiting."""
         with self._changed:
             if self._stream is None and not self._closed:
                 self._stream = _Following(self._revision > 0 and not self._forgotten)
@@ -167,7 +152,7 @@ class Reflector:
                 stream.end()
 
     def close(self) -> None:
-        """Unblock all who wait, for good. Idempotent."""
+        """Unblock all waiting calls, for good. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -179,14 +164,14 @@ class Reflector:
         return self._client.read(self._key, self._end)
 
     def _replace(self, found: Range) -> None:
-        """The range is this now."""
+        """Handle a list: the range's complete content."""
 
     def _apply(self, event: Event) -> None:
-        """One change since the last list. It may be one that the list has shown."""
+        """Handle a change since the last list, which that list may already contain."""
 
     def _before(self) -> dict[bytes, int]:
-        """The mod_revisions of the known keys. A list that is asked for now and has a lower one shows a loss of data,
-        though its own revision is great enough."""
+        """The known keys' mod_revisions. A list requested now that has a lower one proves a loss of data, even if its
+        own revision is high enough."""
         return {}
 
     def _cut_off(self) -> None:
@@ -195,22 +180,19 @@ class Reflector:
     # The thread
 
     def _lose_track(self) -> None:
-        """With the lock held. The next stream needs a list before."""
+        """Require a list before the next stream. The caller holds the lock."""
         self._following, self._forgotten = False, True
         self._forgets += 1
 
     def _run(self, stream: _Following) -> None:
         try:
-            unfollow = self._client.members.follow(lambda member: self._left(stream, member))
-            try:
+            with self._client.members.followed(lambda member: self._left(stream, member)):
                 self._follow(stream)
-            finally:
-                unfollow()
         except Exception as error:  # noqa: BLE001 - raised by `wait_for`
             self._report(stream, error)
 
     def _report(self, stream: _Following, error: Exception) -> None:
-        """Pass the error on to waiters. The thread continues after EtcdUnreachable and ends after any other error."""
+        """Pass the error to waiting calls. The thread continues after EtcdUnreachable and ends after other errors."""
         with self._changed:
             if self._stream is stream:
                 if isinstance(error, EtcdUnreachable):
@@ -222,14 +204,14 @@ class Reflector:
                 self._changed.notify_all()
 
     def _late(self, stream: _Following) -> None:
-        """The member has not set up the watch in time."""
+        """Cancel a watch that the member has not set up in time."""
         with self._changed:
             if stream.call is not None and not self._following:
                 stream.late = True
                 stream.call.cancel()
 
     def _left(self, stream: _Following, member: Member | None) -> None:
-        """The client has left this member, or (None) closes."""
+        """React to the client leaving this member or (None) closing."""
         with self._changed:
             if member is None:
                 stream.end()
@@ -238,7 +220,7 @@ class Reflector:
                 stream.give_up()
 
     def _follow(self, stream: _Following) -> None:
-        since = self._clock.now()  # the last time a watch was established, or a fault was raised
+        since = self._clock.now()  # when a watch was last established or a fault reported
         while not stream.over.is_set():
             try:
                 if not stream.listed:
@@ -257,11 +239,11 @@ class Reflector:
             except EtcdUnreachable as error:
                 since = self._clock.now()
                 self._report(stream, error)
-            stream.failures += 1  # do not spin while servers are down, or refuse only streams
-            stream.over.wait(pause_after(stream.failures, len(self._client.members.all)))
+            stream.failures += 1  # do not spin while servers are down or reject streams, but try each member first
+            stream.over.wait(_PAUSES.pause(stream.failures - len(self._client.members.all) + 1))
 
     def _listen(self, stream: _Following) -> bool:
-        """Read one stream to its end. Whether the watch was ever established. Raises EtcdRefused, EtcdClosed."""
+        """Read one stream to its end. Returns whether the watch was established. Raises EtcdRefused, EtcdClosed."""
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
@@ -295,7 +277,7 @@ class Reflector:
         return stood
 
     def _open(self, stream: _Following, member: Member, metadata: Metadata) -> tuple[Any, int, int]:
-        """The stream, the revision that it begins after, and how often data had been lost by then."""
+        """Open the stream. Returns it, the revision after which it begins, and the number of losses known then."""
         with self._changed:
             after, losses = self._revision, self.losses
             create = {"key": self._key, "range_end": self._end, "start_revision": start_after(after)}
@@ -303,11 +285,11 @@ class Reflector:
             call = stream.call = member.ask(rpc().watch, request, None, metadata)
             stream.on, stream.given_up, stream.late = member, False, False
             if stream.over.is_set() or self._client.members.current() is not member:
-                stream.give_up()  # the member was left, or the thread is to end, and there was no call to cancel yet
+                stream.give_up()  # the member was left, or the thread ended, before there was a call to cancel
         return call, after, losses
 
     def _take(self, stream: _Following, answer: Any, losses: int) -> bool:
-        """Whether to keep reading the stream."""
+        """Handle a message. Returns whether to keep reading the stream."""
         with self._changed:
             if self._stream is not stream or losses != self.losses:
                 return False
@@ -321,52 +303,47 @@ class Reflector:
         return True
 
     def _failed(self, stream: _Following, member: Member, metadata: Metadata | None, failure: Failure) -> None:
-        """Raises EtcdRefused if that will not change."""
+        """Handle a failed stream. Raises EtcdRefused if retrying cannot help."""
         if stream.given_up:
             return
         members = self._client.members
         judged = judge(failure)
         if TOO_LARGE in failure.details:
-            return  # too many events in one message; the list has their result
+            return  # too many events for one message; the next list contains their result
         if judged is Judgement.LOG_IN or (judged is Judgement.REFUSED and is_denial(failure.details)):
-            # The token may have expired, which not every version reports as such: try a new one, once.
+            # The token may have expired, which some versions report as a denial: try a new one, once.
             if stream.renewed or metadata is None or not self._client.tokens.refused(metadata):
                 raise refusal(Failure("PERMISSION_DENIED", failure.details), members.where)
             stream.renewed = True
         elif judged is Judgement.REFUSED:
             raise refusal(failure, members.where)
-        elif members.current() is member:  # else another call has found out
+        elif members.current() is member:  # otherwise another call has already noticed
             members.failed(member, fault(failure, members.over_tls))
 
 
-# Of the messages of a watch stream, etcd's `WatchResponse`s:
+# Helpers for the messages of a watch stream (etcd's `WatchResponse`)
 
 
 def reached(answer: Any) -> int:
-    """Every change up to this revision has arrived. With events, it is the revision of the last one, because the
-    server's own may be ahead of them. The message that a watch was created proves nothing."""
+    """The revision up to which every change has arrived. With events, it is that of the last event, because the header
+    may be ahead of them. The message that confirms a new watch proves nothing."""
     if answer.events:
         return int(answer.events[-1].kv.mod_revision)
     return 0 if answer.created else answer.header.revision
 
 
 def misses(answer: Any, after: int) -> bool:
-    """Whether a stream opened after this revision lacks changes: etcd has compacted them, or has lost data. A member
-    that lags looks the same; one more list does no harm."""
+    """Whether a stream opened after this revision lacks changes, because etcd compacted them or lost data. A member
+    that lags looks the same; an additional list does no harm."""
     was_created = answer.created and not answer.canceled
     return answer.compact_revision > 0 or (was_created and answer.header.revision < after)
 
 
 def start_after(revision: int) -> int:
-    """The first revision to request: always one that can be encoded, whatever a server sent."""
+    """The first revision to request; always encodable, whatever a server has sent."""
     return min(max(revision, 0) + 1, _GREATEST)
 
 
 def is_denial(reason: str) -> bool:
-    """Whether these words of the server mean that we lack permission."""
+    """Whether this text from the server means that we lack permission."""
     return any(words in reason for words in _DENIALS)
-
-
-def pause_after(failures: int, members: int) -> Duration:
-    """Seconds to wait after so many failures in a row: none until each member was tried, then 0.1, doubled up to 1."""
-    return _PAUSES.pause(failures - members + 1)

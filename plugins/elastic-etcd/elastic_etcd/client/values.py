@@ -1,6 +1,6 @@
-"""What is asked of etcd and what it answers, as plain values: nothing here knows of gRPC.
+"""Requests and answers as plain values, independent of gRPC.
 
-What every write is made of are named tuples: they are made in a third of the time of a frozen dataclass.
+The parts of a write are named tuples, which are created in a third of a frozen dataclass's time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KeyValue(NamedTuple):
-    """A key as etcd holds it. `version` counts the writes since it was created, from 1; `lease` is 0 for none."""
+    """A key as stored in etcd. `version` counts the writes since its creation, from 1; `lease` is 0 if it has none."""
 
     key: bytes
     value: bytes
@@ -28,8 +28,7 @@ class KeyValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """The keys that were asked for, the revision of the whole store at which they were read, and how many keys
-    there are in the range."""
+    """The keys read, the store's revision at that time, and the number of keys in the range."""
 
     revision: int
     values: tuple[KeyValue, ...] = ()
@@ -37,12 +36,12 @@ class Range:
 
     @property
     def first(self) -> KeyValue | None:
-        """The only one of a key that was asked for by itself; None if it does not exist."""
+        """The single key that was read; None if it does not exist."""
         return self.values[0] if self.values else None
 
 
 class Field(str, enum.Enum):
-    """What of a key a transaction compares. Each is the name that etcd's messages have for it."""
+    """The field of a key that a transaction compares, by its name in etcd's messages."""
 
     VALUE = "value"
     CREATED = "create_revision"
@@ -52,8 +51,8 @@ class Field(str, enum.Enum):
 
 
 class Compare(NamedTuple):
-    """A condition: the field equals `expected` (bytes for VALUE, else int). A key that does not exist has 0 in every
-    number and no value."""
+    """A condition: the field equals `expected` (bytes for VALUE, otherwise int). A missing key has no value and 0
+    elsewhere."""
 
     key: bytes
     field: Field
@@ -66,8 +65,8 @@ def absent(key: bytes) -> Compare:
 
 
 class Get(NamedTuple):
-    """Read a key, or with `end` all from `key` up to before `end`, in the order of their creation. `count_only`: only
-    how many they are. `limit`: no more than the first so many; 0 for all."""
+    """Read a key, or with `end` all keys before it, oldest first. `count_only`: return only their number. `limit`: the
+    maximum number of keys; 0: all."""
 
     key: bytes
     end: bytes = b""
@@ -77,7 +76,7 @@ class Get(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Write a key; with a lease it goes when that one ends."""
+    """Write a key. With a lease, the key is deleted when the lease ends."""
 
     key: bytes
     value: bytes
@@ -85,7 +84,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete a key, or with `end` all from `key` up to before `end`."""
+    """Delete a key, or with `end` all keys before it."""
 
     key: bytes
     end: bytes = b""
@@ -95,13 +94,13 @@ Operation = Get | Put | Delete
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The end of the range of all keys that begin with this."""
+    """The end of the range of all keys with this prefix."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\x00"
 
 
 class Transaction(NamedTuple):
-    """All conditions hold: `then` is done, else `otherwise`; at once, or not at all. At most 128 operations."""
+    """If all conditions hold, do `then`, otherwise `otherwise`, atomically. At most 128 operations."""
 
     conditions: Sequence[Compare]
     then: Sequence[Operation] = ()
@@ -109,13 +108,8 @@ class Transaction(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What came of a transaction.
-
-    Args:
-        succeeded: whether the conditions held.
-        revision: of the store afterwards; the mod_revision of what was written.
-        ranges: an answer for each operation, in their order, of a write an empty one; none if all were writes.
-    """
+    """The outcome of a transaction: whether the conditions held, the store's revision afterwards (the mod_revision of
+    written keys), and an answer for each operation in order (empty for a write); none if all were writes."""
 
     succeeded: bool
     revision: int
@@ -124,14 +118,14 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """A lease as granted; `ttl` is what the server chose, in seconds."""
+    """A granted lease; the server chose `ttl`, in seconds."""
 
     id: int
     ttl: Duration
 
 
 class Event(NamedTuple):
-    """A change of a key. `pair.value` is empty for a deletion."""
+    """A change of a key. After a deletion, `pair.value` is empty."""
 
     deleted: bool
     pair: KeyValue

@@ -1,4 +1,4 @@
-"""An etcd of our own: for jobs on one node, for tests, and a member each on the machines of a job."""
+"""Starts etcd servers: for one node, for tests, and as members of a cluster that the agents of a job serve."""
 
 from elastic_etcd.server.server import EtcdServer, EtcdServerError
 

@@ -1,11 +1,11 @@
-"""The cluster that the agents of a job serve: who its members are, and what follows from what they tell. Pure.
+"""The cluster that a job's agents serve: its members, and what an agent does next. Pure.
 
-Each listed host has one member, known by its peer URL. Its data never outlives its agent, so an agent that starts has
-none. etcd's rule for that case is that a member which may have voted must not come back empty under its old id:
-acknowledged writes would be lost, without an error. Two things follow.
+Each listed host has one member, known by its peer URL. A member's data does not outlive its agent, so an agent starts
+without data. In etcd, a member that may have voted must not return empty under its old id, because acknowledged writes
+would be lost without an error. Two rules follow.
 
-- An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served.
-  A host that is silent may hold the data, so the agent waits for it.
+- An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served. A
+  silent host may hold data, so the agent waits for it.
 - Otherwise it removes its own old member and joins under a new id, as a learner, which has no vote until it has caught
   up. It never removes another host's member, because it cannot know whether that host is down.
 """
@@ -26,7 +26,7 @@ _LONGEST_ID = 12  # hexadecimal digits
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a member belongs: a listed host, the port for clients, and the one for other members."""
+    """The place of a member: a listed host, the port for clients, and the port for other members."""
 
     host: str
     port: int
@@ -40,49 +40,44 @@ class Place:
 
     @property
     def url(self) -> str:
-        """For clients."""
+        """The URL for clients."""
         return f"{self.scheme}://{self.address}"
 
     @property
     def peer_url(self) -> str:
-        """For other members; the cluster knows a member by it."""
+        """The URL for other members, by which the cluster knows this member."""
         return f"{self.scheme}://{joined_host_port(self.host, self.peer_port)}"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster of one job.
-
-    Args:
-        run_id: the job. Members of another one have other names and another token.
-        places: one for each member; in any order.
-    """
+    """The cluster of one job, with a member at each place. Another job's members have other names and another token."""
 
     run_id: str
     places: tuple[Place, ...]
 
     @property
     def token(self) -> str:
-        """Tells this cluster from others, in etcd too."""
+        """Distinguishes this cluster from others, also for etcd."""
         return f"elastic-{hashlib.sha256(self.run_id.encode()).hexdigest()[:_LONGEST_ID]}"
 
     def name(self, place: Place) -> str:
-        """Of the member that belongs there."""
+        """The name of the member at this place."""
         return f"{self.token}-{place.address}"
 
     @property
     def initial(self) -> str:
-        """As `--initial-cluster` of one that begins."""
+        """The value of `--initial-cluster` for a new cluster."""
         return ",".join(f"{self.name(place)}={place.peer_url}" for place in sorted(self.places))
 
     def initial_with(self, own: Place, members: Iterable[Member]) -> str:
-        """The same for one that stands, which the member at `own` has been added to."""
+        """The same for an existing cluster, to which the member at `own` has been added."""
         named = ((self.name(own) if it.peer_url == own.peer_url else it.name or it.id, it.peer_url) for it in members)
         return ",".join(f"{name}={url}" for name, url in named)
 
 
 class Member(NamedTuple):
-    """One member as the cluster tells of it. `serves`: it has once begun to. `learner`: it has no vote yet."""
+    """One member as the cluster reports it. `serves`: it has served at least once. `learner`: it has no vote yet."""
 
     id: str
     name: str
@@ -92,8 +87,8 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a place answered; by default nothing usable. `refused`: its machine refuses connections. `members`: the
-    cluster as its member knows it. `healthy`: it has a quorum."""
+    """A place's answer; by default nothing usable. `refused`: its machine refuses connections. `members`: the cluster
+    as its member knows it. `healthy`: it has a quorum."""
 
     place: Place
     refused: bool = False
@@ -102,25 +97,25 @@ class Answer(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Start as one of the members that the cluster begins with."""
+    """Start as one of the first members of a new cluster."""
 
 
 class Join(NamedTuple):
-    """Have the member at `through` remove our old id (empty: there is none), and add us as a learner."""
+    """Let the member at `through` remove our old id (empty: none), and add us as a learner."""
 
     through: Place
     removed: str
 
 
 class Wait(NamedTuple):
-    """Nothing can be done now, for this reason."""
+    """Do nothing now, for this reason."""
 
     reason: str
 
 
-def members_of(told: Any) -> tuple[Member, ...]:
-    """The members in etcd's JSON, which has other names for the id at the port for members than at the one for clients.
-    Raises KeyError, TypeError, IndexError, AttributeError."""
+def members_of(listed: Any) -> tuple[Member, ...]:
+    """The members in etcd's JSON, which names the id differently on the peer port and on the client port. Raises
+    KeyError, TypeError, IndexError, AttributeError."""
     return tuple(
         Member(
             str(it["ID"] if "ID" in it else it["id"]),
@@ -129,34 +124,34 @@ def members_of(told: Any) -> tuple[Member, ...]:
             bool(it.get("clientURLs")),
             bool(it.get("isLearner", False)),
         )
-        for it in told
+        for it in listed
     )
 
 
 def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | Join | Wait:
-    """What an agent without data does for its member. `answers`: of all other places."""
+    """What an agent without data does for its member. `answers`: from all other places."""
     urls = {place.peer_url for place in cluster.places}
     for answer in answers:
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
-            return Wait(f"at {answer.place.address} is an etcd that is not of this job; end it, or use other ports")
+            return Wait(f"the etcd at {answer.place.address} is not part of this job; stop it, or use other ports")
         if others := sorted({it.peer_url for it in answer.members} - urls):
-            told = f"the cluster has members at {', '.join(others)}, which --rdzv-endpoint does not list"
-            advice = "list the same hosts on every node, or remove members that are gone for good"
-            return Wait(f"{told}; {advice} (etcdctl member remove)")
+            reason = f"the cluster has members at {', '.join(others)}, which --rdzv-endpoint does not list"
+            advice = "list the same hosts on every node, or remove lost members (etcdctl member remove)"
+            return Wait(f"{reason}; {advice}")
     if any(it.serves for answer in answers for it in answer.members):
         healthy = next((answer for answer in answers if answer.healthy), None)
         if healthy is None:
-            return Wait(majority_lost(cluster, answers) or "the cluster has no leader now")
+            return Wait(majority_lost(cluster, answers) or "the cluster currently has no leader")
         mine = _at(own, healthy.members)
         return Join(healthy.place, "" if mine is None else mine.id)
     silent = [answer.place.address for answer in answers if not (answer.refused or answer.members)]
     if silent:
-        return Wait(f"no usable answer from {', '.join(silent)}, which may hold a cluster that exists")
+        return Wait(f"no usable answer from {', '.join(silent)}, which may hold an existing cluster")
     return Begin()
 
 
 class Leave(NamedTuple):
-    """Have the member at `through`, whose id is `heir`, take over if we lead, and remove our id."""
+    """Let the member at `through`, whose id is `heir`, become leader if we are, and remove our id."""
 
     through: Place
     removed: str
@@ -164,8 +159,8 @@ class Leave(NamedTuple):
 
 
 def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
-    """How the member at `own` leaves the cluster. True: it is not a member; False: the rest has no quorum without it
-    at present. `answers`: of the other places."""
+    """How the member at `own` leaves the cluster. True: it is not a member; False: the remaining members currently have
+    no quorum. `answers`: from the other places."""
     for answer in answers:
         if not answer.healthy:
             continue
@@ -178,7 +173,7 @@ def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
 
 
 def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
-    """That the majority of the members is gone, and what remains to do; empty if it is not gone."""
+    """Explains that the cluster has lost its majority, and what to do; empty if it has not."""
     known = next((answer.members for answer in answers if answer.members), ())
     voters = {it.peer_url for it in known if not it.learner} or {place.peer_url for place in cluster.places}
     there = {answer.place.peer_url for answer in answers if answer.members} & voters
@@ -187,14 +182,14 @@ def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
         return ""
     away = [place.address for place in cluster.places if place.peer_url in voters - there]
     return (
-        f"the cluster that the agents serve has lost its majority: {len(there)} of {len(voters)} members answer, "
-        f"{needed} must; bring back {needed - len(there)} of {', '.join(away)} if their agents still run (they are cut "
-        "off, or sleep); if these have ended, their data has too: stop all agents, then start the job again"
+        f"the cluster that the agents serve has lost its majority: {len(there)} of {len(voters)} members answer, and "
+        f"{needed} are needed; bring back {needed - len(there)} of {', '.join(away)} if their agents still run (cut "
+        "off or suspended); if those agents have ended, their data is lost: stop all agents, then start the job again"
     )
 
 
 def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str, ...]:
-    """For people, of each place: how its member stands. `leader`: the id of the one that leads; empty: none does."""
+    """A line for each place with the status of its member. `leader`: the leader's id; empty: there is none."""
     known = next((answer.members for answer in sorted(answers, key=lambda it: not it.healthy) if answer.members), ())
     there = {answer.place.peer_url for answer in answers if answer.members}
 

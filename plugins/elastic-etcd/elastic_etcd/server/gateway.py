@@ -1,5 +1,5 @@
-"""What is asked of an etcd over HTTP: no gRPC is needed, and the messages about members, which are younger than the
-description that the client reads, are plain JSON here."""
+"""Asks etcd over HTTP. This needs no gRPC, and membership messages, which are newer than the client's description of
+etcd's messages, are plain JSON here."""
 
 from __future__ import annotations
 
@@ -20,25 +20,20 @@ if TYPE_CHECKING:
 
 _PATIENCE: Duration = 1.0  # for one answer
 _LONGEST_ANSWER = 64 * 1024  # bytes
-_LOOK: Duration = 2.5  # for all answers of all places; a name can take longer to look up
+_LOOK: Duration = 2.5  # for the answers of all places; a name lookup can take longer
 
 
 class Refused(Exception):
-    """An etcd, or something else that speaks HTTP, has answered, and not as was asked."""
+    """The server answered, but did not do what it was asked."""
 
 
 UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
-"""What may come of asking somebody who need not be an etcd, and of reading what was answered."""
+"""Errors of a request to a server that may not be etcd, and of reading its answer."""
 
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
-    """The answer at this address, out of JSON. `body`: what to send, as JSON; None to send nothing.
-
-    Raises:
-        OSError: nobody answers.
-        Refused: somebody refuses.
-        ValueError, RecursionError: it is no answer of an etcd.
-    """
+    """Request this URL, with `body` as JSON if it is given, and return the parsed JSON answer. Raises OSError if the
+    server does not answer, Refused if it rejects the request, ValueError or RecursionError if it is not etcd."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -49,7 +44,7 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
         else http.client.HTTPConnection(where.netloc, timeout=timeout)
     )
     try:
-        with contextlib.closing(connection):  # which obeys no proxy, and follows no redirection
+        with contextlib.closing(connection):  # http.client uses no proxy and follows no redirect
             sent = None if body is None else json.dumps(body)
             connection.request("GET" if sent is None else "POST", where.path, sent)
             answer = connection.getresponse()
@@ -57,40 +52,36 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
     except http.client.HTTPException as error:
         raise ValueError(f"{url} does not speak HTTP") from error
     if not 200 <= answer.status < 300:
-        raise Refused(_words(content) or f"HTTP status {answer.status}")
+        raise Refused(_reason(content) or f"HTTP status {answer.status}")
     return json.loads(content)
 
 
 def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> bool:
-    """Whether an etcd there says that it serves, which needs a quorum. Raises as `ask`."""
+    """Whether the etcd there reports that it serves, which requires a quorum. Raises the same errors as `ask`."""
     return bool(ask(f"{url}/health", None, timeout, security)["health"] == "true")
 
 
 class Gateway:
-    """Asks members about their cluster. Every call raises one of UNUSABLE, unless it says otherwise.
-
-    Args:
-        security: makes the context for TLS, for each request, because certificates are renewed; None: plain text.
-    """
+    """Asks members about their cluster. Calls raise the errors in UNUSABLE, unless documented otherwise. `security`
+    creates the TLS context for each request, because certificates are renewed; None: plain text."""
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)
 
     def at(self, place: Place, path: str, **words: Any) -> Any:
-        """The answer of the member there."""
+        """Call this path of the API at a place."""
         return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security())
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
-        """The answers of these places, which are asked in parallel. Takes 2.5 s at most, and raises nothing."""
+        """The answers of these places, asked in parallel within 2.5 s. Raises nothing."""
         calls = [(place, BackgroundCall(partial(self._answer, place), "etcd look")) for place in places]
         clock = SystemClock()
         until = later(clock.now(), _LOOK)
-        # A call that hangs in a name look-up is left behind.
+        # A call that hangs in a name lookup is abandoned.
         return [call.result() if call.wait(max(0.0, until - clock.now())) else Answer(place) for place, call in calls]
 
     def leader(self, answers: Sequence[Answer]) -> str:
-        """The id of the member that leads, as one of those that find a majority knows it; empty if none tells. Raises
-        nothing."""
+        """The leader's id according to a healthy member; empty if none reports it. Raises nothing."""
         for answer in answers:
             if answer.healthy:
                 with contextlib.suppress(*UNUSABLE):
@@ -98,8 +89,8 @@ class Gateway:
         return ""
 
     def _answer(self, place: Place) -> Answer:
-        """The peer port answers before there is a quorum."""
-        try:  # before the member list, so that a healthy member's list is up to date
+        """Ask the peer port for the members, because it answers before there is a quorum."""
+        try:  # before the member list, so that the list of a healthy member is up to date
             healthy = is_healthy(place.url, _PATIENCE, self._security())
         except UNUSABLE:
             healthy = False
@@ -111,7 +102,7 @@ class Gateway:
 
 
 def _refuses_everywhere(place: Place) -> bool:
-    """The silence of one address is no evidence, though another one refuses."""
+    """One address may refuse while another is silent, and a silent address proves nothing."""
     try:
         addresses = resolve_host(place.host, place.peer_port)
     except OSError:
@@ -119,9 +110,9 @@ def _refuses_everywhere(place: Place) -> bool:
     return all(try_connect(address, _PATIENCE)[0] == REFUSED for address in addresses)
 
 
-def _words(answer: bytes) -> str:
+def _reason(answer: bytes) -> str:
     try:
-        told = json.loads(answer)["message"]
+        message = json.loads(answer)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return "".join(it if it.isprintable() else "?" for it in str(told)[:200])
+    return "".join(it if it.isprintable() else "?" for it in str(message)[:200])

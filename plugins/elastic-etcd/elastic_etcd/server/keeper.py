@@ -1,13 +1,13 @@
-"""The process between us and an etcd that we start: it starts it, and ends it when we let go or die, however we die.
+"""A process that runs an etcd for its owner, and ends it when the owner lets go or dies in any way.
 
-This file is also a program, `python -I -S keeper.py SCRATCH COMMAND...`. Its standard input closes when its
-owner is gone; then it ends the server and removes the folder SCRATCH (none if empty). On its standard output it tells
-`started PID`, `failed WHY` and `exited CODE`, a line each. It needs the standard library only, and leads a session of
-its own, so that what ends its owner does not end it.
+This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it ends the server
+and removes the folder SCRATCH (empty: none). It prints `started PID`, `failed WHY` and `exited CODE`, one per line. It
+uses only the standard library and runs in its own session, so that a signal to the owner's group does not reach it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -23,15 +23,13 @@ _GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 
 
 def tell(line: str) -> None:
-    """To the owner, if there still is one."""
-    try:
+    """Report to the owner if it still exists."""
+    with contextlib.suppress(OSError):
         os.write(1, f"{line}\n".encode())
-    except OSError:
-        pass
 
 
 def keep(command: Sequence[str], scratch: str) -> None:
-    """Run the command until our standard input ends."""
+    """Run the command until standard input ends."""
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     except OSError as error:
@@ -48,7 +46,7 @@ def keep(command: Sequence[str], scratch: str) -> None:
 
 def _end(server: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
     server.terminate()
-    server.send_signal(signal.SIGCONT)  # one that is stopped would not hear of it
+    server.send_signal(signal.SIGCONT)  # a stopped process would not react to SIGTERM
     waiting.join(_GRACE)
     if waiting.is_alive():
         server.kill()
@@ -57,5 +55,5 @@ def _end(server: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
 
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(ignored, lambda *_: None)  # which, unlike SIG_IGN, the server does not inherit
+        signal.signal(ignored, lambda *_: None)  # unlike SIG_IGN, the server does not inherit this
     keep(sys.argv[2:], sys.argv[1])

@@ -1,5 +1,5 @@
-"""This agent's member of the cluster that the agents of a job serve: which place is ours, and the thread that starts
-the member, has it added where one was lost, and starts it again when it ends."""
+"""This agent's member of the cluster that a job's agents serve. A thread starts the member, lets the cluster add it in
+the place of a lost one, and starts it again when it ends."""
 
 from __future__ import annotations
 
@@ -45,72 +45,62 @@ from elastic_etcd.server.cluster import (
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
-from elastic_etcd.server.process import ServerProcess, Urls, find_binary
+from elastic_etcd.server.process import ServerProcess, find_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from elastic_core.plugin import Address, Clock, Duration
+    from elastic_core.plugin import Address, Duration
     from elastic_etcd.server.process import Binary
 
-_PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
+_PAUSES = Backoff(first=0.1, longest=1.0)  # between polls, because etcd pushes no membership changes
 _ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
-_NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
-_BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
-_NO_FSYNC = (3, 5)  # since this version
+_NAMED: Duration = 60.0  # for names of new machines to resolve; usually this takes half as long
+_BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three election timeouts, then a lease's time
+_NO_FSYNC = (3, 5)  # the first version with --unsafe-no-fsync
 
 
 @dataclass(frozen=True)
 class Files:
-    """Paths of PEM files, with which members serve clients and each other. All or none are given."""
+    """PEM files with which members serve clients and each other."""
 
     ca: str
     cert: str
     key: str
 
     def flags(self) -> list[str]:
-        """For clients and for other members; both need a certificate."""
+        """Flags for client and peer connections, which both require a certificate."""
         pairs = (("trusted-ca-file", self.ca), ("cert-file", self.cert), ("key-file", self.key))
         named = [f"--{kind}{name}={path}" for kind in ("", "peer-") for name, path in pairs]
         return ["--client-cert-auth", "--peer-client-cert-auth", *named]
 
     def context(self) -> ssl.SSLContext:
-        """To ask members something."""
+        """The TLS context for requests to members."""
         made = ssl.create_default_context(cafile=self.ca)
         made.load_cert_chain(self.cert, self.key)
         return made
 
 
 class ServedCluster:
-    """The cluster as one agent sees it, and the member that this agent runs, if one of the places is its machine's and
-    no other agent there has it. Used from several threads.
+    """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on its
+    machine and no other agent there holds it: `own`, None until it is known. Thread-safe.
 
     Args:
-        files: for TLS; None: in plain text.
-        local_addr: an address of this machine, to listen at where the name of its place leads to loopback here.
-        parent: where the folder of the data is made; None: where temporary files are.
-        resolver: finds the addresses of a host and port.
-
-    `own`: the place of this agent's member, once it was found; None if it has none.
+        files: for TLS; None: plain text.
+        local_addr: address of this machine to listen on if its place's name resolves to loopback here.
+        parent: the folder in which the data folder is created; None: the temporary folder.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        files: Files | None = None,
-        local_addr: str | None = None,
-        parent: str | None = None,
-        clock: Clock | None = None,
-        resolver: Callable[[str, int], list[Address]] = resolve_host,
+        self, cluster: Cluster, files: Files | None = None, local_addr: str | None = None, parent: str | None = None
     ) -> None:
         self._cluster = cluster
         self._files = files
         self._gateway = Gateway(files.context if files else None)
         self._local_addr = local_addr
         self._parent = parent
-        self._clock = clock or SystemClock()
-        self._resolve = resolver
+        self._clock = SystemClock()
         self.own: Place | None = None
         self._holds: socket.socket | None = None
         self._binary: Binary | None = None
@@ -122,46 +112,43 @@ class ServedCluster:
 
     @property
     def hosts(self) -> bool:
-        """Whether a member runs here, and belongs to the cluster."""
+        """Whether a member runs here and belongs to the cluster."""
         return self._process is not None and not self._process.end and not self._left
 
     @property
     def pid(self) -> int:
-        """The process id of our member; 0 if none runs."""
+        """Our member's process id; 0 if none runs."""
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
-        """Find our place, and begin to serve there, in a thread of its own. Where the names of the places do not lead
-        here, they may soon: a pod starts before its name is told everywhere.
-
-        Raises:
-            ConfigurationError: there is no etcd, or no folder for its data.
-        """
+        """Find our place, and serve there in a separate thread, which also waits until names resolve to this machine: a
+        pod may start before its name is known. Raises ConfigurationError if there is no etcd binary, or no folder for
+        its data."""
         if self._parent and not Path(self._parent).is_dir():
-            told = f"expected a folder, found none at {self._parent}; make it, or leave the option out"
-            raise ConfigurationError(Problem("--rdzv-conf: serve_folder", told))
+            message = f"the folder {self._parent} does not exist; create it, or remove the option"
+            raise ConfigurationError(Problem("--rdzv-conf: serve_folder", message))
         if self._finds_place():
             self._binary = find_binary()
         if self.own is not None or any(ip_address(place.host) is None for place in self._cluster.places):
             self._thread.start()
 
     def stop(self) -> None:
-        """End the member. The last ones of several still find a majority then. Idempotent."""
+        """Leave the cluster, so that the last members still have a majority, and end the member. Idempotent."""
         if not (self._asked_to_leave or self._over.is_set()):
             self.leave(_LEAVING)
         self._over.set()
         with self._changing:
             process = self._process
         if process is not None:
-            process.close(at_once=True)  # asked to end, one that finds no majority any more takes its time
+            process.close(at_once=True)  # without a majority, etcd is slow to end on SIGTERM
         if self._thread.is_alive():
             self._thread.join(_ANSWER)
         if self._holds is not None:
             self._holds.close()
 
     def leave(self, timeout: Duration = 0.0) -> bool:
-        """Remove our member from the cluster, if the others have a quorum without it. Whether it is no member any more.
-        Retries for `timeout` seconds, because members that leave at the same time delay each other."""
+        """Remove our member from the cluster if the others have a quorum without it. Returns whether it is no longer a
+        member. Retries for `timeout` seconds, because members that leave at the same time delay each other."""
         if self.own is None:
             return True
         self._leaving = self._asked_to_leave = True
@@ -171,7 +158,7 @@ class ServedCluster:
                 answers = self._gateway.look(self._others())
                 left = self._leave(self.own, answers)
                 if not left and all(answer.refused for answer in answers):
-                    break  # it is the last one
+                    break  # it is the last member
                 reason = "the remaining members have no quorum"
             except UNUSABLE as error:
                 reason = str(error)
@@ -184,7 +171,7 @@ class ServedCluster:
         return left
 
     def _leave(self, own: Place, answers: Sequence[Answer]) -> bool:
-        """Whether our member is none any more."""
+        """Returns whether our member is no longer one."""
         way = leaving(own, answers)
         if isinstance(way, bool):
             return way
@@ -195,11 +182,11 @@ class ServedCluster:
         return True
 
     def diagnosis(self) -> str:
-        """That the majority is lost, if it is; else empty. Asks all members, which takes some seconds at most."""
+        """Explains that the majority is lost; empty if it is not. Asks all members, which takes a few seconds."""
         return majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
-        """For people, how each member stands. Asks all, as `diagnosis`."""
+        """The status of each member. Asks all members, like `diagnosis`."""
         answers = self._gateway.look(self._cluster.places)
         return shown(self._cluster, answers, self._gateway.leader(answers))
 
@@ -214,7 +201,7 @@ class ServedCluster:
             get_logger().error("etcd member waits", reason=str(error))
 
     def _waits_for_place(self) -> bool:
-        """Whether one is ours, once all names are known, and have had time to become so everywhere."""
+        """Wait until one place is ours, or until all names resolve and have had time to become known everywhere."""
         attempts, until = 0, later(self._clock.now(), _NAMED)
         while self.own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
             if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
@@ -223,7 +210,7 @@ class ServedCluster:
 
     def _keep_member(self) -> None:
         assert self.own is not None
-        attempts, told = 0, ""
+        attempts, logged = 0, ""
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             if self._leaving:
@@ -233,17 +220,17 @@ class ServedCluster:
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
                 self._run(self.own, step)
-                attempts, told = 1, ""
+                attempts, logged = 1, ""
             except UNUSABLE as error:
-                if told != str(error):
-                    told = str(error)
-                    get_logger().warning("etcd member waits", member=self.own.address, reason=told)
+                if logged != str(error):
+                    logged = str(error)
+                    get_logger().warning("etcd member waits", member=self.own.address, reason=logged)
 
     def _next(self, own: Place) -> Begin | Join | Wait:
         address = self._listens_at(own)
         for port in (own.port, own.peer_port):
             if why := cannot_bind(address.family, (address.host, port, *address.sockaddr[2:])):
-                return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
+                return Wait(f"port {port} of {address.host}: {why}; ss -ltnp shows which process listens there")
         return decide(self._cluster, own, self._gateway.look(self._others()))
 
     def _run(self, own: Place, step: Begin | Join) -> None:
@@ -256,7 +243,7 @@ class ServedCluster:
             member, others = str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
         with self._changing:
             if self._over.is_set() or self._left or self._leaving:
-                if isinstance(step, Join):  # otherwise it would count as a failed member
+                if isinstance(step, Join):  # otherwise the cluster would treat it as a failed member
                     self._gateway.at(step.through, "cluster/member/remove", ID=member)
                 return
             process = self._process = self._launched(own, others)
@@ -270,7 +257,7 @@ class ServedCluster:
             process.close()
 
     def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
-        """Until it has a vote, or has ended. That it has caught up, only the leader knows."""
+        """Ask for a vote until the member has one, or has ended. Only the leader knows whether it has caught up."""
         attempts = 0
         while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
             for answer in filter(lambda it: it.members, self._gateway.look(self._others())):
@@ -280,7 +267,7 @@ class ServedCluster:
                 if answer.healthy and all(it.id != member for it in answer.members):
                     process.close()  # it was removed
                     return
-                with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this one cannot pass it on now
+                with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this member cannot forward the request
                     self._gateway.at(answer.place, "cluster/member/promote", ID=member)
 
     def _launched(self, own: Place, others: str) -> ServerProcess:
@@ -293,21 +280,22 @@ class ServedCluster:
             *("--initial-cluster-state", "existing" if others else "new", "--strict-reconfig-check"),
             *("--heartbeat-interval", _BEAT, "--election-timeout", _ELECTION),
             *(self._files.flags() if self._files else ()),
-            *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
+            *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data does not outlive us
         ]
-        urls, name = Urls(listens[0], own.url, listens[1], own.peer_url), self._cluster.name(own)
-        launched = ServerProcess(self._binary, name, folder, urls, others or self._cluster.initial, more)
+        client, peer = (listens[0], own.url), (listens[1], own.peer_url)
+        name, cluster = self._cluster.name(own), others or self._cluster.initial
+        launched = ServerProcess(self._binary, name, folder, client, peer, cluster, more)
         where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
         get_logger().info("etcd server started", **where)
         return launched
 
     def _folder(self, own: Place) -> Path:
-        """A new one for the data of this place. What a life of it has left that ended with its machine is removed: no
-        other agent here has the place."""
+        """A new folder for this place's data. Removes those of earlier members that ended with their machine: no other
+        agent here holds this place."""
         mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url} {_network()}".encode()).hexdigest()[:12]
         prefix = f"elastic-etcd-{mark}-"
         for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
-            with contextlib.suppress(OSError):  # it goes just now, or cannot be looked at
+            with contextlib.suppress(OSError):  # it is being removed, or is not accessible
                 found = left.lstat()
                 if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
                     shutil.rmtree(left, ignore_errors=True)
@@ -319,7 +307,7 @@ class ServedCluster:
         return [place for place in self._cluster.places if place != self.own]
 
     def _finds_place(self) -> bool:
-        """The first that is this machine's, and no other agent's."""
+        """Take the first place that is on this machine and free."""
         for place in self._cluster.places:
             if any(map(is_local_address, self._resolved(place))) and (holds := _held(place)) is not None:
                 self.own, self._holds = place, holds
@@ -328,22 +316,22 @@ class ServedCluster:
 
     def _resolved(self, place: Place) -> list[Address]:
         try:
-            return self._resolve(place.host, place.port)
+            return resolve_host(place.host, place.port)
         except socket.gaierror:
             return []
 
     def _listens_at(self, own: Place) -> Address:
-        """The address that others reach our place at. Its name may lead to loopback here, and elsewhere there."""
+        """The address at which others reach our place. Its name may resolve to loopback on this machine only."""
         found = [address for address in self._resolved(own) if is_local_address(address)]
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
             return (beyond or found or self._resolved(own))[0]
         others = [(place.host, place.port) for place in self._others()]
-        return self._resolve(self._local_addr or reached_at(others), own.port)[0]
+        return resolve_host(self._local_addr or reached_at(others), own.port)[0]
 
 
 def _network() -> int:
-    """The name space in which `_held` holds a place: another one may have the same place, and the same folder."""
+    """The network namespace in which `_held` holds a place: another one may have the same place and folder."""
     try:
         return Path("/proc/self/ns/net").stat().st_ino
     except OSError:
@@ -351,8 +339,7 @@ def _network() -> int:
 
 
 def _held(place: Place) -> socket.socket | None:
-    """What keeps other agents of this machine (in fact, of its network name space) from this place for as long as this
-    process lives; None if one of them has it."""
+    """Hold this place against other agents in this network namespace while this process lives; None if it is taken."""
     holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])
@@ -363,14 +350,14 @@ def _held(place: Place) -> socket.socket | None:
 
 
 def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
-    """Raises ConfigurationError unless all are given, and can be used."""
+    """Raises ConfigurationError unless all are set and usable."""
     if ca and cert and key:
         files = Files(ca, cert, key)
         try:
             files.context()
         except OSError as error:
-            told = f"cannot load ca_cert {ca}, ssl_cert {cert} and ssl_cert_key {key}: {error}"
-            raise ConfigurationError(Problem("--rdzv-conf: serve", told)) from error
+            message = f"cannot load ca_cert {ca}, ssl_cert {cert} and ssl_cert_key {key}: {error}"
+            raise ConfigurationError(Problem("--rdzv-conf: serve", message)) from error
         return files
-    wanted = "ca_cert, ssl_cert and ssl_cert_key, with which members serve clients and each other"
-    raise ConfigurationError(Problem("--rdzv-conf: serve", f"expected {wanted}; found fewer; give all, or use http"))
+    message = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
+    raise ConfigurationError(Problem("--rdzv-conf: serve", message))

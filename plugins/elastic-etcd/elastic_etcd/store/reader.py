@@ -1,4 +1,4 @@
-"""Reading keys of a store, and waiting for those that do not exist yet: on a watch, never by asking again and again."""
+"""Reads a store's keys, and waits for missing ones with a watch instead of polling."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ Found = dict[bytes, "KeyValue"]
 
 
 class Reader:
-    """Reads for one store, from any number of threads. While no member answers, it tries again until the deadline.
-
-    Args:
-        name: of a key, for users.
-        closed: ends every wait.
-    """
+    """Reads for one store. Thread-safe. Tries again until the deadline while no member answers. `name` converts a key
+    to the user's name for it, and `closed` ends every wait."""
 
     def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client
@@ -43,8 +39,8 @@ class Reader:
         return deadline.patiently(partial(self._client.read, key)).first
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
-        """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
-        read at one moment, more of them, or of more than 64 MiB, in several. Raises EtcdError."""
+        """The keys that exist, and a revision not later than that of the read. Up to 120 keys are read at one moment.
+        More, or those of more than 64 MiB, take several reads. Raises EtcdError."""
         batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
         revision, found = 0, Found()
         while batches:
@@ -62,11 +58,8 @@ class Reader:
         return revision, found
 
     def wait(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> Found:
-        """Block until each of the keys has existed at some time since the call. How they were then.
-
-        Raises:
-            EtcdError: they have not, by the deadline; or as every call.
-        """
+        """Block until each key has existed at some time since the call, and return them as they were then. Raises
+        EtcdError if a key did not appear before the deadline."""
         distinct = list(dict.fromkeys(keys))
         revision, found = self.those(distinct, deadline, keys_only)
         missing = {key for key in distinct if key not in found}
@@ -75,15 +68,16 @@ class Reader:
         return found
 
     def close(self) -> None:
-        """Let every `wait` that blocks come back with EtcdClosed, when `closed` is set. Idempotent."""
+        """Let every blocked `wait` raise EtcdClosed, once `closed` is set. Idempotent."""
         with self._changing:
             watches = list(self._watches)
         for watch in watches:
             watch.close()
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
-        """One watch for all of them: several would need a stream each. It is told of what is between them too."""
-        over = Deadline(self._clock, timedelta, self._closed)  # one attempt: `wait_for` raises why it failed
+        """Wait with one watch for all keys, because each watch needs a stream. It also receives the keys between
+        them."""
+        over = Deadline(self._clock, timedelta, self._closed)  # one attempt: `wait_for` raises its error
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)
@@ -106,7 +100,7 @@ class Reader:
                 if not watch.missing:
                     return
         if self._closed.is_set():
-            raise EtcdClosed("the store was closed while keys of it were waited for")
+            raise EtcdClosed("the store was closed during a wait for keys")
         waited = deadline.patience // timedelta(milliseconds=1)
         names = ", ".join(map(self._name, sorted(watch.missing)))
         outage = f" (etcd could not be reached: {reason})" if reason else ""
@@ -114,12 +108,8 @@ class Reader:
 
 
 class _Missing(Reflector):
-    """Keys of a store that are waited for. One that was found stays so, whatever becomes of it.
-
-    Args:
-        read: gives the revision and those of some keys that exist.
-        revision: none of them existed then.
-    """
+    """Missing keys of a store, none of which existed at `revision`. A key that was found once remains found. `read`
+    returns a revision and those of the given keys that exist."""
 
     def __init__(
         self,

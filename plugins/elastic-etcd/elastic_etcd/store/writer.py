@@ -1,19 +1,19 @@
-"""Writes that count once, even when the answer to one was lost.
+"""Writes that count once, even if an answer is lost.
 
-A write whose answer does not come may have been carried out, may not, or may be carried out later: it waits in a
-member that was stopped. Sending it again as it is could count it twice. So every write of ours also writes a *write
-marker*, a key that nobody else writes, on the condition that the marker is still the one of the write before:
+A write without an answer may have been carried out, may not, or may be carried out later by a member that was stopped.
+Simply repeating it could make it count twice. So every write also writes a *write marker*, a key that only this writer
+uses, on the condition that the marker is unchanged since the previous write:
 
-- of all copies of a write that are under way, one at most finds the marker as it was: the others do nothing;
-- whoever sends a copy and finds the marker changed knows that an earlier copy was carried out;
-- if a write is refused by its own conditions while copies of it may be under way (a stopped member could let one
-  through once the conditions hold again, after we said that nothing was written), the marker is changed first: that
-  *fences* the copies off.
+- At most one copy of a write finds the marker unchanged; other copies do nothing.
+- A writer that sends a copy and finds the marker changed knows that an earlier copy was carried out.
+- If a write fails because of its own conditions while copies may still be on their way, a stopped member could carry
+  one out once the conditions hold again, after the failure was reported. So the writer first changes the marker, which
+  *fences off* the copies.
 
-This costs no round trip: condition and marker travel in the transaction. A marker serves one write at a time; threads
-that write at the same time take different ones. A write that was given up with its answer outstanding takes its marker
-with it. Every marker is attached to a lease: the store's, or else the writer's own, which `forget` revokes. etcd
-rejects a late copy, because its lease no longer exists.
+This costs no round trip, because condition and marker are part of the transaction. A marker serves one write at a time,
+and concurrent threads use different ones. A write that was given up without an answer retires its marker. Every marker
+has a lease: the store's, or the writer's own, which `forget` revokes. etcd rejects a late copy whose lease no longer
+exists.
 """
 
 from __future__ import annotations
@@ -32,19 +32,17 @@ from elastic_etcd.client.values import Committed, Compare, Field, Get, Put, Tran
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import timedelta
 
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, Operation
+    from elastic_etcd.client.values import KeyValue
 
 _Answer = TypeVar("_Answer")
 
-MOST_OPERATIONS = 120
-"""In one transaction. etcd's limit is 128, and what makes a write count once needs a few."""
-_PAUSE: Duration = 0.1
-"""Seconds before a member is asked again that refuses connections at once."""
+MOST_OPERATIONS = 120  # in one transaction: etcd's limit is 128, and the marker needs a few
+_PAUSE: Duration = 0.1  # before asking a member again that refuses connections
 _MARKERS_LIVE: Duration = 60.0  # after the last write, if the store is not closed
 _WRITTEN = b"written"
 _FENCED = b"fenced"
@@ -52,7 +50,7 @@ _FENCED = b"fenced"
 
 @dataclass
 class Marker:
-    """The key of a write marker, its lease, and the revision of its last write; 0 before the first."""
+    """A write marker's key, its lease, and the revision of its last write; 0 before the first."""
 
     key: bytes
     lease: int
@@ -66,13 +64,9 @@ class Marker:
 
 
 class Deadline:
-    """Until when an operation, which begins now, waits, or tries again while no member answers.
-
-    Args:
-        patience: how long it may take; asked once, when it is needed first. Most writes end without that, and to read a
-            store's timeout from torch's C++ side takes a tenth of the time that is ours to lose in each.
-        closed: set when the store is closed, which ends the operation.
-    """
+    """The time limit of an operation, which begins now and tries again while no member answers, until `closed` is set.
+    `patience` returns the limit; it is called once and only if needed, since torch's C++ side is slow to return a
+    timeout."""
 
     def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
         self._clock = clock
@@ -85,15 +79,15 @@ class Deadline:
         return self._asked()
 
     def left(self) -> Duration:
-        """Seconds; 0 or less when it is over."""
+        """Seconds left; 0 or less when it is over."""
         return later(self._begun, self.patience.total_seconds()) - self._clock.now()
 
     def allows_another(self) -> bool:
-        """After an attempt to which no member answered: pause. Whether there is time for another one."""
+        """Pause after an attempt that no member answered. Returns whether there is time for another."""
         return self.left() > 0 and not self._closed.wait(_PAUSE)
 
     def patiently(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What `ask` returns; it is asked again while no member answers. Raises EtcdError."""
+        """Return the result of `ask`, which is repeated while no member answers. Raises EtcdError."""
         while True:
             try:
                 return ask()
@@ -103,13 +97,8 @@ class Deadline:
 
 
 class Writer:
-    """Writes for one store, from any number of threads.
-
-    Args:
-        prefix: of the markers.
-        lease: tells, before the deadline that it is given, which lease everything written is attached to, the markers
-            too. None: only the markers have one. It ends with `forget`, or a minute after the last write.
-    """
+    """Writes for one store. Thread-safe. `lease` returns, within the deadline, the lease of everything written,
+    including markers. None: only markers have a lease, which ends with `forget` or a minute after the last write."""
 
     def __init__(
         self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
@@ -121,44 +110,36 @@ class Writer:
         self._numbers = itertools.count()
         self._idle: deque[Marker] = deque()
 
-    def write(
-        self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Deadline
-    ) -> Committed:
-        """Carry the writes out, if the conditions hold, exactly once. What is returned has the write's revision; if the
-        conditions did not hold, nothing was written, nor will be.
-
-        Args:
-            instead: what to read if the conditions do not hold, the only answers returned; nothing without any.
-            deadline: until when it is tried again while no member answers.
-
-        Raises:
-            EtcdUnreachable: it could not be done in time; with `landed`, it may have been, or be yet.
-            EtcdRefused, EtcdClosed.
-        """
+    def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
+        """Carry out the transaction's writes exactly once if its conditions hold, trying again until the deadline while
+        no member answers. Otherwise nothing is written, now or later, and the result has the answers to `otherwise`.
+        Raises EtcdUnreachable if it was not confirmed in time (with `landed`, it may have taken effect, or may yet),
+        EtcdRefused, EtcdClosed."""
         lease = self._lease(deadline) if self._lease else 0
         if lease:
-            writes = [write._replace(lease=lease) if isinstance(write, Put) else write for write in writes]
+            then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
+            transaction = transaction._replace(then=then)
         while True:
             marker = self._marker(lease or deadline.patiently(self._own_lease))
             try:
-                outcome = self._carried_out(marker, conditions, writes, instead, deadline)
+                outcome = self._carried_out(marker, transaction, deadline)
             except EtcdLeaseGone:
                 if lease:
                     raise
                 self._own.gone(marker.lease)
             else:
-                self._idle.append(marker)  # after an error it is out of use
+                self._idle.append(marker)  # after an error the marker is retired
                 return outcome
 
     def forget(self) -> None:
-        """Nothing will be written any more. The markers go, unless they have the lease of the store."""
+        """Revoke the markers' lease, unless they have the store's. Nothing may be written afterwards."""
         self._own.release()
 
     def _marker(self, lease: int) -> Marker:
         try:
             while (marker := self._idle.pop()).lease != lease:
-                pass  # it went with its lease
-        except IndexError:  # asking first would be too early: another thread may take the last one
+                pass  # it ended with its lease
+        except IndexError:  # not checked before, because another thread may take the last one
             marker = Marker(self._prefix + b"%d" % next(self._numbers), lease)
         return marker
 
@@ -166,21 +147,15 @@ class Writer:
         self._own.renew_if_due()
         return self._own.ensure()
 
-    def _carried_out(
-        self,
-        marker: Marker,
-        conditions: Sequence[Compare],
-        writes: Sequence[Operation],
-        instead: Sequence[Get],
-        deadline: Deadline,
-    ) -> Committed:
-        otherwise = (Get(marker.key), *instead) if conditions else ()
-        transaction = Transaction((marker.unchanged(), *conditions), (*writes, marker.put(_WRITTEN)), otherwise)
-        done, outstanding = self._answered(transaction, deadline)
+    def _carried_out(self, marker: Marker, asked: Transaction, deadline: Deadline) -> Committed:
+        conditions, then, otherwise = asked
+        otherwise = (Get(marker.key), *otherwise) if conditions else ()
+        marked = Transaction((marker.unchanged(), *conditions), (*then, marker.put(_WRITTEN)), otherwise)
+        done, outstanding = self._answered(marked, deadline)
         if done.succeeded:
             marker.revision = done.revision
             return done
-        if not conditions:  # then it failed for its marker, which the fence finds changed; to ask every time costs more
+        if not conditions:  # only the marker can have failed; the fence reads it, which is too costly for every write
             return self._fenced_off(marker, deadline, outstanding) or done
         landed = _landed(marker, done.ranges[0].first, outstanding)
         if landed is None and outstanding:
@@ -190,7 +165,7 @@ class Writer:
     def _answered(
         self, transaction: Transaction, deadline: Deadline, outstanding: bool = False
     ) -> tuple[Committed, bool]:
-        """The first answer, and whether copies may be under way for which there was none."""
+        """Return the first answer, and whether unanswered copies may still be on their way."""
         while True:
             try:
                 return self._client.transact(transaction), outstanding
@@ -201,12 +176,12 @@ class Writer:
             except EtcdLeaseGone as error:
                 if not outstanding:
                     raise
-                told = f"the lease of the write marker expired before the write was confirmed: {error}"
-                raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True) from error
+                reason = f"the lease of the write marker expired before the write was confirmed: {error}"
+                raise EtcdUnreachable(f"{reason}; the write may have taken effect", landed=True) from error
 
     def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
-        """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
-        was faster; else None. EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
+        """Change the marker, so that no copy of the write can be carried out afterwards. Returns the write's outcome if
+        a copy was faster, else None. EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
@@ -216,11 +191,11 @@ class Writer:
 
 
 def _landed(marker: Marker, found: KeyValue | None, outstanding: bool) -> Committed | None:
-    """What came of a write whose marker reads `found`: None if it was not carried out. Brings the marker up to date.
+    """The outcome of a write whose marker reads `found`; None if it was not carried out. Updates the marker.
     EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
     if outstanding and found is None and marker.revision:
-        told = "the write marker was deleted, or expired, before the write was confirmed"
-        raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
+        reason = "the write marker was deleted, or expired, before the write was confirmed"
+        raise EtcdUnreachable(f"{reason}; the write may have taken effect", landed=True)
     revision = found.mod_revision if found else 0
     if revision == marker.revision:
         return None
