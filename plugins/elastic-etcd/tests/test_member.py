@@ -207,3 +207,20 @@ def test_a_folder_that_is_not_there_is_told(places, tmp_path):
     with pytest.raises(ConfigurationError, match=r"serve_folder: the folder .* does not exist"):
         agent.start()
     agent.stop()
+
+
+def test_member_whose_port_is_taken_names_it_and_starts_when_it_is_free(agents, places, eventually):
+    (place,) = places(1)
+    with socket.create_server((place.host, place.peer_port), reuse_port=True):
+        (agent,) = agents(1, at=(place,))
+        told = f"port {place.peer_port} of 127.0.0.1: already in use"
+        eventually(lambda: agent.diagnosis().startswith(told), LONG, "the reason")
+    assert eventually(lambda: serves(place), LONG, "the member")
+    assert agent.diagnosis() == ""
+
+
+def serves(place):
+    try:
+        return is_healthy(place.url)
+    except OSError:
+        return False

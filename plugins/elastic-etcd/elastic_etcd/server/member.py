@@ -105,6 +105,7 @@ class ServedCluster:
         self._holds: socket.socket | None = None
         self._binary: Binary | None = None
         self._process: ServerProcess | None = None
+        self._waiting_for = ""  # why our member does not run, for messages
         self._over = threading.Event()
         self._left = self._leaving = self._asked_to_leave = False
         self._changing = threading.Lock()
@@ -182,8 +183,9 @@ class ServedCluster:
         return True
 
     def diagnosis(self) -> str:
-        """Explains that the majority is lost; empty if it is not. Asks all members, which takes a few seconds."""
-        return majority_lost(self._cluster, self._gateway.look(self._cluster.places))
+        """Explains why our member does not start, or that the majority is lost; empty if neither is so. Asks all members,
+        which takes a few seconds."""
+        return self._waiting_for or majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
         """The status of each member. Asks all members, like `diagnosis`."""
@@ -210,7 +212,7 @@ class ServedCluster:
 
     def _keep_member(self) -> None:
         assert self.own is not None
-        attempts, logged = 0, ""
+        attempts = 0
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             if self._leaving:
@@ -219,12 +221,13 @@ class ServedCluster:
                 step = self._next(self.own)
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
+                self._waiting_for = ""
                 self._run(self.own, step)
-                attempts, logged = 1, ""
+                attempts = 1
             except UNUSABLE as error:
-                if logged != str(error):
-                    logged = str(error)
-                    get_logger().warning("etcd member waits", member=self.own.address, reason=logged)
+                if self._waiting_for != str(error):
+                    self._waiting_for = str(error)
+                    get_logger().warning("etcd member waits", member=self.own.address, reason=self._waiting_for)
 
     def _next(self, own: Place) -> Begin | Join | Wait:
         address = self._listens_at(own)
