@@ -1,1 +1,1 @@
-"""The interfaces that plugins implement and the rooms of the core use."""
+"""The interfaces that plugins implement and the packages of the core use."""

@@ -21,7 +21,7 @@ def test_parameters_keep_what_they_are_given():
 @pytest.mark.parametrize(
     ("backend", "run_id", "least", "most", "message"),
     [
-        ("", "job", 1, 1, "name of a rendezvous backend"),
+        ("", "job", 1, 1, "name of the rendezvous backend"),
         ("local", "", 1, 1, "--rdzv-id"),
         ("local", "job", 0, 1, "1 <= min_nodes <= max_nodes, found 0 and 1"),
         ("local", "job", 3, 2, "found 3 and 2"),
