@@ -190,12 +190,9 @@ class RosterBackend(RendezvousBackend):
         return False
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        """Move the store that this process hosts to another node, because this process ends soon.
-
-        `heirs` are keys of nodes. The first of them that can host the store takes over its complete contents, and this
-        call waits until the other nodes have switched to it. Blocks for at most twice `timeout` seconds. Returns
-        whether another node now hosts the store. The default is that a store cannot move.
-        """
+        """Move the store that this process hosts, with its contents, to the first node that can host it. `heirs` has
+        the candidates' keys. Waits until the other nodes have switched to the new host, at most for twice `timeout`
+        seconds. Returns whether another node now hosts the store. By default, a store cannot move."""
         return False
 
     def store_members(self) -> Sequence[str]:
@@ -228,17 +225,10 @@ class RoundStores(abc.ABC):
 
     @abc.abstractmethod
     def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        """Open the round's store.
-
-        Args:
-            name: the round's number, a hyphen, and a URL-quoted id. It is unique even if the rendezvous store lost its
-                data and round numbers start again.
-            host: the address of the workers' store.
-            is_host: this node is rank 0, and `host` is its reservation.
-
-        Raises:
-            ConfigurationError: this process may not open as many files as the store needs.
-        """
+        """Open the round's store. `host` is the address of the workers' store, and is this node's reservation if this
+        node is rank 0 (`is_host`). `name` is the round's number, a hyphen, and a URL-quoted id. It is unique even if
+        the rendezvous store lost its data and round numbers start again. Raises ConfigurationError if this process may
+        not open as many files as the store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:
