@@ -95,7 +95,7 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous endpoint is loopback": "the job may have several nodes, but other machines cannot reach the endpoint",
     "rendezvous endpoint is localhost": "other machines can join, but must use this machine's name or address",
     "workers' store lost": "the workers' store could not start, or its host process ended, for the given reason",
-    "file limit raised": "the store's host needs many connections; the field has its new limit of open files",
+    "file limit raised": "the store's host needs many connections; the fields have its new limit of open files",
     "store served": "the store of elastic serve is available at the given endpoint",
     "store served no more": "elastic serve was asked to end; the store and all its connections are closed",
     "etcd server started": "the job's etcd server answers; the fields have its binary and version",

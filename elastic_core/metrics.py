@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
-import sys
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TextIO, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, overload
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
@@ -54,14 +53,11 @@ class NullMetricHandler(MetricHandler):
 
 
 class ConsoleMetricHandler(MetricHandler):
-    """Prints one line per value, to `stream` or, if that is None, to stdout."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream
+    """Prints one line per value to stdout."""
 
     def emit(self, metric_data: MetricData) -> None:
         when, group, name, value = metric_data
-        print(f"{when:.3f} {group} {name}={value}", file=self._stream or sys.stdout, flush=True)
+        print(f"{when:.3f} {group} {name}={value}", flush=True)
 
 
 _handlers: dict[str | None, MetricHandler] = {None: NullMetricHandler()}

@@ -1,5 +1,5 @@
-"""Parses text from users (Booleans, spellings of names, suggestions for misspelled names), and escapes untrusted text
-for display."""
+"""Helpers for text: Booleans and names that users write, suggestions for misspelled names, and escaping of untrusted
+text for display."""
 
 from __future__ import annotations
 

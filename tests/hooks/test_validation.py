@@ -29,7 +29,7 @@ def test_valid_records_are_returned():
         ({"options": (Option("ttl", float, "3", ""),)}, "expected a default of type float, found '3'"),
         ({"options": (Option("ttl", int, True, ""),)}, "expected a default of type int, found True"),
         ({"options": (Option("tls", bool, 1, ""),)}, "expected a default of type bool, found 1"),
-        ({"options": (Option(" ", str, None, ""),)}, "expected an option's name"),
+        ({"options": (Option(" ", str, None, ""),)}, "expected an option name"),
     ],
 )
 def test_invalid_records_are_reported(changes, message):
