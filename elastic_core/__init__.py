@@ -1,5 +1,4 @@
-"""elastic-core launches distributed PyTorch jobs, restarts failed workers, and re-forms the job when a machine fails or
-joins.
+"""Launches distributed PyTorch jobs, restarts failed workers, and re-forms the job when a machine fails or joins.
 
 Importing this package loads none of its modules; the names below are loaded when they are first used.
 """

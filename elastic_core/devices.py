@@ -39,8 +39,7 @@ def count(kind):
     return module.device_count() if module.is_available() else 0
 """
 """The beginning of a program that asks torch. `count` returns the number of devices of a type that torch can use;
-"auto" means any accelerator. The program's stdin must be a pipe: the program exits when the writing end is closed, as
-when this process ends."""
+"auto" means any accelerator. The program's stdin must be a pipe, and the program exits when its writing end closes."""
 
 _PROBE = f"""
 import sys

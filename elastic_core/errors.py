@@ -1,7 +1,6 @@
 """The exceptions of elastic-core with their exit codes, and the record of a failed worker.
 
-An error message states what is wrong and what to do about it. The command line prints it to stderr and exits with the
-error's `exit_code`.
+Messages state what is wrong and what to do. The command line prints them to stderr and exits with the `exit_code`.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem in the configuration. `origin` is the source of the value ("--nnodes", "ELASTIC_NNODES",
-    "elastic.toml: nnodes")."""
+    """One problem in the configuration. `origin` is the value's source: "--nnodes", "elastic.toml: nnodes"."""
 
     origin: str
     message: str
@@ -75,8 +73,7 @@ class Problem:
 
 
 class ConfigurationError(ElasticError, ValueError):
-    """The configuration is invalid. Contains all problems found. It is also a ValueError, which torch raises in
-    the same cases."""
+    """The configuration is invalid. Contains all problems found. Also a ValueError, which torch raises in its place."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -99,8 +96,7 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous was closed, so no further round forms. `succeeded`: whether the job succeeded, according to the
-    node that closed it."""
+    """The rendezvous was closed, so no further round forms. `succeeded`: the closing node reported success."""
 
     exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
     succeeded = False
@@ -129,8 +125,7 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node is not needed: the job succeeded or the node was drained before any of its workers had run. The agent
-    exits successfully."""
+    """The job succeeded, or this node was drained, before any of its workers had run. The agent exits successfully."""
 
     exit_code = ExitCode.SUCCESS
 
@@ -237,8 +232,7 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` has their failures by global rank. `str` returns the
-    complete report, see `format_msg`."""
+    """Workers failed, and the job did not recover. `failures` has their failures by global rank, and `str` a report."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -270,8 +264,7 @@ class ChildFailedError(ElasticError):
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """All failures with their messages, the first failure first, for programs that print the error themselves.
 
-        The delimiters form the lines around the text and between failures. Control characters in text from workers and
-        other nodes are escaped.
+        The delimiters form the lines around the text and between failures. Control characters are escaped.
         """
         from elastic_core.text import in_one_line, printable  # needed only after a failure
 

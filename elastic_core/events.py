@@ -178,8 +178,7 @@ def is_known(name: str) -> bool:
 
 
 def open_handler(name: str) -> EventHandler:
-    """The handler with this name, which must be known; `file:PATH` opens the file. The caller must close a handler that
-    has a `close` method.
+    """The handler with this known name; `file:PATH` opens the file. The caller must call its `close` method, if any.
 
     Raises:
         ConfigurationError: the file cannot be written.

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 @dataclass
 class LaunchConfig:
     """What to launch. Fields that torch's `LaunchConfig` has, too, have the same names, order and meaning. A field that
-    is None has the default of the command line. Other defaults may differ from the command line: here `max_restarts`
-    is 3.
+    is None has the default of the command line. Other defaults may differ from it: here `max_restarts` is 3.
 
     Settings without a field are read from the same variables as for `elastic run`: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
@@ -66,16 +65,13 @@ class LaunchConfig:
         logs_specs: the destinations of logs, see `elastic_core.multiprocessing.LogsSpecs`; or the name of an entry
             point in group `torchrun.logs_specs`.
         run_id: the job's id; if empty, one is generated for a single node.
-        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1: the backend's
-            default.
+        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1: its default.
         max_restarts: the maximum number of restarts after failures.
         log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
-        metrics_cfg: `{"destination": "console"}` or `"null"`: the destination of metrics (see `metrics.configure`);
-            empty: unchanged.
+        metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty: unchanged.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; defaults to TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
-        warm_start: fork workers from a process that has already imported their modules; if false, ELASTIC_WARM_START
-            applies.
+        warm_start: fork workers from a process that has already imported their modules; false: ELASTIC_WARM_START.
     """
 
     min_nodes: int
@@ -331,8 +327,7 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Forward signals to the agent within the context. Does nothing outside of the main thread, because Python allows
-    signal handlers only there."""
+    """Forward signals to the agent within the context; only in the main thread, because Python requires it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -178,8 +178,7 @@ def configure(
         level: the lowest level to write, in any case; one of `LEVELS`.
         stream: the destination; None is the current `sys.stderr`.
         clock: provides the timestamps.
-        patience: seconds to wait for a stalled reader. After that, lines are dropped without waiting until the reader
-            has caught up.
+        patience: seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
     Raises:
         ValueError: the format or the level is unknown.

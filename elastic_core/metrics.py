@@ -1,7 +1,6 @@
 """Counts and durations, passed to a handler that the program configures; the default handler drops them.
 
-`put_metric`, `prof`, `configure` and the names of the metrics are those of torchelastic. Exceptions in a handler are
-only logged.
+The names of functions and metrics are those of torchelastic. Exceptions in a handler are only logged.
 """
 
 from __future__ import annotations

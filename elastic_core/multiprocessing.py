@@ -115,8 +115,7 @@ class PContext:
         return dict(self._pids)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all processes have ended, or until one has failed and the remaining ones have been stopped. Then
-        all resources are released.
+        """Wait until all processes have ended. When one fails, stop the remaining ones. Finally release all resources.
 
         Args:
             timeout: seconds; 0 does not wait, less than 0 waits forever.

@@ -1,5 +1,4 @@
-"""Helpers for text: Booleans and names that users write, suggestions for misspelled names, and escaping of untrusted
-text for display."""
+"""Booleans and names that users write, suggestions for misspelled names, and escaping of untrusted text."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def printable(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """As `printable`, but line feeds are escaped too: for names and reasons, which could otherwise fake an output
-    line."""
+    """As `printable`, but line feeds are escaped too, so that a name or a reason cannot fake an output line."""
     return printable(text).replace("\n", "\\n")
 
 

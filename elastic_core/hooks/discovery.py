@@ -1,5 +1,4 @@
-"""Finds installed plugins by their entry points, and the names that the user has blocked or allowed. Does not import
-plugins."""
+"""Finds installed plugins without importing them, and the names that the user has blocked or allowed."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ class Implementation:
 
 
 class PluginManager:
-    """The installed plugins: those that work, what they provide, and why others do not work. Created by `load` and
-    immutable afterwards."""
+    """The installed plugins, what they provide, and why some do not work. Immutable; created by `load`."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Converts the options that users write into the types that a plugin declares, and reports all problems together.
-Pure."""
+"""Converts the options that users write into the types that a plugin declares, and reports all problems together."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
     *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank", "etcd_prefix"),
 }
-"""Options of torchrun's backends that may be ignored. TLS options are not among them: ignoring one would silently
-disable encryption."""
+"""Options of torchrun's backends that may be ignored. TLS options may not, because that would disable encryption."""
 
 
 def type_options(

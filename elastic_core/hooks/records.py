@@ -88,11 +88,9 @@ class RendezvousBackendRecord(Record):
             each with the reason that `elastic explain` shows.
         problems: returns the problems in the settings that would prevent a job from starting with this backend. They
             are reported together with all other configuration problems, before anything starts.
-        hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`; empty if the
-            endpoint is not a host, but a file, for example. Raises ConfigurationError if the endpoint is invalid. None:
-            any endpoint is accepted.
-        hosted: whether a node of the job hosts the store, so that nothing answers at the endpoint before the job
-            starts.
+        hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`; empty if it names a
+            file, for example. Raises ConfigurationError if the endpoint is invalid. None: any endpoint is accepted.
+        hosted: whether a node of the job hosts the store, so that nothing answers at the endpoint before the start.
     """
 
     factory: Callable[[Context, RendezvousParameters], RendezvousHandler]
@@ -182,11 +180,10 @@ class CommandRecord(Record):
 
 @dataclass(frozen=True)
 class HealthCheckRecord(Record):
-    """A check of this machine. All installed checks run; users do not select them.
+    """A check of this machine. All installed checks run; users do not select them. The record must not have options.
 
     Args:
-        factory: runs the check and returns its result. The record must not have options; the context has those that
-            the plugin adds.
+        factory: runs the check and returns its result. The context has the options that the plugin adds.
         timeout: seconds after which the check has failed.
         when: the moments at which it runs; empty: all.
     """

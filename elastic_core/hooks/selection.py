@@ -1,5 +1,4 @@
-"""Selects a record by its name. It is an error if no plugin provides the name, or if several do: the last one never
-wins silently."""
+"""Selects a record by its name, which exactly one plugin must provide: the last one never wins silently."""
 
 from __future__ import annotations
 
@@ -227,8 +226,7 @@ def _advice(error: BaseException, source: Source) -> str:
 
 
 def _is_theirs(path: str) -> bool:
-    """Whether the file belongs neither to this project nor to the standard library, whose folder may contain the one of
-    the installed packages."""
+    """Whether the file belongs neither to this project nor to the standard library, excluding its site-packages."""
     installed = "site-packages" in path or "dist-packages" in path
     return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
 

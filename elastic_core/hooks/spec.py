@@ -144,8 +144,7 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
     The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
-    `elastic_core.plugin.Watchdog`, which the agent notifies of each round's workers. The page on timers has a complete
-    example.
+    `elastic_core.plugin.Watchdog`, which the agent notifies of each round's workers. See the page on watchdogs.
 
     A complete plugin::
 
@@ -250,8 +249,7 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
     `elastic_core.plugin.RankPolicy`. The leader calls its policy for every round, so configure the same policy on all
-    nodes. If the policy raises or does not return exactly the given nodes, the error is logged, and the round uses the
-    default order.
+    nodes. If it raises or does not return exactly the given nodes, the error is logged and the default order is used.
 
     A complete plugin::
 
@@ -276,8 +274,7 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 
     The factories of all records are called concurrently, each in a separate thread: once by `elastic doctor`, and at
     most once a minute by an agent when a client queries its health endpoint. A check must have no side effects. It
-    fails if it raises, or if it takes longer than the record's `timeout`. The record's `when` can limit it to one of
-    the two.
+    fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit it to one of the two.
 
     A complete plugin::
 
@@ -384,7 +381,7 @@ def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
 
     Called once per worker, whether it succeeded or failed, in the agent's process and thread, as soon as the agent
     notices the exit. Not called for workers that the agent stops. An exception is logged with the plugin's name and
-    version, and changes nothing.
+    version and has no other effect.
 
     A complete plugin::
 

@@ -130,8 +130,7 @@ class RosterBackend(RendezvousBackend):
     def announce(self, key: str, entry: bytes) -> int:
         """Create or replace the entry of `key`, which is then alive. Wakes callers of `wait_for_roster`.
 
-        Returns the number of entries older than the first entry of this key (0 for the oldest). The number may be too
-        high.
+        Returns the number of entries (or more) that are older than the first entry of this key; 0 for the oldest.
         """
 
     @abc.abstractmethod

@@ -296,8 +296,7 @@ class RoundHandler(RendezvousHandler):
         return not self.hosts_store
 
     def hurry(self) -> None:
-        """The user has asked a second time for the agent to end: `shutdown` must not wait for other nodes or move the
-        store. Optional."""
+        """The user insists on ending the agent: `shutdown` must not wait for other nodes or move the store."""
 
     @property
     def lifeline(self) -> int:
@@ -311,8 +310,7 @@ class RoundHandler(RendezvousHandler):
         return
 
     def rank_by(self, policy: RankPolicy) -> None:
-        """Use `policy` to order the nodes of each round that this node forms. Called before the first
-        `next_rendezvous`.
+        """Let `policy` order the nodes of each round that this node forms. Called before the first `next_rendezvous`.
 
         Raises:
             ConfigurationError: this handler does not support rank policies, which is the default.

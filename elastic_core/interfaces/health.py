@@ -1,5 +1,4 @@
-"""The interfaces of health endpoints and health checks. An endpoint reports the agent's health and status; a check
-examines the machine."""
+"""Interfaces of health endpoints, which report the agent's status, and of health checks, which examine a machine."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ class CheckStatus:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker of this node in the last round. `state`: `running`, `succeeded`, `failed` or `stopped` (the agent
-    stopped it)."""
+    """A worker of this node in the last round. `state`: `running`, `succeeded`, `failed` or `stopped` by the agent."""
 
     local_rank: int
     global_rank: int
@@ -212,8 +210,7 @@ class AgentView(Protocol):
         """The number of locations in the rendezvous store at which a value without a valid signature was found."""
 
     def checks(self) -> Sequence[CheckStatus]:
-        """The last results of the plugins' health checks. Checks that began more than a minute ago run again in the
-        background."""
+        """The last results of the plugins' health checks. Results older than a minute are renewed in the background."""
 
     def status(self) -> AgentStatus:
         """The current status."""

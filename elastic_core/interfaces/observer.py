@@ -86,8 +86,7 @@ class AgentFinished:
 class PhaseChanged:
     """The agent's phase, or the reason for it, has changed; `reason` may be empty.
 
-    `at` is the time of the change. `sign` is the time of the first sign of the reason, if that was earlier. Both are on
-    the agent's monotonic clock."""
+    `at` is the time of the change, and `sign` that of the first sign of its reason, if earlier; both are monotonic."""
 
     run_id: str
     phase: AgentPhase

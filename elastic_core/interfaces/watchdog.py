@@ -18,8 +18,7 @@ class Expiry:
     Args:
         worker_pid: the worker's process, or another process in the worker's session.
         scope: what the worker was about to do: the timer's scope.
-        reason: how the hang was detected, as text that follows "hang: "; empty for a timer that was not released in
-            time.
+        reason: how the hang was detected, as text that follows "hang: "; empty for an expired timer.
         late: seconds since the worker should have made progress, if known.
     """
 
@@ -37,8 +36,7 @@ class WatchedWorker:
         local_rank: its rank on this node.
         global_rank: its rank in the job; it names the log files.
         pid: its process id, which is also the id of its session. Processes that it starts share the session.
-        logs: the files with its output, stdout before stderr; empty if the output goes to the console only (see the
-            flags `-r` and `-t`).
+        logs: the files with its output, stdout before stderr; empty without the flags `-r` and `-t`.
     """
 
     local_rank: int
@@ -75,8 +73,7 @@ class Watchdog(abc.ABC):
         """
 
     def fault(self) -> str:
-        """Why the watchdog does not watch although it was started; empty if it does. Any thread may call it; it must
-        not block."""
+        """Why a started watchdog does not watch; empty if it does. Any thread may call it; it must not block."""
         return ""
 
     def scratch(self) -> Sequence[str]:

@@ -23,8 +23,7 @@ class WorkerRanks:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Everything that this node's workers need to know about their round. Rounds are numbered from 1; `node` is this
-    node's display name."""
+    """Everything that this node's workers need to know about their round. `node` is this node's display name."""
 
     round: int
     run_id: str
@@ -127,8 +126,7 @@ class Child(Protocol):
         ...
 
     def own_sentinel(self) -> int | None:
-        """A new file descriptor that becomes readable when the child has ended; None if the agent can watch the process
-        id instead."""
+        """A new file descriptor that becomes readable when the child has ended; None: the process id can be watched."""
         ...
 
 
