@@ -94,11 +94,11 @@ def hooks() -> str:
     for name in HOOKS:
         function = getattr(hookspecs, name)
         doc = inspect.getdoc(function) or ""
-        text, _, example = doc.partition("A whole plugin::")
+        text, _, example = doc.partition("A complete plugin::")
         arguments = ", ".join(inspect.signature(function).parameters)
         parts += [f"## `{name}({arguments})`\n", text.strip(), ""]
         if example:
-            parts += ["A whole plugin:\n", "```python", inspect.cleandoc("\n" + example), "```", ""]
+            parts += ["A complete plugin:\n", "```python", inspect.cleandoc("\n" + example), "```", ""]
     return "\n".join(parts)
 
 

@@ -1,6 +1,6 @@
-"""elastic-core: gathers the machines of a training job, starts the workers, and brings the job back when one is lost.
+"""Launches distributed PyTorch jobs, restarts failed workers, and re-forms the job when a machine fails or joins.
 
-Importing this package loads no other module of it; the names below are loaded when they are first used.
+Importing this package loads none of its modules; the names below are loaded when they are first used.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 if sys.argv[:1] == ["-m"] and not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):  # python -m MODULE
     _top = sys.orig_argv[-len(sys.argv)].partition(".")[0]
     if _top == "elastic_core" or (_top.startswith("-") and _top.endswith("melastic_core")):
-        del sys.path[0]  # the current directory, in which others may have put files with the names of modules
+        del sys.path[0]  # the current directory, in which other users may have placed files named like modules
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'elastic_core' has no attribute {name!r}")
-    room = "launch" if name in ("LaunchConfig", "elastic_launch", "launch_agent") else "errors"
-    return getattr(importlib.import_module(f"elastic_core.{room}"), name)
+    module = "launch" if name in ("LaunchConfig", "elastic_launch", "launch_agent") else "errors"
+    return getattr(importlib.import_module(f"elastic_core.{module}"), name)
 
 
 def __dir__() -> list[str]:

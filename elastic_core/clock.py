@@ -1,4 +1,4 @@
-"""Time. The only module that reads a clock; all others are given a clock, or the instant `now`."""
+"""Time. Only this module reads the system's clocks; all others receive a `Clock` or the current instant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", float)
-"""Seconds on the monotonic clock of one process. It means nothing in another process and is never sent to one."""
+"""Seconds on one process's monotonic clock. Meaningless in other processes, so it is never sent to them."""
 
 LONG_AGO = Instant(float("-inf"))
 """Before every other instant."""
@@ -16,14 +16,14 @@ Duration = float
 
 
 class Clock(Protocol):
-    """Where the time comes from. `testing.FakeClock` is the other implementation."""
+    """A source of time: `SystemClock`, or `elastic_testing.FakeClock` in tests."""
 
     def now(self) -> Instant:
-        """The monotonic present: for deadlines and intervals."""
+        """The current monotonic time, for deadlines and intervals."""
         ...
 
     def timestamp(self) -> float:
-        """Seconds since the epoch: for people and reports, never for decisions."""
+        """Seconds since the epoch, for display and reports, never for decisions."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""How many workers a word such as `gpu` stands for on this machine.
+"""Counts the devices for a worker count such as `gpu`.
 
-Only torch knows what torch can use, so it is asked, in a process of its own: the agent never imports it.
+Only torch knows which devices it can use. A separate process asks it, because the agent must not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROBE_TIMEOUT: Duration = 120.0
 
 ASKING = """
 import sys
-sys.path[:] = filter(None, sys.path)  # torch is found as a script finds it, which is not in the current directory
+sys.path[:] = filter(None, sys.path)  # find torch as a script does, and not in the current directory
 import os, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
 import torch
@@ -38,8 +38,8 @@ def count(kind):
         return -1  # torch has no such kind
     return module.device_count() if module.is_available() else 0
 """
-"""How a program that asks torch begins. `count` is how many devices of a kind torch can use; "auto" takes whatever
-accelerator there is. Its stdin is a pipe that nobody writes to: it ends when we do, and the program with it."""
+"""The beginning of a program that asks torch. `count` returns the number of devices of a type that torch can use;
+"auto" means any accelerator. The program's stdin must be a pipe, and the program exits when its writing end closes."""
 
 _PROBE = f"""
 import sys
@@ -54,30 +54,25 @@ print(count(sys.argv[1]))
 
 
 def usable_cpus() -> int:
-    """The processors that this process may run on; fewer than the machine has where it is confined."""
+    """The number of CPUs on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
-    """How many devices of `kind` torch finds; 0 for `auto` where torch is not installed. Raises ConfigurationError when
-    it cannot be asked within `timeout`."""
+    """The number of devices of `kind` that torch finds; 0 for `auto` if torch is not installed. Raises
+    ConfigurationError if torch fails or does not answer within `timeout`."""
     try:
         return int(_ask(kind, timeout).split()[-1])
     except subprocess.TimeoutExpired:
-        why = f"it did not answer in {timeout:g} s"
+        why = f"no answer within {timeout:g} s"
     except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", "")).strip().splitlines()
         why = lines[-1] if lines else str(error)
-    raise ConfigurationError(
-        Problem(
-            _FLAG,
-            f"expected torch to count the devices for {kind!r}, found that it cannot: {why}; give a number instead",
-        )
-    )
+    raise ConfigurationError(Problem(_FLAG, f"torch cannot count {kind!r} devices: {why}; give a number instead"))
 
 
 def _ask(kind: str, timeout: Duration) -> str:
-    """What the probe prints. Tells that it is being waited for. Raises what `subprocess.run` raises."""
+    """The output of the probe. Logs that the agent waits for it. Raises as `subprocess.run`."""
     clock = SystemClock()
     begun = clock.now()
     progress = Progress(begun, "torch to count its devices")
@@ -112,10 +107,10 @@ def _communicate(probe: subprocess.Popen[str], progress: Progress, clock: Clock,
 
 
 def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) -> int:
-    """The number of workers that `wanted` stands for: a number, `cpu`, `auto`, or the name of an accelerator.
+    """The number of workers for `wanted`: a number, `cpu`, `auto`, or the name of an accelerator.
 
     Raises:
-        ConfigurationError: there is no such accelerator here.
+        ConfigurationError: this machine has no such accelerator.
     """
     if isinstance(wanted, int):
         return wanted
@@ -129,10 +124,5 @@ def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) 
     if found < 0:
         known = f"expected a number, cpu, gpu, auto or a torch device type such as xpu, found {wanted!r}"
         raise ConfigurationError(Problem(_FLAG, known))
-    raise ConfigurationError(
-        Problem(
-            _FLAG,
-            f"expected a device of the kind {wanted!r}, found none that torch can use; check the driver and "
-            "CUDA_VISIBLE_DEVICES, or use --nproc-per-node=cpu, auto or a number",
-        )
-    )
+    missing = f"torch finds no usable {wanted!r} device; check the driver and CUDA_VISIBLE_DEVICES, or use "
+    raise ConfigurationError(Problem(_FLAG, missing + "--nproc-per-node=cpu, auto or a number"))

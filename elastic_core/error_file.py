@@ -1,6 +1,6 @@
-"""The error file: how a worker tells its agent of the exception that ends it, in the format of torch's `@record`.
+"""The error file, with which a worker reports its exception to the agent, in the format of torch's `@record`.
 
-The agent names the file in TORCHELASTIC_ERROR_FILE. `record` around the main function of a program writes it.
+The agent sets the file's path in TORCHELASTIC_ERROR_FILE. The decorator `record` writes the file.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
 class ErrorHandler:
-    """What `record` does with an exception. Programs may derive from it, and give theirs to `record`."""
+    """Handles the exceptions that `record` catches. Programs may pass a subclass to `record`."""
 
     def initialize(self) -> None:
-        """Called before the function: a crash of the interpreter shows its stacks on stderr."""
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is no file, or closed
+        """Called before the function. Makes the interpreter print its stacks to stderr when it crashes."""
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed or not a file
             faulthandler.enable()
 
     def record_exception(self, e: BaseException) -> None:
-        """Write the exception, with its traceback, into the error file, if the environment names one."""
+        """Write the exception and its traceback into the error file, if the environment specifies one."""
         if path := os.environ.get(VARIABLE):
             write(path, content_of(e))
 
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Note the exit code of the worker that failed first in the content of its error file."""
+        """Add the exit code of the worker that failed first to the content of its error file."""
         if isinstance(rootcause_error.get("message"), dict):
             rootcause_error["message"]["errorCode"] = error_code
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Write the error file of the worker that failed first as that of this process: for a worker that itself
-        launches workers. Raises OSError or ValueError if that file cannot be read."""
+        """For a worker that itself launches workers: copy the error file of the one that failed first to the error file
+        of this process. Raises OSError or ValueError if it cannot be read."""
         with open(rootcause_error_file) as file:
             content = json.load(file)
         if error_code and isinstance(content, dict):
@@ -63,8 +63,8 @@ def get_error_handler() -> ErrorHandler:
 
 
 def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Callable[P, T | None]:
-    """Decorator for the main function of a program: an exception that leaves it is written to the error file, and so
-    gets into the agent's report. Exit code 0 by `sys.exit` counts as return; other exits and interrupts pass.
+    """Decorator for a program's main function: writes an exception to the error file, which the agent's report shows.
+    `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
 
         @record
         def main(): ...
@@ -83,7 +83,7 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
         except ChildFailedError as error:
             first = error.get_first_failure()[1] if error.failures else None
             if first is not None and first.error_file != ProcessFailure.error_file:
-                with contextlib.suppress(OSError, ValueError):  # removed with its round: `launch` has handed it up
+                with contextlib.suppress(OSError, ValueError):  # removed with its round; `launch` has copied it
                     handler.dump_error_file(first.error_file, first.exitcode)
             raise
         except Exception as error:
@@ -94,15 +94,15 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
 
 
 def content_of(error: BaseException) -> dict[str, Any]:
-    """The content of an error file for an exception."""
+    """The error file's content for an exception."""
     callstack = "".join(traceback.format_exception(error))
     extra = {"py_callstack": callstack, "timestamp": str(int(SystemClock().timestamp()))}
     return {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
 
 
 def write(path: str, content: Mapping[str, Any]) -> None:
-    """Write an error file. Only into a regular file: a pipe might have no reader, and the job is over. An error of
-    writing hides no failure."""
+    """Write an error file. Only regular files are written, because a pipe without a reader would block. Errors are
+    ignored, so that they do not hide the failure."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         text = json.dumps(content)
         with open(path, "w", opener=open_regular) as file:

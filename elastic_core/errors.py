@@ -1,7 +1,6 @@
-"""The exception family, the exit code of each member, and the record of a failed worker.
+"""The exceptions of elastic-core with their exit codes, and the record of a failed worker.
 
-Every error says what was expected, what was found and what to do. The command line prints it as a paragraph on stderr,
-and exits with its `exit_code`.
+Messages state what is wrong and what to do. The command line prints them to stderr and exits with the `exit_code`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of all commands. A signal that ended the agent leaves 128 + its number, as in a shell."""
+    """Exit codes of all commands. If a signal ended the agent, the exit code is 128 + its number, as in a shell."""
 
     SUCCESS = 0
     WORKER_FAILED = 1
@@ -34,28 +33,28 @@ class ExitCode(enum.IntEnum):
 
 
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.SUCCESS: "every worker succeeded; other commands: the command did what it was asked for",
+    ExitCode.SUCCESS: "all workers succeeded; other commands: the command succeeded",
     ExitCode.WORKER_FAILED: "user code failed, and no restart was left or could help",
     ExitCode.BAD_CONFIGURATION: (
-        "a flag, variable, file or plugin asks for something that is not available here; doctor: a run would fail"
+        "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail"
     ),
     ExitCode.RENDEZVOUS_TIMEOUT: (
         "too few nodes joined before the join timeout; drain: the node did not leave in time; doctor: too few nodes met"
     ),
     ExitCode.STORE_UNREACHABLE: (
-        "the rendezvous store could not be reached; doctor: only if a store was expected, or seems to run there"
+        "the rendezvous store is unreachable; doctor: only if a store was expected or appears to run at the endpoint"
     ),
-    ExitCode.CLOSED_BY_ANOTHER_NODE: "the job was closed by another node",
+    ExitCode.CLOSED_BY_ANOTHER_NODE: "another node closed the job",
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
-    ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed in another way; the message says how",
-    ExitCode.NOT_FOUND: "status, drain: the store knows no job of this id; drain: the job has no such node",
-    ExitCode.DRAINED: "this node was drained: its workers were stopped, or had failed; the job goes on without it",
-    ExitCode.INTERNAL_ERROR: "a fault of elastic-core or of a plugin; the traceback is printed",
+    ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason, which the message gives",
+    ExitCode.NOT_FOUND: "status, drain: the store has no job with this id; drain: the job has no such node",
+    ExitCode.DRAINED: "this node was drained: its workers were stopped or had failed, and the job continues without it",
+    ExitCode.INTERNAL_ERROR: "a bug in elastic-core or a plugin; the traceback is printed",
 }
 
 
 class ElasticError(Exception):
-    """The base class of all errors that elastic-core raises on purpose. `failures` are the failures of workers, by
+    """The base class of all errors that elastic-core raises intentionally. `failures` has the worker failures, by
     global rank, that made the agent stop or restart its workers before the error."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL_ERROR
@@ -64,10 +63,7 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of the configuration.
-
-    `origin` is the place that the value came from ("--nnodes", "ELASTIC_NNODES", "elastic.toml: nnodes").
-    """
+    """One problem in the configuration. `origin` is the value's source: "--nnodes", "elastic.toml: nnodes"."""
 
     origin: str
     message: str
@@ -77,13 +73,12 @@ class Problem:
 
 
 class ConfigurationError(ElasticError, ValueError):
-    """The configuration asks for something impossible. Holds all problems that one reading has found. A ValueError too,
-    as torch raises for the same."""
+    """The configuration is invalid. Contains all problems found. Also a ValueError, which torch raises in its place."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
     def __init__(self, *problems: Problem) -> None:
-        super().__init__(*problems)  # the arguments stay whole, so that the error can be pickled
+        super().__init__(*problems)  # unchanged, so that the error can be pickled
         self.problems = problems
 
     def __str__(self) -> str:
@@ -91,7 +86,7 @@ class ConfigurationError(ElasticError, ValueError):
 
 
 class PluginError(ConfigurationError):
-    """A plugin that was selected is missing, broken, blocked or provided twice."""
+    """A selected plugin is missing, broken, blocked or provided twice."""
 
 
 class RendezvousError(ElasticError):
@@ -101,7 +96,7 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous was closed; no further round will form. `succeeded`: as the node that closed it says."""
+    """The rendezvous was closed, so no further round forms. `succeeded`: the closing node reported success."""
 
     exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
     succeeded = False
@@ -114,36 +109,35 @@ class RendezvousTimeoutError(RendezvousError):
 
 
 class RendezvousConnectionError(RendezvousError):
-    """The store could not be reached."""
+    """The store is unreachable."""
 
     exit_code = ExitCode.STORE_UNREACHABLE
 
 
 class RendezvousStateError(RendezvousError):
-    """This version cannot read or use the state in the store."""
+    """This version of elastic-core cannot use the state in the store."""
 
 
 class NotFoundError(ElasticError):
-    """The store knows no job of this id, or the job has no such node."""
+    """The store has no job with this id, or the job has no such node."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node is not needed: the job succeeded, or the node was drained, and no worker of it has run. The agent exits
-    with success."""
+    """The job succeeded, or this node was drained, before any of its workers had run. The agent exits successfully."""
 
     exit_code = ExitCode.SUCCESS
 
 
 class DrainedError(RendezvousError):
-    """This node was asked to leave while its workers ran, or after: they were stopped, or have failed."""
+    """This node was drained after its workers had started: they were stopped, or had failed."""
 
     exit_code = ExitCode.DRAINED
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes survived SIGKILL and the bounded wait after it. The error names them; they are left behind."""
+    """Processes survived SIGKILL and the bounded wait after it, and are left behind. The message names them."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
 
@@ -160,7 +154,7 @@ class SignalException(ElasticError):
 
 
 HANG = "hang: "
-"""The reason of a failure begins with this if the agent killed the worker because it hung; other reasons do not."""
+"""The prefix of a failure's reason if the agent killed the worker because it hung. No other reason has it."""
 
 
 @dataclass(frozen=True)
@@ -171,14 +165,14 @@ class ProcessFailure:
 
     Args:
         exitcode: as in `subprocess`: negative for a signal.
-        message: the best explanation available: the error file that the script wrote, else the last lines of stderr.
-        timestamp: seconds since the epoch, on the agent's clock.
-        reason: the exit in words ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
-        caused_by: the global rank whose failure came first, if this one followed from it.
+        message: the best available explanation: the error file that the script wrote, else the last lines of stderr.
+        timestamp: seconds since the epoch, by the agent's clock.
+        reason: a description of the exit ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
+        caused_by: the global rank whose earlier failure caused this one, if any.
         curable: false if the worker would fail in the same way after a restart.
-        stack: what the worker's threads did at its end, the main thread first, of bounded length. It is there if the
-            agent killed the worker because it hung (or `no stack:` and the reason), or if the worker crashed with
-            faulthandler on.
+        stack: the stacks of the worker's threads at its end, the main thread first, of bounded length. Set if the agent
+            killed the worker because it hung (or `no stack:` and the reason), or if the worker crashed with
+            faulthandler enabled.
     """
 
     local_rank: int
@@ -200,12 +194,12 @@ class ProcessFailure:
 
     @property
     def hung(self) -> bool:
-        """Whether the agent killed the worker because it hung; `reason` says how the hang showed."""
+        """Whether the agent killed the worker because it hung."""
         return self.reason.startswith(HANG)
 
     @property
     def how(self) -> str:
-        """The reason, or else the exit code in words."""
+        """The reason; if it is empty, a description of the exit code."""
         exited = f"killed by {self.signal_name()}" if self.exitcode < 0 else f"exit code {self.exitcode}"
         return self.reason or exited
 
@@ -219,8 +213,8 @@ class ProcessFailure:
             return f"signal {-self.exitcode}"
 
     def timestamp_isoformat(self) -> str:
-        """The timestamp for people: `YYYY-MM-DD_HH:MM:SS`, in the time zone of this machine; in seconds since the epoch
-        where a year has more digits, as another node may say."""
+        """The timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. A timestamp out of range, which another
+        node may have sent, is shown in seconds since the epoch."""
         try:
             return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
         except (ValueError, OverflowError, OSError):
@@ -228,7 +222,7 @@ class ProcessFailure:
 
     def as_dict(self) -> dict[str, Any]:
         """The failure for JSON reports."""
-        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # no asdict: data may be deep
+        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # asdict would recurse into deep data
         shown["stderr_tail"] = list(self.stderr_tail)
         shown["signal"] = self.signal_name() if self.exitcode < 0 else None
         return shown
@@ -238,8 +232,7 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` has the failure of each failed worker by global rank. As
-    text the error is the whole report, see `format_msg`."""
+    """Workers failed, and the job did not recover. `failures` has their failures by global rank, and `str` a report."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -253,7 +246,7 @@ class ChildFailedError(ElasticError):
 
     @property
     def summary(self) -> str:
-        """One line: the first failure."""
+        """The first failure in one line."""
         if not self.failures:
             return f"{self.name} failed"
         rank, first = self.get_first_failure()
@@ -261,18 +254,19 @@ class ChildFailedError(ElasticError):
         return f"{self.name} failed: rank {rank}{where}: {first.how}"
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Global rank and failure of the worker that failed first; the other failures usually follow from it. Raises
-        ValueError if there is no failure."""
+        """The global rank and failure of the worker that failed first, which is usually the root cause of the other
+        failures. Raises ValueError if there is no failure."""
         own = {rank: failure for rank, failure in self.failures.items() if failure.caused_by is None}
         candidates = own or self.failures
         rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))
         return rank, candidates[rank]
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """All failures with their messages, the first failure first, for programs that print the error themselves. The
-        delimiters make the lines around the text and before each failure. What comes from workers and other nodes does
-        nothing to a terminal."""
-        from elastic_core.text import in_one_line, printable  # only for what has failed
+        """All failures with their messages, the first failure first, for programs that print the error themselves.
+
+        The delimiters form the lines around the text and between failures. Control characters are escaped.
+        """
+        from elastic_core.text import in_one_line, printable  # needed only after a failure
 
         if not self.failures:
             return in_one_line(self.summary)
@@ -293,6 +287,6 @@ class ChildFailedError(ElasticError):
 
 
 def failures_of(error: BaseException | None) -> Mapping[int, ProcessFailure]:
-    """The failures of workers that an error holds, by global rank; empty if it holds none."""
+    """The worker failures that an error contains, by global rank."""
     failures: Mapping[int, ProcessFailure] = getattr(error, "failures", {})
     return failures

@@ -1,7 +1,7 @@
-"""Things that happen in a job, recorded by a handler that is chosen by its name.
+"""Events of a job, recorded by a handler that the user selects by name.
 
-`null` drops them, `console` writes JSON to stderr, `file:PATH` appends JSON to a file, and `register_handler` adds
-others. `RdzvEvent` and its functions are for programs that have a rendezvous of their own; the agent records none.
+`null` drops events, `console` writes JSON to stderr, `file:PATH` appends JSON to a file, and `register_handler` adds
+other handlers. `RdzvEvent` and its functions are for programs with their own rendezvous; the agent does not use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EventHandler = Callable[[Any], None]
-"""Receives an event, in the thread in which it happens."""
+"""Receives an event, in the thread that records it."""
 
 EventMetadataValue = str | int | float | bool | None
 
@@ -37,7 +37,7 @@ _clock = SystemClock()
 
 
 class EventSource(str, enum.Enum):
-    """Who tells."""
+    """The component that reports an event."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -49,7 +49,7 @@ def _now_in_ms() -> int:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. `timestamp` is in milliseconds since the epoch, by default now."""
+    """An event. `timestamp` is in milliseconds since the epoch, by default now."""
 
     name: str
     source: EventSource
@@ -72,7 +72,7 @@ class Event:
 
 
 class NodeState(str, enum.Enum):
-    """What a node does in a rendezvous."""
+    """A node's state in a rendezvous."""
 
     INIT = "INIT"
     RUNNING = "RUNNING"
@@ -82,13 +82,13 @@ class NodeState(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RdzvEvent:
-    """Something that happened in a rendezvous.
+    """An event of a rendezvous.
 
     Args:
-        name: where in the program it happened.
-        master_endpoint: the address of the store of the nodes, if known.
-        rank: the node's.
-        local_id: the node's process on its machine.
+        name: the location in the program.
+        master_endpoint: the address of the rendezvous store, if known.
+        rank: the node's rank.
+        local_id: identifies the node's process on its machine.
         error_trace: for FAILED, the traceback.
     """
 
@@ -119,7 +119,7 @@ class RdzvEvent:
 
 
 def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
-    """The fields of an event, one of them of this kind."""
+    """The fields of a serialized event; the field `name` is converted to the enum `kind`."""
     try:
         fields = json.loads(data)
         return {**fields, name: kind(fields[name])}
@@ -136,7 +136,7 @@ def _print(event: Event) -> None:
 
 
 class FileHandler:
-    """Appends each event to a file, as a line of JSON, which is on its way to the disk when the call returns.
+    """Appends each event to a file as a line of JSON. A call returns after the line has been written to the file.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -146,8 +146,8 @@ class FileHandler:
         try:
             self._file = open(open_to_append(Path(path)), "w", buffering=1)  # noqa: SIM115 - open until `close`
         except OSError as error:
-            found = f"expected a file that can be written, found that {path!r} cannot: {error.strerror}"
-            raise ConfigurationError(Problem("--event-log-handler", f"{found}; choose another")) from error
+            problem = f"cannot write to the file {path!r}: {error.strerror}; choose another"
+            raise ConfigurationError(Problem("--event-log-handler", problem)) from error
 
     def __call__(self, event: Event) -> None:
         self._file.write(event.serialize() + "\n")
@@ -162,23 +162,23 @@ _handlers: dict[str, EventHandler] = {"null": _drop, "console": _print}
 
 
 def handler_names() -> tuple[str, ...]:
-    """The destinations there are."""
+    """The names of all handlers."""
     return tuple(sorted(_handlers))
 
 
 def register_handler(name: str, handler: EventHandler) -> None:
-    """Add a destination. Raises ConfigurationError when another handler has the name: the last does not win."""
+    """Add a handler. Raises ConfigurationError if the name is taken."""
     if _handlers.setdefault(name, handler) is not handler:
         raise ConfigurationError(Problem("event handler", f"the name {name!r} is taken"))
 
 
 def is_known(name: str) -> bool:
-    """Whether `open_handler` knows the name."""
+    """Whether `open_handler` accepts the name."""
     return name in _handlers or name.removeprefix(_FILE) not in (name, "")
 
 
 def open_handler(name: str) -> EventHandler:
-    """The handler with a name that `is_known`; `file:PATH` opens the file. What has a `close` is the caller's to close.
+    """The handler with this known name; `file:PATH` opens the file. The caller must call its `close` method, if any.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -187,20 +187,19 @@ def open_handler(name: str) -> EventHandler:
 
 
 def record(event: Event, destination: str = "null") -> None:
-    """Hand the event to a handler, in this thread. A handler that raises is logged, never fatal.
+    """Pass the event to a handler, in this thread. An exception in the handler is only logged.
 
     Raises:
-        ConfigurationError: there is no such destination.
+        ConfigurationError: there is no such handler.
     """
     if destination not in _handlers:
-        message = f"there is no event handler {destination!r}; there are {', '.join(handler_names())}"
+        message = f"unknown event handler {destination!r}; known handlers: {', '.join(handler_names())}"
         raise ConfigurationError(Problem("event handler", message))
     hand(event, _handlers[destination], destination)
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """Hand the event to the handler that is registered as `dynamic_rendezvous`, if there is one. One that raises is
-    logged."""
+    """Pass the event to the handler registered as `dynamic_rendezvous`, if any. An exception in it is only logged."""
     if _RDZV in _handlers:
         hand(event, _handlers[_RDZV], _RDZV)
 
@@ -216,12 +215,12 @@ def construct_and_record_rdzv_event(
     local_id: int | None = None,
     rank: int | None = None,
 ) -> None:
-    """Make an event and hand it on, see `record_rdzv_event`.
+    """Create an event and pass it to `record_rdzv_event`.
 
     Args:
-        name: empty: file and function of the caller.
-        hostname: empty: this machine's.
-        pid: None: this process.
+        name: defaults to the caller's file and function.
+        hostname: defaults to this machine's name.
+        pid: defaults to this process.
     """
     if _RDZV not in _handlers:
         return
@@ -242,8 +241,8 @@ def construct_and_record_rdzv_event(
 
 
 def hand(event: Event | RdzvEvent, handler: EventHandler, destination: str) -> None:
-    """Call the handler. If it raises, that is logged, and the event is lost."""
+    """Call the handler. If it raises, the exception is logged and the event is lost."""
     try:
         handler(event)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - recording must not end what is recorded
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error must not end the job
         _log.warning("event lost", name=event.name, destination=destination, exc_info=error)

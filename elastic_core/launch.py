@@ -1,5 +1,5 @@
-"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`; and `run_job`, on which
-the command line stands."""
+"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`; and `run_job`, which
+the command line uses as well."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaunchConfig:
-    """What to launch, for Python programs. Names, order and meaning of the fields are those of torch's `LaunchConfig`,
-    as far as it has them. The defaults differ from those of the command line: here `max_restarts` is 3. A field that is
-    None has the default of the command line.
+    """What to launch. Fields that torch's `LaunchConfig` has, too, have the same names, order and meaning. A field that
+    is None has the default of the command line. Other defaults may differ from it: here `max_restarts` is 3.
 
-    For what has no field here, these variables count as for `elastic run`: watchdog
+    Settings without a field are read from the same variables as for `elastic run`: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
     (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
@@ -62,18 +61,17 @@ class LaunchConfig:
 
     Args:
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        nproc_per_node: workers on this node; a number, or what to count, as for `--nproc-per-node`.
-        logs_specs: an object that says where logs go, see `elastic_core.multiprocessing.LogsSpecs`; or the name of an
-            entry point in group `torchrun.logs_specs`.
-        run_id: name of the job; empty: generated for a single node.
-        rdzv_timeout: seconds until joining fails, for backends that have an option `join_timeout`; -1: the backend's.
-        max_restarts: restarts of the workers after a failure.
-        log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
-        metrics_cfg: `{"destination": "console"}` or `"null"`: where metrics go from now on (`metrics.configure`); an
-            empty one changes nothing.
-        numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
-        shutdown_timeout: seconds between SIGTERM and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
-        warm_start: start workers from a process that has imported what they import; false: ELASTIC_WARM_START.
+        nproc_per_node: workers on this node, as for `--nproc-per-node`: a number, or a device type to count.
+        logs_specs: the destinations of logs, see `elastic_core.multiprocessing.LogsSpecs`; or the name of an entry
+            point in group `torchrun.logs_specs`.
+        run_id: the job's id; if empty, one is generated for a single node.
+        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1: its default.
+        max_restarts: the maximum number of restarts after failures.
+        log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+        metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty: unchanged.
+        numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
+        shutdown_timeout: seconds between SIGTERM and SIGKILL; defaults to TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
+        warm_start: fork workers from a process that has already imported their modules; false: ELASTIC_WARM_START.
     """
 
     min_nodes: int
@@ -107,11 +105,11 @@ class LaunchConfig:
     def settings(
         self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
     ) -> Settings:
-        """The settings of this launch; `rdzv_timeout` and `metrics_cfg` are none. `environ` is read for fields that are
-        None, and for what has no field. `backend_named`: see `config.read`.
+        """The settings of this launch, without `rdzv_timeout` and `metrics_cfg`. Fields that are None, and settings
+        without a field, are read from `environ`. `backend_named`: see `config.read`.
 
         Raises:
-            ConfigurationError: with everything that is wrong.
+            ConfigurationError: with all problems.
         """
         variables = _variables(environ or {})
         given: dict[str, object] = {"nnodes": f"{self.min_nodes}:{self.max_nodes}"}
@@ -127,7 +125,7 @@ class LaunchConfig:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
-    """What variables set of what a `LaunchConfig` may leave open, or has no field for."""
+    """The settings that variables provide for a `LaunchConfig`: optional fields, and settings without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
 
@@ -142,15 +140,15 @@ _WITHOUT_FIELD = (
 
 
 class elastic_launch:  # noqa: N801 - torch's name
-    """`elastic_launch(config, entrypoint)(*args)` runs the job and returns what the workers returned, by global rank.
+    """`elastic_launch(config, entrypoint)(*args)` runs the job and returns the workers' return values by global rank.
 
     Args:
         config: what to launch.
-        entrypoint: a function (picklable unless started by fork), or a command as text.
+        entrypoint: a function (picklable unless the start method is fork), or a command.
 
     Raises:
-        ChildFailedError: the workers failed for good.
-        SignalException: the program received one of the signals to handle; the workers are stopped.
+        ChildFailedError: workers failed, and no restart was left or could help.
+        SignalException: the program received one of the signals to handle, and has stopped the workers.
         ConfigurationError, RendezvousError, UnkillableWorkersError.
     """
 
@@ -199,22 +197,22 @@ def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args
 
 
 class LocalElasticAgent(ProcessAgent):
-    """An agent for a handler that the program has made itself. `run` handles signals as `elastic_launch` does; the
-    handler stays the program's to shut down. The variables that `LaunchConfig` names count here, too.
+    """An agent for a rendezvous handler that the program itself has created, and must shut down. `run` handles signals
+    as `elastic_launch` does. The variables listed at `LaunchConfig` apply as well.
 
     Args:
         spec: what to run.
-        logs_specs: where the workers' output goes.
-        start_method: of functions: spawn, fork or forkserver.
+        logs_specs: the destinations of the workers' output.
+        start_method: for functions: spawn, fork or forkserver.
         exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes.
-        log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
+        log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
         shutdown_timeout: seconds between SIGTERM and SIGKILL.
-        health_check_server: the program has started it, and `run` stops it; None: as the variables say.
-        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as one that will not die;
-            None, or 0 and less: TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT if that is set.
+        health_check_server: a server that the program has started and `run` stops; None: as the variables specify.
+        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable; if None or not
+            positive, defaults to TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
     Raises:
-        ConfigurationError: with everything that is wrong.
+        ConfigurationError: with all problems.
     """
 
     def __init__(
@@ -248,7 +246,7 @@ class LocalElasticAgent(ProcessAgent):
         )
         settings = _settings(config, manager)
         plan = plan_of(settings, manager)
-        backend = spec.rdzv_handler.get_backend()  # a handler of a program's own may have none
+        backend = spec.rdzv_handler.get_backend()  # may be empty for a program's own handler
         if backend and (record := manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
             plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
@@ -292,7 +290,7 @@ class LocalElasticAgent(ProcessAgent):
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
-    """`rdzv_timeout` as an option of the backend, if the backend has it and `rdzv_configs` does not set it."""
+    """Adds `rdzv_timeout` as the backend's `join_timeout`, if it has that option and `rdzv_configs` does not set it."""
     if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
         return settings
     record = manager.backend_named(settings.rdzv_backend)
@@ -310,10 +308,9 @@ def run_job(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> RunResult:
-    """Compose an agent, run it with the signals handled, and end everything. For the arguments see `compose.composed`.
+    """Create an agent, run it with signal handlers installed, and clean up. For the arguments see `compose.composed`.
 
-    Raises:
-        ChildFailedError: the workers failed for good. Other errors as for `elastic_launch`.
+    Raises as `elastic_launch`.
     """
     show_unless_configured()
     with (
@@ -330,16 +327,16 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Give signals to the agent for the time of the context. Python allows signal handlers in the main thread only."""
+    """Forward signals to the agent within the context; only in the main thread, because Python requires it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # These ask programs to do something by themselves, such as to save, and end those that do not know them. Slurm
-    # sends them to agents and workers alike.
+    # Schedulers such as Slurm send these signals to agents and workers alike, to make programs save a checkpoint, for
+    # example. By default they would end the agent.
     free = [s for s in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(s) is signal.SIG_DFL]
     spared = [s for s in free if s not in signals and not catches(os.getpid(), s)]  # faulthandler may catch it
     before = {signum: signal.getsignal(signum) for signum in (*signals, *spared)}
-    # A SIGHUP that is ignored at the start stays ignored: so nohup protects a job.
+    # If SIGHUP is ignored at the start, it stays ignored, so that nohup protects the job.
     taken = [s for s in signals if not (s is signal.SIGHUP and before[s] is signal.SIG_IGN)]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -352,12 +349,12 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for signum in (*taken, *spared):
-            # None: the handler was not installed from Python, and Python cannot put it back.
+            # None means that the handler was not installed from Python, so that Python cannot restore it.
             signal.signal(signum, signal.SIG_DFL if before[signum] is None else before[signum])
 
 
 def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """Write the first failure into the error file of this agent, if it is itself a worker of another agent."""
+    """Write the first failure into this process's error file, if it is itself a worker of another agent."""
     if path := environ.get(error_file.VARIABLE):
         extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}
         data = failure.error_file_data or {"message": {"message": failure.reason, "extraInfo": extra}}

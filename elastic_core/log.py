@@ -1,10 +1,9 @@
-"""Log lines of the agent, rendered for people or as JSON. `EVENTS` lists the events of the core and of our own plugins.
-Third-party plugins may log other events.
+"""The agent's log, as text or JSON. `EVENTS` lists the events of the core and of this project's plugins; third-party
+plugins may log others.
 
-An application that hosts the agent may configure structlog for itself: its configuration is neither read nor changed.
-structlog is imported for the first line that is written, because the import costs more than that of the whole core.
-Logging never raises into the agent, not even when stderr is broken. It never blocks the agent for long either:
-lines that a stalled reader does not take are dropped and counted.
+An application's own structlog configuration is neither used nor changed. structlog is imported only when the first line
+is written, because importing it takes longer than importing the whole core. Logging never raises, even if stderr is
+broken, and never blocks for long: if the reader of the log stalls, lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -30,99 +29,99 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""In the core and our own plugins one of `EVENTS`. A test rejects any other name, even in code that rarely runs."""
+"""In the core and this project's plugins, one of `EVENTS`. A test rejects any other name."""
 
 EVENTS: Mapping[EventName, str] = {
-    "run started": "the agent begins, with the configuration that matters",
+    "run started": "the agent has started; the fields have the most important settings",
     "round formed": "this node is a member of a new round",
-    "template ready": "workers start warm from now on; says what is left to them, and why",
-    "template lost": "the process that workers are forked from has ended; they start cold until there is another one",
-    "warm start unavailable": "workers start cold, for the reason given",
-    "workers started": "all workers of this node run",
-    "worker exited": "the process of a worker has ended, with success or not",
+    "template ready": "workers now start warm; the fields show how many imports are left to each worker, and why",
+    "template lost": "the process from which workers are forked has ended; workers start cold until a new one is ready",
+    "warm start unavailable": "workers start cold, for the given reason",
+    "workers started": "all workers of this node have started",
+    "worker exited": "a worker process has ended, successfully or not",
     "worker failed": "a worker of this node failed; logged after the group has stopped",
-    "stopping workers": "the workers are asked to end, for the reason given",
-    "still waiting": "something has taken some time; says what the agent waits for",
-    "workers stopped": "no worker of this node runs any more",
-    "grace cut short": "workers were killed before their grace was over, since the others may go on without this node",
-    "leftover processes": "processes that workers started still ran after the workers and are being ended",
+    "stopping workers": "the agent asks the workers to end, for the given reason",
+    "still waiting": "an operation takes longer than usual; the fields show what the agent waits for",
+    "workers stopped": "all workers of this node have stopped",
+    "grace cut short": "the agent killed its workers early, because other nodes may already be forming a round",
+    "leftover processes": "processes started by workers outlived them, and the agent is ending them",
     "process would not die": "a process survived SIGKILL and was left behind",
-    "guardian lost": "the process that ends the workers if the agent is killed has been ended; another one follows",
-    "restart decided": "the group starts again, for the reason given",
-    "round over": "the agent stops its workers for good, though none of them failed, for the reason given",
+    "guardian lost": "the process that ends the workers if the agent is killed has died; a new one is started",
+    "restart decided": "the agent restarts the workers, for the given reason",
+    "round over": "the agent stops its workers for good although none of them failed, for the given reason",
     "round left": "this node leaves the job; `notified`: whether the other nodes could be informed",
-    "exit barrier prolonged": "this node is done and stays beyond its time, because the others would lose the store",
-    "exit barrier left": "the workers of this node have succeeded, and it no longer waits for those of other nodes",
-    "rendezvous out of reach": "the handler could not say whether nodes wait; healthy workers run on",
-    "rendezvous in reach again": "the handler answers again",
-    "agent finished": "the agent is done, with its final state",
+    "exit barrier prolonged": "this node is done but stays longer, because the other nodes would lose the store",
+    "exit barrier left": "this node's workers have succeeded, and it no longer waits for those of other nodes",
+    "rendezvous out of reach": "the handler could not check for waiting nodes; healthy workers keep running",
+    "rendezvous in reach again": "the handler responds again",
+    "agent finished": "the agent is done; the fields have its final state",
     "signal received": "the agent received a signal",
-    "output lost": "a worker's output could not be written or read to its end",
-    "setting left out": "a config file or a variable was found and not used, for the given reason",
-    "plugin not blocked": "ELASTIC_DISABLE_PLUGINS has a name that no installed plugin has",
-    "plugin not installed": "--plugins has a name that no installed distribution with plugins has",
-    "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
-    "plugin failed": "a plugin could not be loaded, lost an option to another, or raised when used",
-    "backend deprecated": "the rendezvous backend works as before, and there is a better one",
-    "spans lost": "OpenTelemetry cannot export spans, for the reason given",
+    "output lost": "some of a worker's output could not be read or written",
+    "setting left out": "a config file or a variable was found but not used, for the given reason",
+    "plugin not blocked": "ELASTIC_DISABLE_PLUGINS contains a name that matches no installed plugin",
+    "plugin not installed": "--plugins contains a name that matches no installed distribution with plugins",
+    "plugin missing": "a torchrun variable requires a package that is not installed; the run continues without it",
+    "plugin failed": "a plugin could not be loaded, lost an option to another plugin, or raised when used",
+    "backend deprecated": "the rendezvous backend still works, but another one is recommended",
+    "spans lost": "OpenTelemetry cannot export spans, for the given reason",
     "observer failed": "a plugin raised in a notification hook",
-    "contribution failed": "a plugin's variables for the workers were left out",
-    "numa binding skipped": "workers run without the binding asked for",
-    "log directory made": "the folder for the workers' output",
+    "contribution failed": "a plugin's variables for the workers were ignored",
+    "numa binding skipped": "workers run without the requested NUMA binding",
+    "log directory made": "the folder for the workers' output was created",
     "worker hangs": "a worker did not release a timer, or made no progress for `--hang-timeout`, and was killed",
-    "watchdog lost": "workers that hang are no longer noticed, for the reason given",
-    "timer expired": "a process did not release a timer in time, and the timer server itself acts on it, as given",
-    "timer ignored": "a watchdog timer expired, but its process is in no worker's session",
-    "timer request refused": "the watchdog cannot use a request; logged for the first of its kind, others are counted",
-    "timer pipe made again": "the watchdog's pipe was removed while in use, and has been made again",
+    "watchdog lost": "hung workers are no longer detected, for the given reason",
+    "timer expired": "a process did not release a timer in time; the timer server takes the given action",
+    "timer ignored": "a watchdog timer expired, but its process does not belong to a worker's session",
+    "timer request refused": "the watchdog rejected a request; the first of each kind is logged, others are counted",
+    "timer pipe made again": "the watchdog's pipe was removed while in use, and was created again",
     "health endpoint failed": "the health endpoint could not start, or failed later",
-    "health endpoint exposed": "others may read the health endpoint's answers or its secrets, for the reason given",
-    "health endpoint started": "the health endpoint answers, at the addresses given",
+    "health endpoint exposed": "other users may read the health endpoint's responses or secrets, for the given reason",
+    "health endpoint started": "the health endpoint serves requests at the given addresses",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",
-    "store out of reach": "the rendezvous store has not answered for some time; healthy workers run on for the grace",
+    "store out of reach": "the rendezvous store does not answer; healthy workers keep running for the grace period",
     "store is back": "the rendezvous store answers again",
-    "store lost its state": "the rendezvous store was restarted empty, and gets back what the nodes know",
-    "rendezvous fault": "an unexpected error in the rendezvous; the step is tried again",
-    "rendezvous state written": "this node wrote the agreed state: a round formed or ended, for the reason given",
-    "leads now": "this node decides about rounds from now on, because the leader before it is silent",
-    "leads no more": "this node could not do what a leader does, for the reason given, and leaves it to other nodes",
-    "starting the store": "this node hosts the rendezvous store, which takes a moment because it needs torch",
+    "store lost its state": "the rendezvous store was restarted empty, and the nodes restore its contents",
+    "rendezvous fault": "an unexpected error in the rendezvous; the step is retried",
+    "rendezvous state written": "this node wrote the shared state: a round formed or ended, for the given reason",
+    "leads now": "this node is now the leader, because the previous leader is silent",
+    "leads no more": "this node is no longer the leader, for the given reason",
+    "starting the store": "this node hosts the rendezvous store, which takes a moment to start because it needs torch",
     "store hosted": "the rendezvous store runs in this process",
-    "store handed over": "this process hosted the rendezvous store and goes; another node serves it from now on",
-    "store taken over": "the rendezvous store runs in this process, with all that was in it where it was before",
-    "store not pointed at": "what was found at the endpoint while the store is elsewhere does not lead there",
-    "job split": "nodes have gone on at the endpoint while the store was elsewhere; says if its nodes join them",
-    "rendezvous endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
+    "store handed over": "this process hosted the rendezvous store and is ending; another node now hosts it",
+    "store taken over": "this process now hosts the rendezvous store, with the contents from its previous host",
+    "store not pointed at": "the store has moved, but the server found at the endpoint does not redirect to it",
+    "job split": "nodes continued at the endpoint after the store had moved; `reason`: whether this node joins them",
+    "rendezvous endpoint is loopback": "the job may have several nodes, but other machines cannot reach the endpoint",
     "rendezvous endpoint is localhost": "other machines can join, but must use this machine's name or address",
-    "workers' store lost": "the workers' store could not be started, or its host process ended; the reason is given",
-    "file limit raised": "the store's host needs many connections; how many files it may have open now",
-    "store served": "the store of elastic serve can be reached at the endpoint given",
-    "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
-    "etcd server started": "the etcd of this job answers; which binary it is, and of which version",
-    "etcd server lost": "the etcd that was started for this job has ended by itself; how, and the end of its log",
-    "etcd member waits": "the etcd member of this agent cannot start or leave now, for the reason given",
-    "etcd member joined": "the etcd member of this agent has been added in the place of one that was lost, and votes",
-    "etcd member left": "the etcd member of this agent was taken out of the cluster, which goes on without it",
-    "entry not readable": "the entry of another node cannot be read, so that node cannot take part",
-    "rendezvous not signed": "nodes of several machines meet without a secret: whoever reaches the endpoint can join",
-    "secret not read": "something is signed with another secret, and the file of the secrets cannot be read again now",
-    "not signed": "something in the rendezvous store is not signed with the job's secret, and is passed over",
-    "state spoilt": "something else has written in the place of the job's state; the nodes go on with what they know",
-    "store spoilt": "something else has written to the keys of the job, which goes on under new ones",
-    "store flooded": "the served store has grown too much, or has too many connections; an empty one replaces it",
-    "process grown": "this process has grown too much, but not because of the store",
-    "record ignored": "what stands under a key of this job cannot be of its nodes, and counts as absent",
-    "entry dropped": "the rendezvous store dropped the entry of this node, which lives and announces itself again",
-    "lines dropped": "the reader of this log stalled, and this many lines were not written",
+    "workers' store lost": "the workers' store could not start, or its host process ended, for the given reason",
+    "file limit raised": "the store's host needs many connections; the fields have its new limit of open files",
+    "store served": "the store of elastic serve is available at the given endpoint",
+    "store served no more": "elastic serve was asked to end; the store and all its connections are closed",
+    "etcd server started": "the job's etcd server answers; the fields have its binary and version",
+    "etcd server lost": "this job's etcd server has died; the fields have the cause and its last log lines",
+    "etcd member waits": "this agent's etcd member cannot start or leave at the moment, for the given reason",
+    "etcd member joined": "this agent's etcd member has replaced a failed one and is a voting member",
+    "etcd member left": "this agent's etcd member was removed from the cluster, which continues without it",
+    "entry not readable": "another node's entry is unreadable, so that node cannot join",
+    "rendezvous not signed": "nodes of several machines use no secret: any client that reaches the endpoint can join",
+    "secret not read": "a value is signed with an unknown secret, and the secret file cannot be read again",
+    "not signed": "a value in the rendezvous store is not signed with the job's secret, and is ignored",
+    "state spoilt": "a foreign value replaced the job's state; the nodes continue with the state that they know",
+    "store spoilt": "foreign values replaced the job's keys; the job continues under new keys",
+    "store flooded": "the hosted store grew too large or had too many connections, and was replaced by an empty one",
+    "process grown": "this process uses too much memory, but not because of the store",
+    "record ignored": "a value under one of the job's keys was not written by its nodes, and is ignored",
+    "entry dropped": "the store dropped the entry of this node, which is alive and announces itself again",
+    "lines dropped": "the reader of this log stalled, and the given number of lines was not written",
 }
-"""Every event of the core and of our own plugins, and what it means."""
+"""The events of the core and of this project's plugins, with their meanings."""
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
 _COLORS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
-_PATIENCE: Duration = 0.5  # seconds for the reader of the log, see `configure`
+_PATIENCE: Duration = 0.5  # see `configure`
 _lock = threading.RLock()
 
 
@@ -143,8 +142,8 @@ def _writer(level: str) -> Callable[Concatenate[Logger, EventName, ...], None]:
 
 
 class Logger:
-    """Writes events with fields, as `configure` said last. `exc_info` adds a traceback; the text format shows the field
-    `stack` like a traceback, on lines of its own."""
+    """Logs events with fields, as configured by `configure`. `exc_info` adds a traceback. The text format shows the
+    field `stack` like a traceback, on separate lines."""
 
     __slots__ = ("_bound",)
 
@@ -159,43 +158,42 @@ class Logger:
 
 
 def get_logger(**fields: Any) -> Logger:
-    """A logger that adds these fields to every line. It costs nothing until it writes."""
+    """A logger that adds these fields to every line. Cheap until it writes."""
     return Logger(fields)
 
 
 def configure(
-    format: Format = "human",  # noqa: A002 - the word that users write
+    format: Format = "human",  # noqa: A002 - the users' term
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
     patience: Duration = _PATIENCE,
 ) -> None:
-    """Set how and where all loggers write from now on. Until the first call the lines go to Python's `logging`, under
-    the name `elastic_core`, and nowhere if the program handles none there; a job that it runs shows its warnings.
+    """Set how and where all loggers write from now on. Before the first call, lines go to Python's logger
+    `elastic_core`, and are shown only if the program has a handler for it; see `show_unless_configured`.
 
     Args:
-        format: `human` (one line, with a traceback indented below it; on a terminal with the local time of day, else
-            with UTC in ISO 8601) or `json` (one object per line).
-        level: the lowest level that is written, in upper or lower case; one of `LEVELS`.
-        stream: the destination; None is `sys.stderr`, looked up for each line.
-        clock: gives the timestamps.
-        patience: seconds that a line waits for its reader; a reader that took longer is not waited for again until it
-            has caught up.
+        format: `human` (one line, followed by an indented traceback if there is one; with the local time on a terminal,
+            else with UTC in ISO 8601) or `json` (one object per line).
+        level: the lowest level to write, in any case; one of `LEVELS`.
+        stream: the destination; None is the current `sys.stderr`.
+        clock: provides the timestamps.
+        patience: seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
     Raises:
-        ValueError: the format or the level is unknown; the message lists the known ones.
+        ValueError: the format or the level is unknown.
     """
     global _output
     if format not in get_args(Format):
-        raise ValueError(f"expected a log format out of {', '.join(get_args(Format))}, found {format!r}")
+        raise ValueError(f"expected one of {', '.join(get_args(Format))} as log format, found {format!r}")
     if level.lower() not in LEVELS:
-        raise ValueError(f"expected a log level out of {', '.join(LEVELS)}, found {level!r}")
+        raise ValueError(f"expected one of {', '.join(LEVELS)} as log level, found {level!r}")
     _output = _Output(format, LEVELS[level.lower()], _Sink(stream, patience), clock or SystemClock())
 
 
 class _Sink:
-    """A stream that never blocks its writer for long. A pipe or terminal whose reader has stalled (a pager, Ctrl-S)
-    must not hold up the agent, so lines that it does not take in time are dropped."""
+    """A stream that never blocks its writer for long. The stalled reader of a pipe or terminal (a pager, Ctrl-S) must
+    not block the agent, so lines that it does not read in time are dropped."""
 
     def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
@@ -215,13 +213,13 @@ class _Sink:
         try:
             with _lock:
                 self._write(stream, line + "\n")
-        except Exception:  # noqa: BLE001 - the error cannot be logged, and the job matters more than its log
+        except Exception:  # noqa: BLE001 - the error cannot be logged, and must not end the job
             pass
 
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """How many lines were dropped, as soon as the stream has room for a line about them. Resets the count."""
+        """The number of dropped lines, once the stream accepts a line about them; 0 until then. Resets the count."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):
@@ -242,7 +240,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Whether a piece can be written without blocking. Waits for a reader that has not stalled yet."""
+        """Whether a piece can be written without blocking. Waits for the reader unless it has already stalled."""
         fd = _pollable(stream)
         if fd is None:
             return True
@@ -253,7 +251,7 @@ class _Sink:
 
 
 def _pollable(stream: TextIO) -> int | None:
-    """The descriptor of a pipe, socket or terminal; None for a file and for a stream without one, which never block."""
+    """The descriptor of a stream that may block: a pipe, socket or terminal; None for any other."""
     try:
         fd = stream.fileno()
         return None if stat.S_ISREG(os.fstat(fd).st_mode) else fd
@@ -262,13 +260,13 @@ def _pollable(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """Parts that a writable pipe takes at once; a character beyond ASCII may take ten bytes (`\\U0001f525`)."""
+    """Parts that fit into a writable pipe without blocking. Escapes of non-ASCII characters take up to ten bytes."""
     size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 class _Output:
-    """One configuration: which lines are written, how, and to which sink."""
+    """One configuration: the threshold, the format and the sink."""
 
     def __init__(self, format: Format, threshold: int, sink: _Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format
@@ -284,11 +282,11 @@ class _Output:
             if dropped := self._sink.take_dropped():
                 self._logger().warning("lines dropped", lines=dropped)
             getattr(self._logger().bind(**fields), level)(event)
-        except Exception as error:  # noqa: BLE001 - what cannot be shown must not end the job
+        except Exception as error:  # noqa: BLE001 - a field that cannot be rendered must not end the job
             self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
 
     def _made(self) -> Any:
-        """structlog's logger. It writes lines of all levels: a count of dropped lines is never left out."""
+        """A structlog logger for all levels, so that the count of dropped lines is always written."""
         import structlog
         from structlog.processors import JSONRenderer, format_exc_info
 
@@ -303,7 +301,7 @@ class _Output:
     def _for_people(self, _logger: _Sink, level: str, fields: EventDict) -> str:
         event = fields.pop("event")
         if event == "agent finished" and fields.get("state") != "SUCCEEDED":
-            fields.pop("reason", None)  # people read it in the report, which follows
+            fields.pop("reason", None)  # the report, which follows, shows it
         trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
         below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
         pairs = _pairs(fields)
@@ -317,8 +315,7 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person may be looking at this stream. None, a closed stream, and one without `isatty` are
-    no terminals."""
+    """Whether the stream is a terminal; False for None, for a closed stream, and for one without `isatty`."""
     try:
         return stream is not None and stream.isatty()
     except (ValueError, AttributeError):
@@ -326,7 +323,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def shows_colors(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal that shows colors, and the user has not turned them off (NO_COLOR)."""
+    """Whether the stream is a terminal with colors, and the user has not disabled them (NO_COLOR)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -335,8 +332,8 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value on one line: bare if that is unambiguous, else quoted, with control characters escaped. Truth values,
-    None and numbers look as in JSON, but for `.0`; a list has commas between its items."""
+    """A value on one line: bare if that is unambiguous, else quoted, with control characters escaped. Booleans, None
+    and numbers are written as in JSON, but without `.0`; list items are separated by commas."""
     if isinstance(value, (bool, type(None))):
         text = json.dumps(value)
     elif isinstance(value, float):
@@ -349,16 +346,16 @@ def _shown(value: object) -> str:
     return text if bare else printable(json.dumps(text, ensure_ascii=False))
 
 
-class _Handed:
-    """Before `configure`: the lines go to Python's logging, under the name `elastic_core`, where a program may want
-    them. Otherwise nothing shows them, since a library writes nothing to a console unasked."""
+class _Unconfigured:
+    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default they are not shown,
+    because a library must not write to the console unasked."""
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         import logging
 
         logger = logging.getLogger("elastic_core")
         if not logger.handlers:
-            logger.addHandler(logging.NullHandler())  # else logging itself would print what nobody handles
+            logger.addHandler(logging.NullHandler())  # otherwise `logging` itself would print unhandled lines
         if logger.isEnabledFor(LEVELS[level]):
             error = fields.pop("exc_info", None)
             pairs = _pairs(fields)
@@ -366,9 +363,9 @@ class _Handed:
 
 
 def show_unless_configured() -> None:
-    """Show warnings and worse on stderr, if `configure` has not said otherwise: who runs a job wants them."""
-    if isinstance(_output, _Handed):
+    """Show at least warnings on stderr unless `configure` has been called: a program that runs a job needs them."""
+    if isinstance(_output, _Unconfigured):
         configure(level="warning")
 
 
-_output: _Output | _Handed = _Handed()
+_output: _Output | _Unconfigured = _Unconfigured()

@@ -1,15 +1,13 @@
-"""Counts and durations, given to a handler that the user configures; the default handler drops them.
+"""Counts and durations, passed to a handler that the program configures; the default handler drops them.
 
-`put_metric`, `prof`, `configure` and the names of the metrics are those of torchelastic. The error of a handler is
-logged and never fatal.
+The names of functions and metrics are those of torchelastic. Exceptions in a handler are only logged.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
-import sys
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TextIO, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, overload
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
@@ -30,7 +28,7 @@ _clock = SystemClock()
 
 
 class MetricData(NamedTuple):
-    """One value. `timestamp` is in seconds since the epoch."""
+    """One value of a metric. `timestamp` is in seconds since the epoch."""
 
     timestamp: float
     group_name: str
@@ -39,7 +37,7 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(abc.ABC):
-    """Receives metrics, in the thread that measures; it should return soon."""
+    """Receives metrics, in the thread that measures; must not block it for long."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
@@ -47,81 +45,78 @@ class MetricHandler(abc.ABC):
 
 
 class NullMetricHandler(MetricHandler):
-    """Drops everything: the default."""
+    """Drops all metrics. The default."""
 
     def emit(self, metric_data: MetricData) -> None:
         return
 
 
 class ConsoleMetricHandler(MetricHandler):
-    """Prints one line per value, to `stream` or, when that is None, to stdout."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream
+    """Prints one line per value to stdout."""
 
     def emit(self, metric_data: MetricData) -> None:
         when, group, name, value = metric_data
-        print(f"{when:.3f} {group} {name}={value}", file=self._stream or sys.stdout, flush=True)
+        print(f"{when:.3f} {group} {name}={value}", flush=True)
 
 
 _handlers: dict[str | None, MetricHandler] = {None: NullMetricHandler()}
-"""By group; None for every group that has no handler of its own."""
+"""By group; None is the key of the default handler."""
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Give the metrics of `group` to `handler`; with None, those of every group that has no handler of its own."""
+    """Use `handler` for the metrics of `group`. None: for all groups without a handler."""
     _handlers[group] = handler
 
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
-    """Give one value to the handler of the group. An error of the handler is logged and not raised."""
+    """Pass one value to the group's handler. An exception in the handler is only logged."""
     _emit(_handlers.get(metric_group, _handlers[None]), metric_group, metric_name, metric_value)
 
 
 def _emit(handler: MetricHandler, metric_group: str, metric_name: str, metric_value: float) -> None:
     try:
         handler.emit(MetricData(_clock.timestamp(), metric_group, metric_name, metric_value))
-    except Exception as error:  # noqa: BLE001 - measuring must not end what is measured
+    except Exception as error:  # noqa: BLE001 - a handler's error must not end the program
         _log.warning("metric lost", metric=metric_name, handler=type(handler).__name__, exc_info=error)
 
 
 class MetricStream:
-    """The metrics of one group, for programs that put many."""
+    """The metrics of one group, for programs that record many."""
 
     def __init__(self, group_name: str, handler: MetricHandler) -> None:
         self.group_name = group_name
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        """Give one value to the handler. An error of the handler is logged and not raised."""
+        """Pass one value to the handler. An exception in the handler is only logged."""
         _emit(self.handler, self.group_name, metric_name, metric_value)
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
-    """The stream of the group, with the handler that the group has now."""
+    """The group's stream, with the group's current handler."""
     return MetricStream(group, _handlers.get(group, _handlers[None]))
 
 
 class MetricsConfig:
-    """Where metrics go: `{"destination": "console"}` or `"null"`; empty: where they went before."""
+    """The destination of metrics: `{"destination": "console"}` or `"null"`; empty: unchanged."""
 
     def __init__(self, params: dict[str, str] | None = None) -> None:
         self.params = params or {}
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Send the metrics of all groups without a handler of their own where `cfg` says. None changes nothing.
+    """Set the destination for all groups without a handler. None changes nothing.
 
     Raises:
-        ConfigurationError: another destination.
+        ConfigurationError: the destination is unknown.
     """
     handlers = {"null": NullMetricHandler, "console": ConsoleMetricHandler}
     destination = (cfg or MetricsConfig()).params.get("destination")
     if destination is None:
         return
     if destination not in handlers:
-        message = f"expected the destination {' or '.join(handlers)}, found {destination!r}; for another, call "
-        raise ConfigurationError(Problem("metrics_cfg", message + "elastic_core.metrics.configure(handler) yourself"))
+        message = f"expected the destination {' or '.join(handlers)}, found {destination!r}; to use another handler, "
+        raise ConfigurationError(Problem("metrics_cfg", message + "call elastic_core.metrics.configure(handler)"))
     configure(handlers[destination]())
 
 
@@ -141,10 +136,10 @@ def prof(fn: None = None, group: str = DEFAULT_GROUP) -> Callable[[Callable[P, T
 def prof(
     fn: Callable[P, T] | None = None, group: str = DEFAULT_GROUP
 ) -> Callable[P, T] | Callable[[Callable[P, T]], Callable[P, T]]:
-    """Measure every call of a function: `@prof`, or `@prof(group="...")`.
+    """Decorator that measures all calls of a function: `@prof`, or `@prof(group="...")`.
 
-    Puts `<name>.success` or `<name>.failure` (1), then `<name>.duration.ms` (whole milliseconds). The name is
-    `Class.method` for a method and `module.function` (the module's last part) for a function.
+    Records `<name>.success` or `<name>.failure` (1), then `<name>.duration.ms` (whole milliseconds). The name is
+    `Class.method` for a method, and `module.function` with the last part of the module's name for a function.
     """
     if fn is None:
         return lambda function: _measured(function, _metric_name(function), group)
@@ -152,7 +147,7 @@ def prof(
 
 
 def prof_as(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """As `prof`, under another name than the function has."""
+    """As `prof`, with a different name."""
     return lambda function: _measured(function, name, DEFAULT_GROUP)
 
 

@@ -1,6 +1,6 @@
-"""Worker processes without an agent: `start_processes` and what belongs to it, with torch's names.
+"""Worker processes without an agent: `start_processes` and related classes, with torch's names.
 
-A program that wants ranks, a rendezvous and restarts uses `elastic_core.launch`.
+Programs that need ranks, a rendezvous and restarts should use `elastic_core.launch`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _KILL_TIMEOUT: Duration = 10.0
 class RunProcsResult:
     """How the processes ended; keys are local ranks.
 
-    `return_values` are those of functions, None for commands. `failures` has those that failed by themselves; the
-    others were stopped then. `stdouts` and `stderrs` have the paths of the files, empty for a stream without one.
+    `return_values` has the values that functions returned, None for commands. `failures` has only processes that failed
+    by themselves. `stdouts` and `stderrs` have the paths of the output files, empty if there is no file.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class RunProcsResult:
 
 
 class PContext:
-    """Processes that run together; made by `start_processes`. For one thread."""
+    """A group of processes, created by `start_processes`. Used from one thread."""
 
     def __init__(self, name: str, starters: Mapping[int, Starter], specs: _Asked, policy: GroupPolicy) -> None:
         self.name = name
@@ -82,10 +82,10 @@ class PContext:
         self._result: RunProcsResult | None = None
 
     def start(self) -> None:
-        """Start all processes, or none. Called by `start_processes`; once.
+        """Start all processes, or none. `start_processes` calls it once.
 
         Raises:
-            ConfigurationError: they cannot be started.
+            ConfigurationError: the processes cannot be started.
         """
         ranks = tuple(WorkerRanks(rank, rank, rank) for rank in range(self._size))
         plan = RoundPlan(
@@ -115,11 +115,11 @@ class PContext:
         return dict(self._pids)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all have ended, or one has failed; the others are stopped then, and everything is released.
+        """Wait until all processes have ended. When one fails, stop the remaining ones. Finally release all resources.
 
         Args:
-            timeout: seconds; 0 only looks, less than 0 waits for ever.
-            period: not used: the end of a process is an event.
+            timeout: seconds; 0 does not wait, less than 0 waits forever.
+            period: ignored, because there is no polling.
 
         Returns None if processes still run after `timeout`.
         """
@@ -135,11 +135,11 @@ class PContext:
         return self._result
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """End what still runs, and release everything. Idempotent.
+        """End all running processes and release all resources. Idempotent.
 
         Args:
-            death_sig: None: SIGTERM.
-            timeout: seconds from there to SIGKILL.
+            death_sig: defaults to SIGTERM.
+            timeout: seconds from that signal to SIGKILL.
 
         Raises:
             UnkillableWorkersError: a process survived SIGKILL.
@@ -154,7 +154,7 @@ class PContext:
     def _end(self, death_sig: signal.Signals, timeout: float) -> None:
         self._stop.stop(death_sig, timeout)
         dest, values = self._specs.dest, self._processes.return_values()
-        # Nobody but the program knows their global ranks.
+        # Only the program knows the global ranks.
         failures = {rank: replace(failure, global_rank=-1) for rank, failure in self._processes.failures().items()}
         self._result = RunProcsResult({} if failures else values, failures, dest.stdouts, dest.stderrs)
 
@@ -171,27 +171,27 @@ def start_processes(
     duplicate_stdout_filters: list[str] | None = None,
     duplicate_stderr_filters: list[str] | None = None,
 ) -> PContext:
-    """Start a process for each of `args`. If this program is killed, they end too.
+    """Start one process per entry of `args`. If this program is killed, the processes end too.
 
     Args:
-        name: of the group, for prefixes and reports.
+        name: the group's name, for prefixes and reports.
         entrypoint: a function, or a command.
-        args: its arguments by local rank: 0, 1, ...
-        envs: variables by local rank, beside those of this process.
-        logs_specs: where output goes.
-        log_line_prefixes: by local rank, for lines of `tee`; None: name and rank.
-        start_method: of functions: spawn, fork or forkserver.
-        numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts also go into one file.
+        args: arguments by local rank: 0, 1, ...
+        envs: additional environment variables by local rank.
+        logs_specs: the destinations of output.
+        log_line_prefixes: prefixes of `tee` lines by local rank; None: name and rank.
+        start_method: for functions: spawn, fork or forkserver.
+        numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts also go into one common file.
 
     Raises:
-        RuntimeError: the keys of `args` or `envs` are not the local ranks.
+        RuntimeError: the keys of `args` or `envs` are not the local ranks 0, 1, ...
         ConfigurationError: the processes cannot be started.
     """
     ranks = set(range(len(args)))
     if not args or set(args) != ranks or set(envs) != ranks:
         found = f"{sorted(args)} and {sorted(envs)}"
-        raise RuntimeError(f"expected args and envs for the same local ranks from 0 on, found {found}")
+        raise RuntimeError(f"expected args and envs for the same local ranks 0, 1, ..., found {found}")
     specs = _Asked(logs_specs)
     output = OutputPolicy(
         prefix_template=log_line_prefixes or None,
@@ -209,13 +209,13 @@ def start_processes(
 def _starter(entrypoint: Callable[..., Any] | str, args: tuple[Any, ...], method: str) -> Starter:
     if isinstance(entrypoint, str):
         return CommandStarter((entrypoint, *map(str, args)))
-    from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
+    from elastic_core.workers.functions import FunctionStarter  # multiprocessing takes time to import
 
     return FunctionStarter(entrypoint, args, method)
 
 
 class _Asked:
-    """Remembers what the object has said."""
+    """Remembers the last result of `reify`."""
 
     def __init__(self, specs: LogsSpecs) -> None:
         self._specs = specs
@@ -228,7 +228,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Given:
-    """Environments that the program gives."""
+    """Builds the workers' environments from the variables that the program passes."""
 
     envs: Mapping[int, Mapping[str, str]]
 
@@ -240,7 +240,7 @@ class _Given:
 
 @dataclass(frozen=True)
 class _ByRank:
-    """A starter for each local rank, as one."""
+    """Combines one starter per local rank into a single one."""
 
     starters: Mapping[int, Starter]
 

@@ -1,4 +1,4 @@
-"""What is made of the facts: told to several, kept, recorded as events, put as metrics."""
+"""Observers of an agent's facts: a history, an event recorder and a metric recorder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Everyone:
-    """Several observers as one, told in order. One that raises is logged, and the others are told all the same."""
+    """Passes each fact to several observers, in order. An exception in one is logged and does not affect the rest."""
 
     observers: Sequence[Observer]
 
@@ -26,13 +26,12 @@ class Everyone:
         for observer in self.observers:
             try:
                 observer(fact)
-            except Exception as error:  # noqa: BLE001 - whoever watches must not end what is watched
+            except Exception as error:  # noqa: BLE001 - an observer's error must not end the job
                 get_logger().warning("observer failed", fact=type(fact).__name__, reason=str(error), exc_info=error)
 
 
 class History:
-    """The history of one run, for the result file and for the report at the end: keeps every fact but the exits and the
-    phases. Fields grow in the order in which things happen."""
+    """The history of one run, for the result file and the final report: all facts except exits and phases, in order."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
@@ -55,11 +54,11 @@ class History:
 
     @property
     def restarts_by_round(self) -> dict[int, int]:
-        """How often the workers had been restarted by the start of each round."""
+        """The number of restarts before each round."""
         return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what happened, round by round."""
+        """The history for JSON."""
         return {
             "rounds": [fact.as_dict() for fact in self.rounds],
             "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in self.started],
@@ -70,8 +69,8 @@ class History:
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Records the facts as events (see `elastic_core.events`), but not the agent's phases and the exits of workers:
-    other events tell what they mean. `destination` is the name of the sink, for the log."""
+    """Records the facts as events (see `elastic_core.events`), except phases and worker exits, which other events
+    cover. `destination` is the sink's name, for the log."""
 
     sink: events.EventHandler
     destination: str = ""
@@ -94,9 +93,9 @@ class EventRecorder:
 
 
 class MetricRecorder:
-    """Puts the facts as metrics (see `elastic_core.metrics`), under the names by which users of torch's agent know
-    them: `workers.<role>.<name>`. What torch's agent puts at every look at its workers, their state and the restarts
-    that are left, comes when it changes."""
+    """Records the facts as metrics (see `elastic_core.metrics`) with the names of torch's agent:
+    `workers.<role>.<name>`. torch's agent records the workers' state and the remaining restarts whenever it polls its
+    workers; this class records them when they change."""
 
     def __init__(self, role: str, max_restarts: int) -> None:
         self._role = role

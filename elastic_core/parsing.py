@@ -1,8 +1,8 @@
-"""Parsers of single values: of settings, and of the options that plugins declare.
+"""Parsers of single values, for settings and for the options that plugins declare.
 
-A parser takes a value as its source holds it (text from flags and variables, TOML types from files, typed values from
-Python) and returns the typed value, or raises ValueError, which says what was expected and what was found. A parser
-returns its own results unchanged.
+A parser takes a value from its source (text from flags and variables, TOML types from files, typed values from Python)
+and returns the typed value, or raises ValueError with the expected and the actual value. Parsers accept their own
+results and return them unchanged.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """The error of a parser; all parsers word it alike."""
+    """A parser's error, in the common wording."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
 def parse_text(raw: object) -> str:
-    """Text unchanged; a whole number as text, because people write `rdzv_id = 7` in TOML."""
+    """Text; a whole number is converted, because users write `rdzv_id = 7` in TOML."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, int) and not isinstance(raw, bool):
@@ -40,15 +40,15 @@ def parse_text(raw: object) -> str:
 
 
 def parse_filled_text(raw: object) -> str:
-    """Text that is not empty."""
+    """Non-empty text."""
     text = parse_text(raw).strip()
     if not text:
-        raise unexpected("a text that is not empty", raw)
+        raise unexpected("a non-empty text", raw)
     return text
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """The name of something to use; None for `none`, an empty text and None, which turn it off."""
+    """A name; None for `none`, an empty text and None, which mean off."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
@@ -62,7 +62,7 @@ def parse_path(raw: object) -> Path:
     try:
         return Path(raw).expanduser()
     except RuntimeError:
-        raise unexpected("a path in the home folder of a user that there is", raw) from None
+        raise unexpected("a path in the home folder of an existing user", raw) from None
 
 
 def parse_boolean(raw: object) -> bool:
@@ -92,7 +92,7 @@ def _number(raw: object) -> float | None:
 
 
 def integer(least: float | None = None, most: float | None = None) -> Parser[int]:
-    """A parser of whole numbers within bounds (inclusive)."""
+    """A parser of whole numbers within inclusive bounds."""
     return _within(_whole_number, "a whole number", least, None, most)
 
 
@@ -126,12 +126,12 @@ def _within(
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
-    """A parser of durations in seconds: finite, and >= 0 or greater than `above`."""
+    """A parser of finite durations in seconds: >= 0, or greater than `above`."""
     return number(least=0 if above is None else None, above=above, what="seconds, a number")
 
 
 def seconds_or_none(raw: object) -> float:
-    """A duration of 0.1 seconds or more; 0.0 for 0 and `none`, which mean off."""
+    """A duration of at least 0.1 seconds; 0.0 for 0 and `none`, which mean off."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
@@ -139,7 +139,7 @@ def seconds_or_none(raw: object) -> float:
 
 
 def choice(*names: str) -> Parser[str]:
-    """A parser of one of a few words."""
+    """A parser that accepts only these words."""
 
     def parse(raw: object) -> str:
         if raw not in names:
@@ -154,7 +154,7 @@ _OTHER_LEVELS = {"warn": "warning", "fatal": "critical", **{f"{n}0": level for n
 
 
 def parse_log_level(raw: object) -> str:
-    """A level of the standard library's logging, in any case, or its number; returned in lower case."""
+    """A level of Python's `logging`, by name in any case or by number; returns its name in lower case."""
     text = str(raw).strip().lower()
     level = _OTHER_LEVELS.get(text, text)
     if level not in _LEVELS:
@@ -163,7 +163,7 @@ def parse_log_level(raw: object) -> str:
 
 
 def parse_process_count(raw: object) -> int | str:
-    """A number of workers, or the name of what to count, which the agent counts later."""
+    """A number of workers, or the name of a device type that the agent counts later."""
     number = _whole_number(raw)
     if number is not None and number >= 1:
         return number
@@ -173,8 +173,8 @@ def parse_process_count(raw: object) -> int | str:
 
 
 def parser_of(option: Option) -> Parser[Any]:
-    """The parser of an option that a plugin declares. Its errors do not show the value of a secret."""
-    if option.type is bool:  # a switch has no value to show
+    """The parser of an option that a plugin declares. Its errors do not reveal the value of a secret."""
+    if option.type is bool:  # never secret
         return parse_boolean
     if option.type is str:
         parse: Parser[Any] = parse_text

@@ -1,7 +1,7 @@
-"""Everything that a plugin may import from the core, in one module.
+"""The public API for plugins, in one module.
 
-Names are loaded when they are first used, so a plugin pays only for what it imports. In the entry-point module, import
-only hooks, records, errors, the log and the clock at the top, and everything else inside functions. Modules of
+Names are loaded when they are first used, so that a plugin pays only for its own imports. At the top of the entry-point
+module, import only hooks, records, errors, the log and the clock; import everything else inside functions. Modules of
 `elastic_core` that the reference does not describe are private and may change in any release.
 """
 
@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     # fmt: on
 
 _HOMES = {
-    # hooks and what they return
+    # hooks and their records
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
@@ -143,7 +143,7 @@ _HOMES = {
     ),
     "elastic_core.log": "get_logger",
     "elastic_core.clock": "Clock SystemClock Instant Duration later",
-    # facts, and the context, of hooks that are called while a job runs
+    # facts and context for the hooks of a running job
     "elastic_core.interfaces.observer": (
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),
@@ -210,6 +210,6 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # for type checkers, a module with `__getattr__` has any name
+if not TYPE_CHECKING:  # type checkers assume that a module with `__getattr__` has every name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)
     __all__ = [*__dir__(), "lazy_names"]

@@ -1,4 +1,4 @@
-"""The report of a run that did not end well: why, and the root cause with the tail of its stderr. Pure text."""
+"""The report of a failed run: why it ended, and the root cause with the tail of its stderr. Pure text."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _ROOT_CAUSE = "Root cause"
 _MESSAGE_LINES = 40
-_OTHERS = 16  # of a thousand workers that lost the same peer, a few are enough
+_OTHERS = 16  # a thousand workers may fail because of the same peer, and a few are enough
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The documented exit code: the error's own, 128 + n for signal n, INTERNAL_ERROR for what is nobody's."""
+    """The error's exit code, 128 + n for signal n, or INTERNAL_ERROR for errors that are not elastic-core's."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, KeyboardInterrupt):
@@ -43,15 +43,15 @@ def as_text(
     """The report for the terminal.
 
     Args:
-        reason: why the agent ended the job, such as no restart being left.
-        restarts: how often the workers had been restarted by the start of a round, by its number.
+        reason: why the agent ended the job, for example because no restart is left.
+        restarts: the number of restarts before each round.
     """
     failures = failures_of(error)
     return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *failure_lines(failures, restarts)])
 
 
 def in_color(report: str) -> str:
-    """The report with its two main lines, the first one and that of the root cause, highlighted for a terminal."""
+    """The report with two lines highlighted for a terminal: the headline and the root cause."""
     lines = report.split("\n")
     return "\n".join(
         f"\x1b[1;31m{line}\x1b[0m" if number == 0 or line.startswith(_ROOT_CAUSE) else line
@@ -67,7 +67,7 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
             reason = reason.rpartition(f": {error.get_first_failure()[1].reason}; ")[2]
         return in_one_line(f"elastic: job{name} failed" + (f": {reason}" if reason else ""))
     if isinstance(error, UnkillableWorkersError):
-        return f"elastic: job{name} ended, but not all of its processes: {message_of(error)}"
+        return f"elastic: job{name} ended, but processes remain: {message_of(error)}"
     if isinstance(error, KeyboardInterrupt):
         return f"elastic: job{name} interrupted from the keyboard"
     if isinstance(error, SignalException):
@@ -80,8 +80,8 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
 
 
 def message_of(error: ElasticError) -> str:
-    """The message of an error. All lines but the first are indented, because some quote other nodes, whose text could
-    otherwise pass for a line of the report."""
+    """The message of an error. All lines but the first are indented, because they may quote other nodes, whose text
+    could otherwise look like a line of the report."""
     return printable(str(error)).replace("\n", "\n  ")
 
 
@@ -95,7 +95,7 @@ def _configuration(error: ConfigurationError) -> str:
 def failure_lines(
     failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = MappingProxyType({})
 ) -> Iterable[str]:
-    """The root cause with the tail of its stderr, and the failures that followed from it; nothing if there are none."""
+    """The root cause with the tail of its stderr, and the failures that followed from it; empty without failures."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 
@@ -113,10 +113,10 @@ def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int
 
 
 def _when(failure: ProcessFailure, restarts: int) -> str:
-    """The round, and how many restarts came before; nothing in a first round, which is no news."""
-    said = [f"round {failure.round}"] if failure.round > 1 else []
-    said += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
-    return f" ({', '.join(said)})" if said else ""
+    """The round and the number of restarts before it; empty for the first round."""
+    parts = [f"round {failure.round}"] if failure.round > 1 else []
+    parts += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _who(failure: ProcessFailure) -> str:
@@ -136,7 +136,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
 
 
 def _stack(failure: ProcessFailure) -> Iterable[str]:
-    """What a worker that hung or crashed was doing, whole: it is bounded where it is taken."""
+    """The complete stacks of a worker that hung or crashed. Their length was limited when they were recorded."""
     lines = failure.stack.splitlines()
     if len(lines) == 1:
         yield f"  {lines[0]}"

@@ -1,4 +1,4 @@
-"""The result file: the outcome of one run as JSON, for programs. Version 1 of its schema is in docs/reference."""
+"""The result file: the outcome of one run as JSON. docs/reference describes version 1 of its schema."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ SCHEMA_VERSION = 1
 
 
 def check_writable(path: Path) -> None:
-    """Find out before the job runs that its outcome could not be written. Raises ConfigurationError."""
+    """Check before the job runs that its outcome can be written. Raises ConfigurationError."""
     try:
         target = files.followed(path.absolute())
         files.check_existing(target)
         place = target if _is_special(target) else target.parent
         if os.access(place, os.W_OK) and not target.is_dir():
             return
-        found = "a place that cannot be written" if place.exists() else "no such folder"
+        reason = "not a writable file" if place.exists() else "no such folder"
     except OSError as error:
-        found = f"{error.strerror}: {error.filename}"
-    raise ConfigurationError(
-        Problem(
-            "--result-file", f"expected a file in a folder that can be written, found {path}: {found}; name another"
-        )
-    )
+        reason = f"{error.strerror}: {error.filename}"
+    raise ConfigurationError(Problem("--result-file", f"cannot write to {path}: {reason}; choose another file"))
 
 
 def outcome(run_id: str, exit_code: int, error: BaseException | None, history: History) -> dict[str, Any]:
-    """The file's content."""
+    """The content of the file."""
     finished = history.finished
     first = _first_failure(error)
     message = error.summary if isinstance(error, ChildFailedError) else str(error or "")
@@ -60,12 +56,12 @@ def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """In one step: whoever reads the file finds a whole one. A link of the user's stays, and what it points at is
-    replaced; to a device or a pipe the outcome is written.
+    """Replace the file atomically, so that readers never see a partial file. A symbolic link is followed. A device or a
+    pipe is written to instead.
 
     Raises:
-        OSError: it cannot be written, or what is there was put there by somebody else.
-        ValueError, TypeError, RecursionError: something in `content` cannot be told in JSON.
+        OSError: the file cannot be written, or another user created the existing one.
+        ValueError, TypeError, RecursionError: `content` cannot be represented in JSON.
     """
     text = _as_json(content) + "\n"
     target = files.followed(path.absolute())
@@ -77,13 +73,13 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _as_json(content: dict[str, Any]) -> str:
-    """JSON that every reader takes: numbers it has no word for, which a script may have written, become text."""
-    told = json.loads(json.dumps(content, default=str), parse_constant=str)
-    return json.dumps(told, indent=2, allow_nan=False)
+    """Standard JSON. Numbers that it does not support, such as NaN from a script, become text."""
+    standard = json.loads(json.dumps(content, default=str), parse_constant=str)
+    return json.dumps(standard, indent=2, allow_nan=False)
 
 
 def _is_special(path: Path) -> bool:
-    """A device, a pipe or an open file, such as /dev/stdout: written to, never replaced by a file."""
+    """Whether the path is a device, a pipe or an open file, such as /dev/stdout, which must not be replaced."""
     try:
         mode = path.stat().st_mode
     except OSError:

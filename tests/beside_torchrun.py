@@ -110,7 +110,7 @@ REFUSED = [
         "rank: expected|expected the rank of this node, the same as",
         "both must agree",
     ),
-    Refusal("--rdzv-id= worker.py", "expected a text that is not empty", "An empty value is an error"),
+    Refusal("--rdzv-id= worker.py", "expected a non-empty text", "An empty value is an error"),
     Refusal("--log-dir= worker.py", "expected a path, found ''", "An empty value is an error"),
     Refusal("--signals-to-handle=SIGNONE worker.py", "expected the name of a signal", "an unknown name is an error"),
     Refusal(

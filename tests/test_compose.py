@@ -308,7 +308,7 @@ def test_a_watchdog_that_breaks_when_it_is_told_does_not_end_the_job(plugin, cap
     plugin.broken["watchdog.round_started"] = error
     assert not run(plugin).is_failed()
     said = capsys.readouterr().err
-    reason = f"it broke when workers had started: {type(error).__name__}: no"
+    reason = f"its round_started raised {type(error).__name__}: no"
     assert f'plugin failed: part="watchdog dog" reason="{reason}"' in said
 
 
@@ -402,7 +402,7 @@ def test_what_torchruns_variables_ask_for_may_be_missing(setting, capsys):
 
 
 def test_a_single_error_keeps_its_kind(plugin):
-    with pytest.raises(PluginError, match="there is no rendezvous backend 'nobody' here"):
+    with pytest.raises(PluginError, match="no rendezvous backend named 'nobody' is installed"):
         run(plugin, rdzv_backend="nobody")
 
 
@@ -559,9 +559,9 @@ def elastic_worker_starters():
 @pytest.mark.parametrize(
     ("name", "error", "told"),
     [
-        ("broken", "RuntimeError('no place')", r"'broken' of .*, found RuntimeError: no place"),
-        ("broken", "SystemExit(3)", r"'broken' of .*, found SystemExit: 3"),
-        ("nothing", "OSError", r"'nothing' of .*expected that its factory makes something with start\(\), found None"),
+        ("broken", "RuntimeError('no place')", r"'broken' of .* failed: RuntimeError: no place"),
+        ("broken", "SystemExit(3)", r"'broken' of .* failed: SystemExit: 3"),
+        ("nothing", "OSError", r"'nothing' of .*expected an object with start\(\) from its factory, found None"),
     ],
 )
 def test_a_starter_that_breaks_later_is_named_too(name, error, told, plugin, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Counting devices: with a torch that the test writes, for a torch that is asked in a process of its own."""
+"""Counting devices with a fake torch, which a separate process imports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ nn = object()
 
 @pytest.fixture
 def torch_is(tmp_path, monkeypatch):
-    """A function that puts another torch in front of the one that is installed, for processes started later."""
+    """A function that installs a fake torch for processes started later."""
 
     def torch_is(source):
         (tmp_path / "torch.py").write_text(source)
@@ -54,11 +54,11 @@ def refuse(kind):
     raise AssertionError(f"asked for {kind}")
 
 
-def test_the_processors_this_process_may_use():
+def test_usable_cpus():
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
 
 
-def test_numbers_and_processors_need_no_probe():
+def test_numbers_and_cpus_need_no_probe():
     assert count_workers(7, refuse) == 7
     assert count_workers("cpu", refuse) == usable_cpus()
 
@@ -70,39 +70,39 @@ def test_devices_are_counted(wanted, found, count):
     assert asked == [wanted]
 
 
-def test_auto_without_a_device_counts_processors():
+def test_auto_without_a_device_counts_cpus():
     assert count_workers("auto", lambda kind: 0) == usable_cpus()
 
 
-def test_a_kind_that_is_not_here_is_an_error():
-    with pytest.raises(ConfigurationError, match="expected a device of the kind 'gpu', found none that torch can use"):
+def test_missing_device_type_is_an_error():
+    with pytest.raises(ConfigurationError, match="torch finds no usable 'gpu' device"):
         count_workers("gpu", lambda kind: 0)
 
 
-def test_a_word_that_torch_does_not_know_is_an_error():
+def test_unknown_device_type_is_an_error():
     with pytest.raises(
         ConfigurationError, match=r"expected a number, cpu, gpu, auto or a torch device type .* found 'abc'"
     ):
         count_workers("abc", lambda kind: -1)
 
 
-def test_torch_is_asked_in_a_process_of_its_own(torch_is):
+def test_torch_runs_in_a_separate_process(torch_is):
     torch_is(FOUR_GPUS)
     counts = {kind: probe_torch(kind) for kind in ("auto", "gpu", "cuda", "xpu", "nn", "npu")}
     assert counts == {"auto": 4, "gpu": 4, "cuda": 4, "xpu": 0, "nn": -1, "npu": -1}
 
 
-def test_a_torch_that_cannot_be_asked_is_an_error_with_its_last_words(torch_is):
+def test_broken_torch_is_an_error_with_its_message(torch_is):
     torch_is("raise ImportError('libcuda.so.1: cannot open shared object file')")
     with pytest.raises(ConfigurationError) as refused:
         count_workers("gpu")
     assert str(refused.value) == (
-        "--nproc-per-node: expected torch to count the devices for 'gpu', found that it cannot: ImportError: "
+        "--nproc-per-node: torch cannot count 'gpu' devices: ImportError: "
         "libcuda.so.1: cannot open shared object file; give a number instead"
     )
 
 
-def test_auto_without_torch_counts_processors(tmp_path, monkeypatch):
+def test_auto_without_torch_counts_cpus(tmp_path, monkeypatch):
     hidden = "import sys; sys.path[:] = [path for path in sys.path if 'site-packages' not in path]"
     (tmp_path / "sitecustomize.py").write_text(hidden)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -112,7 +112,7 @@ def test_auto_without_torch_counts_processors(tmp_path, monkeypatch):
         probe_torch("gpu")
 
 
-def test_auto_counts_gpus_with_a_torch_that_has_no_accelerator_module(torch_is):
+def test_auto_counts_gpus_without_accelerator_module(torch_is):
     torch_is(FOUR_GPUS.replace("accelerator = cuda", "cuda"))
     assert count_workers("auto") == 4
 
@@ -126,26 +126,26 @@ def test_auto_counts_gpus_with_a_torch_that_has_no_accelerator_module(torch_is):
         "class accelerator:\n  def is_available(): raise RuntimeError('driver too old')",
     ],
 )
-def test_auto_does_not_count_processors_if_torch_is_broken(torch_is, source):
-    """It would start a worker for each of hundreds of processors on a machine with eight GPUs."""
+def test_auto_with_broken_torch_is_an_error(torch_is, source):
+    """Otherwise a machine with eight GPUs would start a worker for each of its hundreds of CPUs."""
     torch_is(source)
-    with pytest.raises(ConfigurationError, match="expected torch to count the devices for 'auto'"):
+    with pytest.raises(ConfigurationError, match="torch cannot count 'auto' devices"):
         count_workers("auto")
 
 
-def test_an_answer_that_is_none(torch_is):
+def test_invalid_answer_is_an_error(torch_is):
     torch_is(FOUR_GPUS.replace("return 4", "return None"))
-    with pytest.raises(ConfigurationError, match="found that it cannot: invalid literal"):
+    with pytest.raises(ConfigurationError, match="torch cannot count 'gpu' devices: invalid literal"):
         probe_torch("gpu")
 
 
-def test_a_torch_that_does_not_answer(torch_is):
+def test_torch_without_answer_is_an_error(torch_is):
     torch_is("import time; time.sleep(600)")
-    with pytest.raises(ConfigurationError, match=r"found that it cannot: it did not answer in 0\.5 s"):
+    with pytest.raises(ConfigurationError, match=r"cannot count 'gpu' devices: no answer within 0\.5 s"):
         probe_torch("gpu", timeout=0.5)
 
 
-def test_a_slow_answer_is_waited_for_with_a_line(torch_is, tmp_path):
+def test_wait_for_slow_answer_is_logged(torch_is, tmp_path):
     seen = tmp_path / "seen"
 
     class Seen(io.StringIO):
@@ -163,8 +163,8 @@ def test_a_slow_answer_is_waited_for_with_a_line(torch_is, tmp_path):
     assert re.search(r'still waiting: waiting_for="torch to count its devices" seconds=\d', told.getvalue())
 
 
-def test_the_probe_ends_when_who_asked_is_killed(torch_is, tmp_path):
-    """Whoever asked may be terminated while torch is being imported."""
+def test_probe_ends_when_its_parent_is_killed(torch_is, tmp_path):
+    """The agent may be terminated while the probe imports torch."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     torch_is(f"import os, time; open({str(fifo)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
@@ -179,13 +179,13 @@ def test_the_probe_ends_when_who_asked_is_killed(torch_is, tmp_path):
         os.close(probe)
 
 
-def test_no_interpreter_to_ask_with(monkeypatch):
+def test_missing_interpreter_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ConfigurationError, match="No such file or directory"):
         probe_torch("gpu")
 
 
 @pytest.mark.torch
-def test_the_real_torch_can_be_asked():
+def test_real_torch_answers():
     assert probe_torch("cpu") >= 1
     assert count_workers("auto") >= 1

@@ -30,7 +30,7 @@ def main(what):
     return what
 
 
-def test_a_function_that_ends_well_returns_what_it_returns(path):
+def test_return_value_is_passed_on(path):
     assert (main(3), main.__doc__, path.exists()) == (3, "Says what it is.", False)
 
 
@@ -45,7 +45,7 @@ def test_an_exception_is_written_and_raised(path):
 
 
 @pytest.mark.parametrize("left", [SystemExit(4), SystemExit(None), KeyboardInterrupt()])
-def test_exits_and_interrupts_pass(left, path):
+def test_exits_and_interrupts_are_passed_on(left, path):
     with pytest.raises(type(left)) as caught:
         main(left)
     assert caught.value is left
@@ -56,14 +56,14 @@ def test_exit_code_0_is_a_return(path):
     assert main(SystemExit(0)) is None
 
 
-def test_without_a_file_the_exception_is_raised_all_the_same(monkeypatch):
+def test_exception_is_raised_without_a_file(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(ValueError, match="no samples"):
         main("raise")
 
 
 @pytest.mark.parametrize("content", [{"message": {"message": "root"}}, {"message": "root"}])
-def test_the_error_of_an_inner_launch_is_handed_up(content, path, tmp_path):
+def test_inner_launch_error_is_copied(content, path, tmp_path):
     inner = tmp_path / "inner.json"
     inner.write_text(json.dumps(content))
     with pytest.raises(ChildFailedError):
@@ -75,13 +75,13 @@ def test_the_error_of_an_inner_launch_is_handed_up(content, path, tmp_path):
 
 
 @pytest.mark.parametrize("failures", [{}, {0: ProcessFailure(0, 1, 7)}, {0: ProcessFailure(0, 1, 7, "/no/such/file")}])
-def test_an_inner_launch_without_a_file_hides_nothing(failures, path):
+def test_inner_launch_without_file_raises(failures, path):
     with pytest.raises(ChildFailedError):
         main(ChildFailedError("inner", failures))
     assert not path.exists()
 
 
-def test_a_handler_of_the_programs_own():
+def test_custom_handler():
     class Keeping(ErrorHandler):
         def __init__(self):
             self.kept = []
@@ -98,17 +98,17 @@ def test_a_handler_of_the_programs_own():
     assert handler.kept == ["initialize", error]
 
 
-def test_a_crash_of_the_interpreter_is_shown_where_it_can_be(monkeypatch):
+def test_interpreter_crash_prints_stacks(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     ErrorHandler().initialize()
 
 
-def test_a_pipe_without_a_reader_is_left_alone(tmp_path):
+def test_pipe_without_reader_is_not_written(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     write(str(pipe), {"message": "lost"})
 
 
-def test_content_that_is_no_json_hides_nothing(tmp_path):
+def test_invalid_json_does_not_hide_the_error(tmp_path):
     write(str(tmp_path / "error.json"), {"message": object()})
     assert not (tmp_path / "error.json").exists()

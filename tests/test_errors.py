@@ -50,7 +50,7 @@ def test_every_exit_code_has_a_meaning():
     assert set(EXIT_CODE_MEANING) == set(ExitCode)
 
 
-def test_a_configuration_error_carries_every_problem():
+def test_configuration_error_has_every_problem():
     first, second = Problem("--nnodes", "expected a number"), Problem("elastic.toml: role", "empty")
     error = ConfigurationError(first, second)
     assert error.problems == (first, second)
@@ -72,17 +72,17 @@ def test_a_failure_as_json():
     assert failure(1).as_dict()["signal"] is None
 
 
-def test_the_first_failure_is_a_cause_and_not_an_effect():
+def test_first_failure_is_a_cause_not_an_effect():
     error = ChildFailedError("train.py", {0: failure(0, timestamp=1.0, caused_by=2), 2: failure(2, timestamp=5.0)})
     assert error.get_first_failure() == (2, error.failures[2])
 
 
-def test_of_several_causes_the_earliest_and_then_the_lowest_rank_is_first():
+def test_earliest_cause_then_lowest_rank_is_first():
     late, early, same = failure(0, timestamp=9.0), failure(2, timestamp=1.0), failure(1, timestamp=1.0)
     assert ChildFailedError("train.py", {0: late, 2: early, 1: same}).get_first_failure() == (1, same)
 
 
-def test_effects_alone_still_have_a_first():
+def test_effects_alone_have_a_first_failure():
     assert ChildFailedError("x", {3: failure(3, caused_by=0)}).get_first_failure()[0] == 3
 
 
@@ -93,7 +93,7 @@ def test_effects_alone_still_have_a_first():
         ({"reason": "killed by SIGKILL", "node": "node7"}, "train.py failed: rank 1 on node7: killed by SIGKILL"),
     ],
 )
-def test_what_a_failed_job_says(fields, text):
+def test_message_of_a_failed_job(fields, text):
     error = ChildFailedError("train.py", {1: failure(1, **fields)})
     assert error.summary == text
     assert str(error) == error.format_msg()
@@ -115,19 +115,19 @@ def test_errors_survive_pickling(error):
     assert vars(copy) == vars(error)
 
 
-def test_a_failure_as_json_is_not_copied_in_depth():
+def test_failure_as_json_is_a_shallow_copy():
     deep: list = []
     for _ in range(100_000):
         deep = [deep]
     assert failure(0, error_file_data={"deep": deep}).as_dict()["error_file_data"]["deep"] is deep
 
 
-def test_the_time_of_a_failure_for_people():
+def test_timestamp_format():
     moment = datetime(2026, 3, 4, 5, 6, 7)
     assert failure(0, timestamp=moment.timestamp() + 0.9).timestamp_isoformat() == "2026-03-04_05:06:07"
 
 
-def test_all_failures_as_text_the_first_one_first():
+def test_report_lists_first_failure_first():
     cause = failure(2, timestamp=5.0, node="node7", reason="killed by SIGKILL", message="one\ntwo")
     error = ChildFailedError("train.py", {0: failure(0, timestamp=6.0), 1: failure(1, timestamp=6.0), 2: cause})
     lines = error.format_msg("#", "~").splitlines()

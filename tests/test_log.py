@@ -32,7 +32,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def output():
-    """A function that configures logging into a stream and returns a function that gives its lines."""
+    """A function that configures logging to a stream and returns a function that returns the lines."""
 
     def output(style="human", level="debug", stream=None, **more):
         stream = stream if stream is not None else io.StringIO()
@@ -43,13 +43,13 @@ def output():
     log.configure(level="warning")
 
 
-def test_a_line_for_people(output):
+def test_text_line(output):
     lines = output()
     log.get_logger().info("round formed", round=1, seconds=0.5, node="node7")
     assert lines() == ["2001-09-09T01:46:40.250Z info     round formed: round=1 seconds=0.5 node=node7"]
 
 
-def test_a_terminal_gets_the_local_time_of_day(output, monkeypatch):
+def test_terminal_shows_local_time(output, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     time.tzset()
@@ -77,7 +77,7 @@ def test_a_terminal_gets_the_local_time_of_day(output, monkeypatch):
         (7, "7"),
     ],
 )
-def test_values_do_not_look_like_python(output, value, shown):
+def test_values_are_not_python_literals(output, value, shown):
     lines = output()
     log.get_logger().info("workers started", value=value)
     assert lines()[0].endswith(f" value={shown}")
@@ -91,14 +91,14 @@ def test_json_keeps_the_types_of_values(output):
     assert line["timestamp"] == "2001-09-09T01:46:40.250Z"
 
 
-def test_values_stay_on_one_line_and_cannot_steer_a_terminal(output):
+def test_values_cannot_control_a_terminal(output):
     lines = output()
     log.get_logger().warning("plugin failed", error="a\nb", colour="\x1b[31m", name='say "hi"', empty="", ok="ä")
     (line,) = lines()
     assert line.endswith(r'error="a\nb" colour="\u001b[31m" name="say \"hi\"" empty="" ok=ä')
 
 
-def test_a_line_for_machines(output):
+def test_json_line(output):
     lines = output("json")
     log.get_logger(run_id="job").bind(node="node7").error("worker failed", rank=3, reason="a\nb")
     assert [json.loads(line) for line in lines()] == [
@@ -115,7 +115,7 @@ def test_a_line_for_machines(output):
 
 
 @pytest.mark.parametrize("style", ["human", "json"])
-def test_fields_may_have_the_names_of_structlogs_arguments(output, style):
+def test_fields_may_be_named_like_structlog_arguments(output, style):
     lines = output(style)
     log.get_logger(logger="l").info("round over", method_name="m", event="e", args=1)
     (line,) = lines()
@@ -141,7 +141,7 @@ def test_tracebacks(output, style):
         assert all(line.startswith("    ") for line in rest)
 
 
-def test_a_stack_is_below_the_line(output):
+def test_stack_is_shown_below_the_line(output):
     lines = output()
     log.get_logger().error("worker hangs", rank=3, stack="Thread 1:\n  in step\x1b")
     assert lines()[0].endswith("worker hangs: rank=3")
@@ -156,7 +156,7 @@ def test_only_lines_of_the_level_and_above_are_written(output):
     assert [json.loads(line)["level"] for line in lines()] == ["warning", "error", "critical"]
 
 
-def test_a_plugin_may_log_an_event_that_is_not_listed(output):
+def test_plugin_may_log_unlisted_events(output):
     lines = output("json")
     log.get_logger(plugin="slack").info("slack told", channel="ops")
     (line,) = map(json.loads, lines())
@@ -178,11 +178,11 @@ def test_loggers_follow_later_configuration(output):
 
 @pytest.mark.parametrize("arguments", [{"format": "xml"}, {"level": "loud"}])
 def test_unknown_settings_name_the_known_ones(arguments):
-    with pytest.raises(ValueError, match=r"expected a log (format out of human, json|level out of debug, info)"):
+    with pytest.raises(ValueError, match=r"expected one of (human, json as log format|debug, info.* as log level)"):
         log.configure(**arguments)
 
 
-def test_colours_only_on_a_terminal_and_when_wanted(output, monkeypatch):
+def test_colors_only_on_a_terminal_and_if_enabled(output, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     plain, colourful = output(), output(stream=Terminal())
@@ -195,7 +195,7 @@ def test_colours_only_on_a_terminal_and_when_wanted(output, monkeypatch):
     assert plain() == []
 
 
-def test_stderr_is_the_one_of_the_moment(capsys):
+def test_current_stderr_is_used(capsys):
     log.configure(level="info")
     log.get_logger().info("run started")
     assert "run started" in capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_a_broken_stream_never_raises(output, monkeypatch):
     log.get_logger().error("worker failed")
 
 
-def test_a_field_that_cannot_be_shown_never_raises(output):
+def test_unprintable_field_never_raises(output):
     class Hostile:
         def __repr__(self):
             raise RuntimeError
@@ -248,7 +248,7 @@ def test_the_host_applications_structlog_is_neither_used_nor_changed(output):
     assert calls == []
 
 
-def test_lines_of_many_threads_stay_whole(output):
+def test_lines_of_many_threads_are_not_mixed(output):
     lines = output("json")
     logger = log.get_logger()
 
@@ -266,7 +266,7 @@ def test_lines_of_many_threads_stay_whole(output):
 
 
 @pytest.mark.integration
-def test_a_forked_child_can_write_while_another_thread_of_the_parent_was_writing(output):
+def test_forked_child_can_log_despite_held_lock(output):
     entered, leave = threading.Event(), threading.Event()
 
     class Slow(io.StringIO):
@@ -307,7 +307,7 @@ def test_structlog_is_imported_with_the_first_line_only():
 
 
 class Pipe:
-    """A pipe with nobody at its reading end until `read` is called. `stream` is its other end."""
+    """A pipe that is not read until `read` is called. `stream` is its writing end."""
 
     def __init__(self):
         self.reader, writer = os.pipe()
@@ -335,13 +335,13 @@ def pipe():
 
 
 @pytest.mark.parametrize("style", ["human", "json"])
-def test_a_stalled_reader_holds_nobody_up_and_is_told_what_it_missed(output, pipe, style):
+def test_stalled_reader_does_not_block_and_sees_drop_count(output, pipe, style):
     output(style, stream=pipe.stream)
     pipe.fill()
     begun = time.monotonic()
     for _ in range(100):
         log.get_logger().info("run started")
-    assert time.monotonic() - begun < 30  # half a second for the first, and nothing for the others
+    assert time.monotonic() - begun < 30  # half a second for the first line, none for the rest
     pipe.read()
     for _ in range(2):
         log.get_logger().info("round formed")
@@ -352,8 +352,8 @@ def test_a_stalled_reader_holds_nobody_up_and_is_told_what_it_missed(output, pip
         assert json.loads(told).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
 
 
-def test_a_reader_that_is_only_slow_misses_nothing(output, pipe):
-    output("json", stream=pipe.stream, patience=60)  # half a second may pass before the reader's thread has its turn
+def test_slow_reader_misses_nothing(output, pipe):
+    output("json", stream=pipe.stream, patience=60)  # the reader's thread may be scheduled late
     pipe.fill()
 
     def read():
@@ -370,7 +370,7 @@ def test_a_reader_that_is_only_slow_misses_nothing(output, pipe):
 
 
 @pytest.mark.parametrize("character", ["x", "\U0001f525"])
-def test_a_line_that_is_cut_off_does_not_spoil_the_next(output, pipe, character):
+def test_truncated_line_does_not_corrupt_the_next(output, pipe, character):
     output("human", stream=pipe.stream)
     pipe.fill()
     pipe.read(select.PIPE_BUF)  # room for a piece of the line
@@ -385,7 +385,7 @@ def test_a_line_that_is_cut_off_does_not_spoil_the_next(output, pipe, character)
     assert line.endswith("round formed")
 
 
-def test_a_long_line_reaches_a_reader_whole(output, pipe):
+def test_long_line_is_complete(output, pipe):
     output("human", stream=pipe.stream)
     log.get_logger().error("worker failed", reason="x" * 20_000)
     assert pipe.read().endswith("reason=" + "x" * 20_000 + "\n")
@@ -399,7 +399,7 @@ def test_files_are_written_directly(output, tmp_path):
         assert len(path.read_text().splitlines()) == 1
 
 
-def test_a_pipe_whose_reader_has_gone_never_raises(output):
+def test_closed_pipe_never_raises(output):
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w", buffering=1)
@@ -443,12 +443,12 @@ def unasked(*words):
 
 
 @pytest.mark.integration
-def test_a_library_writes_nothing_unless_it_is_asked_to():
+def test_library_is_silent_by_default():
     assert unasked() == ""
 
 
 @pytest.mark.integration
-def test_a_program_that_handles_our_lines_gets_them():
+def test_logging_handler_receives_lines():
     said = unasked("handled")
     assert 'elastic_core WARNING entry dropped: node=a reason="a b"\n' in said
     assert "elastic_core ERROR round over\n" in said
@@ -457,5 +457,5 @@ def test_a_program_that_handles_our_lines_gets_them():
 
 
 @pytest.mark.integration
-def test_who_runs_a_job_sees_its_warnings():
+def test_running_a_job_shows_warnings():
     assert "store out of reach" in unasked("job")

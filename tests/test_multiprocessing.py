@@ -1,4 +1,4 @@
-"""Processes without an agent; beside torch's in tests/e2e/programs/processes.py."""
+"""Processes without an agent. tests/e2e/programs/processes.py compares them with torch's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 class Nowhere(LogsSpecs):
-    """Leaves everything to whoever asks."""
+    """Specifies no destinations."""
 
     root_log_dir = None
 
@@ -52,7 +52,7 @@ def test_functions_return_by_rank(method, start):
     assert context.wait() is result
 
 
-def test_one_that_fails_ends_the_others(start):
+def test_failed_process_ends_the_rest(start):
     context = start("sh", ("-c", "exit 3"), ("-c", "sleep 300"))
     result = context.wait()
     assert result.failures[0].global_rank == -1
@@ -61,7 +61,7 @@ def test_one_that_fails_ends_the_others(start):
     assert not any(psutil.pid_exists(pid) for pid in context.pids().values())
 
 
-def test_a_wait_may_be_short(start):
+def test_wait_with_timeout(start):
     context = start("sleep", ("300",))
     assert context.wait(0) is None
     begun = time.monotonic()
@@ -70,13 +70,13 @@ def test_a_wait_may_be_short(start):
     assert psutil.pid_exists(context.pids()[0])
 
 
-def test_a_wait_to_the_end_leaves_nothing(start):
+def test_wait_releases_everything(start):
     before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
     assert start("true", ()).wait().return_values == {0: None}
     assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
 
 
-def test_close_ends_what_runs_and_leaves_nothing(start, tmp_path):
+def test_close_ends_processes_and_releases_everything(start, tmp_path):
     before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
     ignores = f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
     context = start("sh", ("-c", ignores))
@@ -87,7 +87,7 @@ def test_close_ends_what_runs_and_leaves_nothing(start, tmp_path):
     assert context.wait().failures == {}
 
 
-def test_output_and_the_error_file_are_where_the_object_says(start, tmp_path):
+def test_logs_specs_set_output_and_error_files(start, tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
     script = 'echo said; echo "{\\"message\\": \\"no samples\\"}" > $TORCHELASTIC_ERROR_FILE; exit 1'
     result = start("sh", ("-c", script), specs=specs, duplicate_stdout_filters=["sai"]).wait()
@@ -100,12 +100,12 @@ def test_output_and_the_error_file_are_where_the_object_says(start, tmp_path):
 
 
 @pytest.mark.parametrize(("args", "envs"), [({}, {}), ({1: ()}, {1: {}}), ({0: ()}, {}), ({0: ()}, {0: {}, 1: {}})])
-def test_ranks_that_do_not_match_are_refused(args, envs):
+def test_mismatched_ranks_are_refused(args, envs):
     with pytest.raises(RuntimeError, match="expected args and envs for the same local ranks"):
         start_processes("job", "true", args, envs, Nowhere())
 
 
-def test_a_command_that_cannot_be_run_leaves_nothing():
+def test_invalid_command_leaves_nothing():
     before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
     with pytest.raises(ValueError, match="no-such-program"):
         start_processes("job", "no-such-program", {0: ()}, {0: {}}, Nowhere())

@@ -1,4 +1,4 @@
-"""History and the observers that pass on: the same facts told to each."""
+"""The history and the recorders, each of which gets the same facts."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_history_as_json():
     assert content["restarts"][0]["reason"] == "rank 1: exit code 3"
 
 
-def test_everyone_is_told_in_order():
+def test_observers_are_notified_in_order():
     told = []
 
     tell(Everyone([lambda fact: told.append(("first", fact)), lambda fact: told.append(("second", fact))]))
     assert told == [(name, fact) for fact in (*FACTS, EXIT, PHASE) for name in ("first", "second")]
 
 
-def test_an_observer_that_raises_is_logged_and_the_others_are_told(capsys):
+def test_observer_error_is_logged_and_others_are_notified(capsys):
     def broken(fact):
         if isinstance(fact, WorkerFailed):
             raise RuntimeError("cannot bear it")
@@ -82,7 +82,7 @@ def test_an_observer_that_raises_is_logged_and_the_others_are_told(capsys):
 
 @pytest.fixture
 def recorded():
-    """The events of one destination, as they come."""
+    """The events of one destination."""
     seen = []
     name = f"seen-{len(events.handler_names())}"
     events.register_handler(name, seen.append)
@@ -97,14 +97,14 @@ def test_facts_become_events(recorded):
         for name in ("round_formed", "workers_started", "worker_failed", "restart_decided", "agent_finished")
     ]
     first = {"run_id": "job", "round": 1, "group_rank": 0, "group_world_size": 1, "seconds": 0.5}
-    assert seen[0].metadata == first  # and not a line for each of a thousand members
+    assert seen[0].metadata == first  # without the members, of which there may be a thousand
     assert seen[1].metadata == {"run_id": "job", "round": 1, "workers": 2}
     assert seen[2].metadata == {"run_id": "job", "rank": 1, "reason": "exit code 3"}
     assert seen[4].metadata["state"] == "SUCCEEDED"
     assert all(events.Event.deserialize(event.serialize()) == event for event in seen)
 
 
-def test_a_sink_that_raises_ends_nothing():
+def test_sink_error_is_harmless():
     def broken(event):
         raise OSError("full")
 
@@ -148,23 +148,23 @@ def test_facts_become_metrics(figures):
     [
         ("SUCCEEDED", 0, "success_no_retries", 0),
         ("SUCCEEDED", 1, "success_with_retries", 50),
-        ("SUCCEEDED", 5, "success_with_retries", 50),  # nodes that allow more of them
+        ("SUCCEEDED", 5, "success_with_retries", 50),  # more than this node allows
         ("FAILED", 0, "failed_no_retries", 100),
         ("FAILED", 1, "failed_with_retries", 100),
     ],
 )
-def test_how_the_run_ended_as_metrics(figures, state, restarts, name, flakiness):
+def test_result_metrics(figures, state, restarts, name, flakiness):
     MetricRecorder("trainer", 1)(AgentFinished("job", state, "", restarts))
     left = max(0, 1 - restarts)
     assert figures.take() == [("remaining_restarts", left), (state.lower(), 1), *outcome(name, flakiness)]
 
 
-def test_a_run_that_was_stopped_has_no_result(figures):
+def test_stopped_run_has_no_result_metrics(figures):
     MetricRecorder("trainer", 1)(AgentFinished("job", "STOPPED", "received SIGTERM", 0))
     assert figures.take() == [("remaining_restarts", 1), ("stopped", 1)]
 
 
-def test_a_node_that_comes_later_knows_the_restarts_of_the_job_and_other_members_cost_none(figures):
+def test_late_node_counts_restarts_but_not_membership_changes(figures):
     recorder = MetricRecorder("trainer", 3)
     recorder(RoundFormed("job", 4, 0, 1, 0.5, Round(4, (), restart_count=2)))
     recorder(FACTS[1])

@@ -1,4 +1,4 @@
-"""The package as a whole: cheap to import, and all its names there."""
+"""The package as a whole is cheap to import and has all its names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 MODULES = sorted(
     info.name
     for info in pkgutil.walk_packages(elastic_core.__path__, "elastic_core.")
-    if not info.name.endswith(("__main__", "compat.torch"))  # which changes the process: tests/e2e has it
+    if not info.name.endswith(("__main__", "compat.torch"))  # it changes the process; tests/e2e covers it
 )
 HEAVY = {
     "torch",
@@ -42,7 +42,7 @@ def python(*argv, **environ):
 
 
 def imported_by(*argv):
-    """The modules that a run of Python imports, as it tells itself."""
+    """The modules that a Python process reports to have imported."""
     lines = python("-X", "importtime", *argv).stderr.splitlines()
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 
@@ -54,12 +54,12 @@ def test_importing_the_package_loads_nothing_heavy():
     assert {name for name in loaded if name.startswith("elastic_core.")} == set()
 
 
-def test_asking_for_a_name_loads_it():
+def test_names_are_loaded_on_first_use():
     script = "import sys, elastic_core; elastic_core.ExitCode; print('elastic_core.launch' in sys.modules)"
     assert python("-c", script).stdout == "False\n"
 
 
-def test_the_agent_never_imports_torch_nor_what_it_does_not_need(tmp_path):
+def test_agent_imports_neither_torch_nor_unneeded_modules(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("")
     imported = imported_by("-m", "elastic_core", "run", "--log-level=error", str(script))
@@ -78,7 +78,7 @@ def test_help_and_version_load_next_to_nothing():
 
 
 @pytest.mark.unit
-def test_every_module_has_the_names_it_promises():
+def test_every_module_has_its_exported_names():
     modules = [importlib.import_module(name) for name in MODULES]
     promised = [(module, name) for module in modules for name in getattr(module, "__all__", ())]
     assert [found for found in promised if not hasattr(*found)] == []
@@ -91,6 +91,6 @@ def test_the_names_of_the_package():
 
 
 @pytest.mark.unit
-def test_a_name_that_is_not_there():
+def test_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match="module 'elastic_core' has no attribute 'torch'"):
         elastic_core.torch  # noqa: B018

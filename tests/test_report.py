@@ -1,4 +1,4 @@
-"""Golden texts: what a person reads when a run does not end well."""
+"""Golden texts of the reports of failed runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_failure_with_an_error_file_and_others_that_followed():
         """)
 
 
-def test_a_failure_with_last_words_on_stderr():
+def test_failure_with_stderr_tail():
     error = ChildFailedError("train.py", {0: failure(0, message="one\ntwo", node="")})
     assert as_text(error) == golden("""
         elastic: job failed
@@ -112,30 +112,28 @@ def test_a_hung_worker_is_shown_with_its_stack():
         """)
 
 
-def test_why_there_is_no_stack():
+def test_missing_stack_is_explained():
     hung = failure(0, reason="hang: no beat", message="step 7", stack="no stack: it is not Python")
     assert as_text(ChildFailedError("train.py", {0: hung})).endswith(
         "on node7: hang: no beat\n  no stack: it is not Python\n  last lines of its stderr:\n    step 7"
     )
 
 
-def test_a_failure_without_a_word():
+def test_failure_without_output():
     assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
         "  It wrote no error file and nothing to stderr."
     )
 
 
-def test_of_a_long_message_the_last_lines_are_shown():
+def test_long_message_shows_last_lines():
     message = "\n".join(f"line {number}" for number in range(100))
     lines = as_text(ChildFailedError("train.py", {0: failure(0, message=message)})).splitlines()
     assert (lines[4], lines[-1], len(lines)) == ("    line 60", "    line 99", 44)
 
 
-def test_workers_that_would_not_die_hide_no_failure():
+def test_unkillable_workers_do_not_hide_failures():
     error = UnkillableWorkersError("found 1 still there: 7 (python)")
-    assert (
-        as_text(error, "job") == "elastic: job job ended, but not all of its processes: found 1 still there: 7 (python)"
-    )
+    assert as_text(error, "job") == "elastic: job job ended, but processes remain: found 1 still there: 7 (python)"
     error.failures = {0: failure(0, message="boom")}
     assert as_text(error, "job").endswith(
         golden("""
@@ -179,7 +177,7 @@ def test_an_error_that_follows_a_failure_shows_both():
     assert "    no space" in text
 
 
-def test_a_node_without_a_failure_of_its_own_shows_the_first_of_the_job():
+def test_node_without_failures_shows_first_of_the_job():
     error = RendezvousClosedError("the job was closed by node7: rank 9 on node7: exit code 1")
     error.failures = {9: failure(9, local_rank=1, message="boom"), 3: failure(3, node="node2", caused_by=9)}
     assert as_text(error, "job") == golden("""
@@ -193,7 +191,7 @@ def test_a_node_without_a_failure_of_its_own_shows_the_first_of_the_job():
         """)
 
 
-def test_of_many_that_followed_a_few_are_shown():
+def test_only_some_consequential_failures_are_shown():
     failures = {rank: failure(rank, caused_by=0 if rank else None) for rank in range(100)}
     lines = as_text(ChildFailedError("train.py", failures)).splitlines()
     assert lines[-2:] == ["  rank 16 (local rank 0, pid 116) on node7: exit code 1", "  and 83 more"]
@@ -220,7 +218,7 @@ def test_headline_leaves_the_failure_to_the_root_cause():
     assert as_text(error, "job", elsewhere).startswith(f"elastic: job job failed: {elsewhere}\n")
 
 
-def test_color_marks_headline_and_root_cause_and_no_lines_of_workers():
+def test_color_marks_only_headline_and_root_cause():
     error = ChildFailedError("train.py", {0: failure(0, message="Root cause: mine")})
     colored = [line for line in in_color(as_text(error, "job")).splitlines() if "\x1b" in line]
     assert [line[7:22] for line in colored] == ["elastic: job jo", "Root cause (rou"]

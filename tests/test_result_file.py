@@ -63,13 +63,13 @@ def test_a_failure(history):
     assert (content["first_failure"]["signal"], content["first_failure"]["stderr_tail"]) == ("SIGKILL", ["last"])
 
 
-def test_workers_that_would_not_die_hide_no_failure(history):
+def test_unkillable_workers_do_not_hide_failures(history):
     error = UnkillableWorkersError("left behind")
     error.failures = {1: FAILURE}
     assert result_file.outcome("job", 6, error, history)["first_failure"]["global_rank"] == 1
 
 
-def test_a_run_that_never_became_one():
+def test_run_that_never_started():
     content = result_file.outcome("job", 2, ConfigurationError(), History())
     assert (content["state"], content["restart_count"], content["rounds"]) == ("FAILED", 0, [])
     assert content["error"]["type"] == "ConfigurationError"
@@ -84,17 +84,17 @@ def test_the_schema(error, history, tmp_path):
     assert all(isinstance(content[key], kind) for key, kind in KEYS.items())
 
 
-def test_a_file_is_replaced_in_one_step(tmp_path):
+def test_file_is_replaced_atomically(tmp_path):
     path = tmp_path / "result.json"
     path.write_text("old")
     with path.open() as reader:
         result_file.write(path, {"version": 1})
-        assert reader.read() == "old"  # whoever had it open has the whole old one
+        assert reader.read() == "old"  # an open file keeps the complete old content
     assert json.loads(path.read_text()) == {"version": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_write_leaves_only_the_old_file(tmp_path):
     path = tmp_path / "result.json"
     path.write_text("old")
     circular = []
@@ -104,7 +104,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("result.json", "old")]
 
 
-def test_numbers_that_json_has_no_word_for_become_text(tmp_path):
+def test_non_json_numbers_become_text(tmp_path):
     path = tmp_path / "result.json"
     data = {"loss": float("nan"), "norms": [float("inf"), -float("inf"), 1e300]}
     result_file.write(path, {"first_failure": ProcessFailure(0, 7, 1, error_file_data=data).as_dict()})
@@ -116,7 +116,7 @@ def test_numbers_that_json_has_no_word_for_become_text(tmp_path):
     assert content["first_failure"]["error_file_data"] == {"loss": "NaN", "norms": ["Infinity", "-Infinity", 1e300]}
 
 
-def test_a_link_stays_a_link(tmp_path):
+def test_symbolic_link_is_kept(tmp_path):
     target, link = tmp_path / "kept" / "result.json", tmp_path / "latest.json"
     target.parent.mkdir()
     link.symlink_to(target)
@@ -126,7 +126,7 @@ def test_a_link_stays_a_link(tmp_path):
     assert json.loads(target.read_text()) == {"version": 1}
 
 
-def test_a_pipe_or_device_is_written_to_and_stays(tmp_path):
+def test_pipe_or_device_is_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -140,27 +140,25 @@ def test_a_pipe_or_device_is_written_to_and_stays(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["new.json", "old.json"])
-def test_a_place_that_can_be_written(name, tmp_path):
+def test_writable_path_is_accepted(name, tmp_path):
     (tmp_path / "old.json").write_text("old")
     result_file.check_writable(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("no/such/result.json", "no such folder"), ("folder", "a place that cannot be written")],
+    [("no/such/result.json", "no such folder"), ("folder", "not a writable file")],
 )
-def test_a_place_that_cannot_be_written(name, found, tmp_path):
+def test_unwritable_path_is_an_error(name, found, tmp_path):
     (tmp_path / "folder").mkdir()
     path = tmp_path / name
     with pytest.raises(ConfigurationError) as refused:
         result_file.check_writable(path)
-    assert str(refused.value) == (
-        f"--result-file: expected a file in a folder that can be written, found {path}: {found}; name another"
-    )
+    assert str(refused.value) == f"--result-file: cannot write to {path}: {found}; choose another file"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_must_not_be_written(tmp_path):
+def test_read_only_folder_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(ConfigurationError, match="a place that cannot be written"):
+    with pytest.raises(ConfigurationError, match="not a writable file"):
         result_file.check_writable(tmp_path / "result.json")

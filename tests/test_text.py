@@ -18,7 +18,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize(("spelt", "value"), SPELLINGS.items())
-def test_every_reader_knows_the_same_words(spelt, value):
+def test_all_parsers_accept_the_same_booleans(spelt, value):
     assert truth(spelt) is value
     assert parse_boolean(spelt) is value
     assert type_options((Option("x", bool, None, "a test"),), {"x": spelt}, "o")[0] == {"x": value}
@@ -26,7 +26,7 @@ def test_every_reader_knows_the_same_words(spelt, value):
 
 
 @pytest.mark.parametrize("word", ["", "maybe", "2", None, "truee"])
-def test_other_words_are_no_truth_values(word):
+def test_other_words_are_not_booleans(word):
     assert truth(word) is None
 
 
@@ -37,25 +37,25 @@ def test_the_nearest_name():
     assert nearest("etcd", ["c10d", "ETCD"]) == "ETCD"
 
 
-def test_the_beginning_of_a_name_will_do():
+def test_prefix_of_a_name_matches():
     assert nearest("nproc", ["nproc_per_node"]) == "nproc_per_node"
 
 
-def test_nothing_is_near():
+def test_no_similar_name():
     assert nearest("zookeeper", ["c10d", "etcd"]) is None
     assert nearest("PORT", ["HEALTH_PORT"], 0.8) is None
 
 
 @pytest.mark.parametrize("spelling", ["elastic-etcd", "Elastic_Etcd", "elastic.etcd", " elastic--etcd "])
-def test_spellings_that_package_indexes_hold_equal_are_equal(spelling):
+def test_names_are_normalized_like_package_indexes(spelling):
     assert normalised(spelling) == "elastic-etcd"
 
 
 VISIBLE = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
-"""Signs of Arabic, Syriac and Kaithi that Unicode counts among those for formatting; people see them."""
+"""Visible signs of Arabic, Syriac and Kaithi that Unicode classifies as format characters."""
 
 
-def test_no_character_that_does_something_gets_through():
+def test_all_control_characters_are_escaped():
     steering = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     for code in range(sys.maxunicode + 1):
         character = chr(code)
@@ -82,17 +82,17 @@ def test_no_character_that_does_something_gets_through():
         "",
     ],
 )
-def test_what_can_be_read_stays(text):
+def test_readable_text_is_kept(text):
     assert printable(text) == text
 
 
-def test_what_steers_a_terminal_is_shown():
+def test_terminal_controls_are_escaped():
     assert printable("\x1b[31mred\x1b[0m \x9b2J \x07 a\rb\r\nc") == "\\x1b[31mred\\x1b[0m \\x9b2J \\x07 a\\rb\nc"
     assert printable("node\u202egpj\u200b \ud800 \U000e0041") == "node\\u202egpj\\u200b \\ud800 \\U000e0041"
     assert printable("node\u200d1") == "node\\u200d1"
 
 
-def test_what_takes_no_room_is_shown():
+def test_zero_width_characters_are_escaped():
     for character in "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\ufe00\ufe0f\U000e0100\U000e01ef\u180b\u180f":
         assert printable(f"node{character}s") == f"node{ascii(character)[1:-1]}s"
         assert printable(character) == ascii(character)[1:-1]
@@ -100,7 +100,7 @@ def test_what_takes_no_room_is_shown():
 
 
 @pytest.mark.parametrize("marks", ["\u0301", "\u20dd", "\u0591\u05b8", "\u0e49"])
-def test_marks_do_not_pile_up(marks):
+def test_excess_combining_marks_are_escaped(marks):
     text = "a" + marks * 500 + "b"
     shown = printable(text)
     assert shown.startswith(text[:9] + "\\u")
@@ -110,5 +110,5 @@ def test_marks_do_not_pile_up(marks):
     assert printable("\u05e9" + "\u0301" * 9) == "\u05e9" + "\u0301" * 8 + "\\u0301"
 
 
-def test_a_name_stays_on_its_line():
+def test_name_stays_on_one_line():
     assert in_one_line("node\nRoot cause: none\r\n\u2028x\x85") == r"node\nRoot cause: none\n\u2028x\x85"

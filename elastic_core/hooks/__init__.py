@@ -1,6 +1,6 @@
 """What a plugin imports: the marker for its hooks, and the records that its hooks return.
 
-Every hook is described, with a whole plugin as its example, in `elastic_core.hooks.spec`.
+`elastic_core.hooks.spec` describes every hook, with a complete plugin as an example.
 """
 
 from __future__ import annotations

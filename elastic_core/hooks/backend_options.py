@@ -1,5 +1,5 @@
-"""The options that every backend of dynamic rounds takes, and their defaults. Plugins with such a backend load this
-module at startup, so it must not import `elastic_core.rendezvous`."""
+"""The options of all backends with dynamic rounds, and their defaults. Plugins import this module when they are loaded,
+so it must not import `elastic_core.rendezvous`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ KEEP_ALIVE_MAX_ATTEMPT = 5
 
 BACKEND_OPTIONS: tuple[Option, ...] = (
     Option("join_timeout", float, JOIN, "time for a round to form while no other round runs", "seconds", above=0),
-    Option("last_call_timeout", float, LAST_CALL, "wait for more nodes than the minimum", "seconds", least=0),
-    Option("close_timeout", float, CLOSE, "time for the members of an ended round to come back", "seconds", above=0),
-    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before it is logged", "seconds", above=0),
-    Option("connect_timeout", float, CONNECT, "time for the store to answer for the first time", "seconds", above=0),
-    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between heartbeats of a node", "seconds", above=0),
+    Option("last_call_timeout", float, LAST_CALL, "extra wait for more nodes than the minimum", "seconds", least=0),
+    Option("close_timeout", float, CLOSE, "time for members of an ended round to rejoin", "seconds", above=0),
+    Option("heartbeat_timeout", float, HEARTBEAT, "store silence after which it is logged", "seconds", above=0),
+    Option("connect_timeout", float, CONNECT, "time for the first answer of the store", "seconds", above=0),
+    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between a node's heartbeats", "seconds", above=0),
     Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missed heartbeats of a failed node", least=2),
-    Option("secret_file", str, None, "file of the secret that signs what nodes write; the same as --rdzv-secret-file"),
+    Option("secret_file", str, None, "file with the shared signing secret; same as --rdzv-secret-file"),
 )

@@ -1,5 +1,5 @@
-"""The hooks that are called while a job runs: plugins are told facts, and contribute to the workers' environment. The
-error of a plugin is logged; it neither ends the job nor keeps the other plugins from being called."""
+"""Calls the hooks of a running job: notifies plugins of facts, and collects their variables for the workers. A plugin's
+error is logged and affects neither the job nor other plugins."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _log = get_logger()
 
 
 class Contexts:
-    """Makes the context of each plugin, once. `values`: the values of all options that plugins added, by name."""
+    """Creates each plugin's context once. `values` has the values of all options that plugins added, by name."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
@@ -66,7 +66,7 @@ class Contexts:
         self._made: dict[Source, Context] = {}
 
     def of(self, source: Source) -> Context:
-        """For the hooks of a plugin."""
+        """The context for a plugin's hooks."""
         if source not in self._made:
             added = self._manager.added_by(source)
             self._made[source] = Context(
@@ -78,13 +78,13 @@ class Contexts:
         return self._made[source]
 
     def of_record(self, source: Source, options: Values) -> Context:
-        """For the functions of a record with these options."""
+        """The context for the functions of a record with these options."""
         context = self.of(source)
         return replace(context, options=MappingProxyType({**context.options, **options}))
 
 
 class Notifier:
-    """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread."""
+    """An `Observer` that passes each fact to all plugins that implement its hook, in the caller's thread."""
 
     def __init__(self, manager: PluginManager, contexts: Contexts) -> None:
         self._manager = manager
@@ -95,7 +95,7 @@ class Notifier:
         for observer in self._manager.implementations(hook):
             try:
                 observer(fact=fact, context=self._contexts.of(observer.source))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
                 _log.warning(
                     "observer failed",
                     hook=hook,
@@ -106,23 +106,23 @@ class Notifier:
 
 
 def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], tuple[Path, ...]]) -> Observer:
-    """The observer that tells a watchdog of the workers of each round. `log_files`: those of a local rank."""
+    """An observer that notifies a watchdog of each round's workers. `log_files` returns a local rank's log files."""
 
-    def tell(fact: Fact) -> None:
+    def notify(fact: Fact) -> None:
         if not isinstance(fact, WorkersStarted):
             return
         pids = sorted(fact.pids.items())
         try:
             watchdog.round_started([WatchedWorker(rank, fact.ranks[rank], pid, log_files(rank)) for rank, pid in pids])
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
-            reason = f"it broke when workers had started: {described_error(error)}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
+            reason = f"its round_started raised {described_error(error)}"
             _log.warning("plugin failed", part=f"watchdog {name}", reason=reason, exc_info=error)
 
-    return tell
+    return notify
 
 
 def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
-    """The health checks of plugins that are made at this moment."""
+    """The plugins' health checks that run at this moment."""
     return [
         HealthCheck(
             item.record.name,
@@ -137,21 +137,21 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
 
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
-    """The variables that plugins give to the workers of a round. If two plugins give different values to one variable,
-    the value of the first plugin is used. A bad contribution is left out as a whole, and logged."""
+    """The variables that plugins contribute to a round's workers. If two plugins set a variable to different values,
+    the first one's is used. An invalid variable is logged, and all variables of that plugin are ignored."""
     merged: dict[str, str] = {}
-    givers: dict[str, Source] = {}
+    contributors: dict[str, Source] = {}
     for implementation in manager.implementations("elastic_contribute_environment"):
         source = implementation.source
         try:
             variables = _checked(implementation(plan=plan, context=contexts.of(source)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
             _log.warning("contribution failed", **source.as_dict(), error=described_error(error))
             continue
         for name, value in variables.items():
-            giver = givers.setdefault(name, source)
+            first = contributors.setdefault(name, source)
             if merged.setdefault(name, value) != value:
-                reason = f"{giver.described} sets {name} to another value, which is used"
+                reason = f"{first.described} sets {name} to another value, which is used"
                 _log.warning("contribution failed", **source.as_dict(), variable=name, error=reason)
     return merged
 
@@ -166,7 +166,7 @@ def _checked(returned: Any) -> Mapping[str, str]:
             raise InvalidPlugin(f"expected text for a variable and its value, found {name!r}={value!r}")
         if not name or "=" in name or "\0" in name + value:
             raise InvalidPlugin(
-                f"expected a variable that the system accepts, found {name!r}; the name must not be empty or hold '=', "
-                "and neither the name nor the value may hold a NUL"
+                f"expected a valid variable, found {name!r}; the name must not be empty or contain '=', and neither "
+                "the name nor the value may contain NUL"
             )
     return dict(returned)

@@ -1,4 +1,4 @@
-"""The context that a plugin's factories receive, and its hooks while a job runs."""
+"""The context that a plugin's factories and runtime hooks receive."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Context:
 
     Args:
         run_id: the job's id.
-        options: values of the options that this plugin added, by option name; for a factory, those of its record, too.
-        settings: the settings of the run, by name, without the options of backends and other plugins; read-only.
-        log: writes to the agent's log; every line names the plugin.
+        options: values of the options that this plugin added; for a factory, also of its record's options.
+        settings: the run's settings by name, without the options of backends and other plugins; read-only.
+        log: a logger for the agent's log, which adds the plugin's name to every line.
     """
 
     run_id: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # there may be secrets among them
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain secrets
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     log: Logger = field(default_factory=get_logger, repr=False)

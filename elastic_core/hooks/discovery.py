@@ -1,5 +1,4 @@
-"""Finds installed plugins: their entry points, the distribution of each, and which of them the user has blocked. No
-plugin is imported here."""
+"""Finds installed plugins without importing them, and the names that the user has blocked or allowed."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
 BUILTINS: tuple[str, ...] = tuple(f"elastic_core.builtin.{name}" for name in ("local", "rank_policies", "starters"))
-"""Plugins of the core itself, for a checkout without metadata. When the core is installed they are entry points."""
+"""The core's own plugins, for a checkout without metadata. In an installed core they are entry points."""
 
 
 @dataclass(frozen=True, order=True)
@@ -43,7 +42,7 @@ class Source:
 
     @property
     def names(self) -> set[str]:
-        """The normalised names by which users block it: its plugin's, its distribution's, and both with a colon."""
+        """The normalized names by which users block it: plugin, distribution, and `distribution:plugin`."""
         plugin, distribution = normalised(self.plugin), normalised(self.distribution)
         return {plugin, distribution, f"{distribution}:{plugin}"}
 
@@ -63,7 +62,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plugin that was removed. `core_version` is the version of elastic-core with which it failed."""
+    """A plugin that could not be loaded. `core_version` is the version of elastic-core with which it failed."""
 
     source: Source
     reason: str
@@ -75,7 +74,7 @@ class Failure:
 
 
 class InvalidPlugin(Exception):
-    """A plugin was imported but is not what a plugin must be."""
+    """A plugin was imported, but violates a rule for plugins."""
 
 
 def failure_of(source: Source, error: BaseException) -> Failure:
@@ -84,7 +83,7 @@ def failure_of(source: Source, error: BaseException) -> Failure:
 
 
 def described_error(error: BaseException) -> str:
-    """An exception in one line: its type and its message; only the message of an `InvalidPlugin`."""
+    """An exception's type and message in one line; for an `InvalidPlugin`, only the message."""
     if isinstance(error, InvalidPlugin):
         return str(error)
     text = " ".join(str(error).split())
@@ -93,7 +92,7 @@ def described_error(error: BaseException) -> str:
 
 @functools.cache
 def own_version() -> str:
-    """The version of elastic-core, or `(checkout)` when it runs without having been installed."""
+    """The version of elastic-core, or `(checkout)` if it is not installed."""
     from importlib import metadata
 
     try:
@@ -103,10 +102,10 @@ def own_version() -> str:
 
 
 def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
-    """Entry points of both groups, and the distributions whose `entry_points.txt` cannot be read.
+    """Entry points of both groups, and a failure for each distribution whose `entry_points.txt` cannot be read.
 
-    Only the files that mention one of the groups are parsed. So the broken file of an unrelated distribution does no
-    harm, and a large environment costs little.
+    Only files that mention one of the groups are parsed. A broken file of an unrelated distribution therefore does no
+    harm, and large environments stay cheap.
     """
     from importlib import metadata
 
@@ -118,8 +117,8 @@ def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
         try:
             points = [point for point in distribution.entry_points if point.group in (GROUP, HANDLERS_GROUP)]
             name = _source("", distribution).distribution
-            found.setdefault(normalised(name), points)  # of two copies Python imports the first on sys.path
-        except Exception as error:  # noqa: BLE001 - the metadata may hold anything
+            found.setdefault(normalised(name), points)  # Python imports the first of two copies on sys.path
+        except Exception as error:  # noqa: BLE001 - the metadata may contain anything
             failures.append(failure_of(_source("entry_points.txt", distribution), error))
     return [point for points in found.values() for point in points], failures
 
@@ -135,7 +134,7 @@ def _concerns_us(distribution: Distribution) -> bool:
 def _source(plugin: str, distribution: Distribution | None) -> Source:
     name = version = None
     if distribution is not None:
-        with contextlib.suppress(Exception):  # the metadata may hold anything
+        with contextlib.suppress(Exception):  # the metadata may contain anything
             name, version = distribution.metadata["Name"], distribution.metadata["Version"]
     return Source(name or "(unknown distribution)", plugin, version or "(unknown version)")
 
@@ -151,7 +150,7 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
 
 
 def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
-    """`found`, and those modules of the core that no entry point names."""
+    """`found`, plus the core's modules that no entry point names."""
     named = {candidate.target for candidate in found}
     missing = [
         Candidate(
@@ -166,12 +165,12 @@ def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candi
 
 
 def blocked_names(environ: Mapping[str, str]) -> list[str]:
-    """Names of distributions and of entry points that must not be loaded: the list in `ELASTIC_DISABLE_PLUGINS`."""
+    """The names of blocked distributions and plugins in `ELASTIC_DISABLE_PLUGINS`."""
     return _listed(environ, DISABLE_VARIABLE)
 
 
 def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """The distributions in `ELASTIC_PLUGINS`, whose plugins may be loaded; None: all."""
+    """The distributions in `ELASTIC_PLUGINS`, to which loading is limited; None: no limit."""
     return _listed(environ, ALLOW_VARIABLE) or None
 
 

@@ -1,4 +1,4 @@
-"""The output of `elastic plugins`: everything installed, everything broken or blocked, and every conflict."""
+"""The output of `elastic plugins`: installed, broken and blocked plugins, and all conflicts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option, Record
 
 VERSION = 1
-"""The version of the JSON that docs/reference/json.md describes. It changes when a key goes or changes its meaning."""
+"""The version of the JSON in docs/reference/json.md. It changes when a key is removed or changes its meaning."""
 
 
 def as_dict(manager: PluginManager) -> dict[str, Any]:
-    """The listing for `--json`, of JSON types only."""
+    """The listing for `--json`."""
     return {
         "version": VERSION,
         "elastic_core": own_version(),
@@ -88,7 +88,7 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def as_text(manager: PluginManager) -> str:
-    """The listing for people, built from `as_dict` so that both say the same."""
+    """The listing as text, built from `as_dict` so that both have the same content."""
     return "\n".join(_lines(as_dict(manager)))
 
 
@@ -110,7 +110,7 @@ def _lines(listing: dict[str, Any]) -> Iterator[str]:
     for by, lines in blocked.items():
         yield from _section(f"Blocked by {by}", lines)
     yield from _section(f"Allowed by {ALLOW_FLAG}", [*map(_absent, listing["allowed_but_not_installed"])])
-    yield from _section("Conflicts (an error when the name is selected; such an option is left out)", conflicts)
+    yield from _section("Conflicts (an error if you select the name; such an option is omitted)", conflicts)
 
 
 def _release(item: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Loads the plugins and answers what they bring. Apart from the hookspecs this is the only user of pluggy.
+"""Loads the plugins and looks up what they provide. Only this module and the hookspecs use pluggy.
 
-At load time each plugin is imported, its hooks are checked, and its registration hooks are called once. An error in any
-of these steps removes the plugin with everything it brings, and is kept in `failures`; the other plugins are used.
+Loading imports each plugin, checks its hooks, and calls its registration hooks once. An error in any of these steps
+removes the plugin with everything it provides and is recorded in `failures`; other plugins are not affected.
 """
 
 from __future__ import annotations
@@ -67,13 +67,12 @@ class Implementation:
     hook: pluggy.HookImpl
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call it with the arguments that its signature names."""
+        """Call it with those arguments that its signature names."""
         return self.hook.function(**{name: arguments[name] for name in self.hook.argnames})
 
 
 class PluginManager:
-    """The installed plugins: which of them work, what these bring, and why the others do not work. `load` makes it;
-    afterwards it does not change."""
+    """The installed plugins, what they provide, and why some do not work. Immutable; created by `load`."""
 
     def __init__(
         self,
@@ -87,11 +86,11 @@ class PluginManager:
         plugins, handlers = list(plugins), list(handlers)
         sources = sorted({candidate.source for candidate in (*plugins, *handlers)})
         self.allowed = None if allowed is None else tuple(allowed)
-        """The distributions whose plugins may be loaded, as the user wrote them; None: all."""
+        """The distributions to which loading is limited, as the user wrote them; None: no limit."""
         unwanted = {normalised(name) for name in blocked}
         admissible = None if allowed is None else {CORE, *map(normalised, allowed)}
         self.blocked: dict[Source, str] = {}
-        """What the user keeps out, by source: the name of the list that does it."""
+        """The plugins that the user has excluded, each with the name of the list that excludes it."""
         for source in sources:
             if source.names & unwanted:
                 self.blocked[source] = DISABLE_VARIABLE
@@ -113,7 +112,7 @@ class PluginManager:
             if candidate.source not in self.blocked:
                 self._admit(candidate)
         self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
-        """The entry points written for torchrun that are not blocked. None of them is imported."""
+        """The entry points written for torchrun that are not blocked, not yet imported."""
 
     @classmethod
     def load(
@@ -124,14 +123,14 @@ class PluginManager:
         reserved: Iterable[str] = (),
         allowed: Collection[str] | None = None,
     ) -> PluginManager:
-        """Load every plugin that is installed, allowed and not blocked. No error of a plugin is raised.
+        """Load all plugins that are installed, allowed and not blocked. Plugin errors are recorded, not raised.
 
         Args:
-            environ: holds `ELASTIC_DISABLE_PLUGINS`, and `ELASTIC_PLUGINS` where `allowed` is None.
-            builtins: modules of the core that are loaded even if no entry point names them.
+            environ: provides `ELASTIC_DISABLE_PLUGINS` and, if `allowed` is None, `ELASTIC_PLUGINS`.
+            builtins: modules of the core to load even if no entry point names them.
             entry_points: used instead of the installed ones; entry points of other groups are ignored.
-            reserved: names that are forbidden for the options that plugins add.
-            allowed: the distributions whose plugins may be loaded, beside the core's.
+            reserved: names that options added by plugins must not have.
+            allowed: the distributions to which loading is limited, besides the core.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)
@@ -139,7 +138,7 @@ class PluginManager:
         return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved, allowed)
 
     def _admit(self, candidate: Candidate) -> None:
-        """Admit the plugin with everything it brings, or record why not."""
+        """Admit the plugin with everything it provides, or record why not."""
         key = f"{candidate.source.distribution}:{candidate.source.plugin}"
         try:
             self._register(key, candidate)
@@ -160,10 +159,10 @@ class PluginManager:
 
     def _register(self, key: str, candidate: Candidate) -> None:
         if key in self._admitted:
-            raise InvalidPlugin(f"another plugin of that name is loaded already, {self._admitted[key].target}")
+            raise InvalidPlugin(f"another plugin of that name is already loaded: {self._admitted[key].target}")
         plugin = candidate.load()
         if self._pluggy.is_registered(plugin):
-            raise InvalidPlugin(f"{candidate.target} is loaded already, as {self._pluggy.get_name(plugin)}")
+            raise InvalidPlugin(f"{candidate.target} is already loaded as {self._pluggy.get_name(plugin)}")
         check_hooks(plugin, self._pluggy, HOOKS)
         self._admitted[key] = candidate
         try:
@@ -178,7 +177,7 @@ class PluginManager:
                 self._pluggy.unregister(name=key)
 
     def _returned(self, key: str, hook: str, expected: type[T]) -> list[T]:
-        """What a registration hook of one plugin returns; empty if the plugin does not implement it."""
+        """The result of one plugin's registration hook; empty if the plugin does not implement it."""
         found: list[T] = []
         for implementation in self.implementations(hook):
             if implementation.hook.plugin_name == key:
@@ -201,11 +200,11 @@ class PluginManager:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The plugins that were removed, and why."""
+        """The plugins that could not be loaded, and why."""
         return tuple(sorted(self._failures, key=lambda failure: failure.source))
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """The implementations of the hook in the order of calling: `tryfirst`, then by distribution and plugin name."""
+        """The hook's implementations in calling order: `tryfirst`, then by distribution and plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         return tuple(
             Implementation(self._admitted[found.plugin_name].source, found)
@@ -213,7 +212,7 @@ class PluginManager:
         )
 
     def records(self, kind: type[R]) -> tuple[Provided[R], ...]:
-        """The records of one kind that plugins provide, ordered by name, with all records of a conflict."""
+        """The records of one kind that plugins provide, ordered by name, including conflicting ones."""
         found: list[Provided[Any]] = [item for item in self._provided if isinstance(item.record, kind)]
         if kind is RendezvousBackendRecord:
             found += selection.without_twins(self._backends_of_stores(), found)
@@ -226,70 +225,69 @@ class PluginManager:
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
-        # Other errors of a store count as an outage of it, and the core tries again. These would come again.
+        # The core treats other errors of a store as an outage and retries. For these errors, retrying is pointless.
         lasting = (ImportError, *MISTAKES)
         return [Provided(record_of(selection.attributed(item, kind, lasting)), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
-        """The one record of that name or alias, with the plugin that provides it.
+        """The record with that name or alias, and the plugin that provides it.
 
         Raises:
-            PluginError: several plugins provide the name, or none does; the message says what to do.
+            PluginError: several plugins provide the name, or none does; the message has a remedy.
         """
         return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 
     def select(self, kind: type[R], name: str) -> R:
-        """The one record of that name or alias, whose functions name the plugin in what they raise. Raises PluginError
-        like `provided`."""
+        """The record with that name or alias; errors of its functions name the plugin. Raises as `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
 
     def backend_named(self, name: str) -> RendezvousBackendRecord | None:
-        """The rendezvous backend of that name or alias, as `select` returns it; None where that raises PluginError."""
+        """The rendezvous backend with that name or alias; None if `select` raises PluginError."""
         try:
             return self.select(RendezvousBackendRecord, name)
         except PluginError:
             return None
 
     def about_unknown_allowed(self) -> list[str]:
-        """What is wrong with each of `unknown_allowed`, with the name that may have been meant."""
+        """A message about each of `unknown_allowed`, with the most similar known name."""
         return [
-            f"expected names of installed distributions with plugins in {ALLOW_FLAG}, found {name!r}"
+            f"{ALLOW_FLAG}: no installed distribution with plugins is named {name!r}"
             f"{did_you_mean(normalised(name), self._distributions)}"
             for name in self.unknown_allowed
         ]
 
     def about_unknown_blocks(self) -> list[str]:
-        """What is wrong with each of `unknown_blocks`, with the name that may have been meant."""
+        """A message about each of `unknown_blocks`, with the most similar known name."""
         return [
-            f"expected names of plugins or distributions in {DISABLE_VARIABLE}, found {name!r}, which is not installed"
+            f"{DISABLE_VARIABLE}: no installed plugin or distribution is named {name!r}"
             f"{did_you_mean(normalised(name), self._known_names)}"
             for name in self.unknown_blocks
         ]
 
     def to_install(self, kind: type[Record], name: str) -> str | None:
-        """The distribution of ours to install for a name that no plugin provides; None if that would not help."""
+        """The distribution of this project to install for a name that no plugin provides; None if none would help."""
         if any(name in selection.names_of(item.record) for item in self.records(kind)):
             return None
         return selection.to_install(kind_of(kind), name, self.failures, self.blocked)
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Every name that several plugins provide, by kind of record, and then `option_conflicts`."""
+        """All names that several plugins provide, by kind of record, followed by `option_conflicts`."""
         found = [conflict for kind in KINDS for conflict in selection.conflicts(kind, self.records(kind.record))]
         return (*found, *self.option_conflicts())
 
     def added_options(self) -> list[Option]:
-        """The options that plugins add to `elastic run`, ordered by name, without those in conflict."""
+        """The options that plugins add to `elastic run`, ordered by name, without conflicting ones."""
         contested = {conflict.name for conflict in self.option_conflicts()}
         options = [item.record for item in self._options if normalised(item.record.name) not in contested]
         return sorted(options, key=lambda option: option.name)
 
     def secret_options(self) -> frozenset[str]:
-        """The names, with underscores and in lower case, of those options of records whose values are never shown."""
+        """The names of the records' secret options, in lower case with underscores."""
         options = [option for item in self._provided for option in item.record.options or ()]
         return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """The added options whose name several plugins use, or is reserved; `-` and `_` count as the same."""
+        """The added options whose name several plugins use or is reserved; `-` and `_` are equivalent."""
         return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:

@@ -1,5 +1,4 @@
-"""Turns the text that users write into the typed values that a plugin's options declare, and reports all problems
-together. Pure."""
+"""Converts the options that users write into the types that a plugin declares, and reports all problems together."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
     *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank", "etcd_prefix"),
 }
-"""Options of torchrun's backends. Those of TLS are missing: somebody would be without it and not know."""
+"""Options of torchrun's backends that may be ignored. TLS options may not, because that would disable encryption."""
 
 
 def type_options(
@@ -29,13 +28,13 @@ def type_options(
     """Typed values for a factory, and the problems found.
 
     Args:
-        options: the options that the plugin declares; None accepts any option and leaves its value as it is.
-        raw: values as text (from a flag or a variable) or already typed (from a table); None means unset. A name may
-            be written with `-` for `_`.
-        origin: the place that `raw` came from, for the messages.
+        options: the options that the plugin declares; None accepts any option and keeps its value unchanged.
+        raw: values as text (from a flag or a variable) or already typed (from a table); None means unset. Names may
+            contain `-` instead of `_`.
+        origin: the source of `raw`, for messages.
 
     Returns:
-        Every declared option with its value or its default, except those with a problem; and the problems.
+        The value or default of every declared option without a problem; and the problems.
     """
     if options is None:
         return dict(raw), ()
@@ -52,8 +51,8 @@ def type_options(
 
 
 def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str]:
-    """Names in `raw` that torchrun's backends have as options and this one does not. Lines written for torchrun may
-    have them, and torchrun itself ignores what a backend does not know."""
+    """Names in `raw` that are options of torchrun's backends but not of this one. Command lines written for torchrun
+    may have them, and torchrun ignores options that a backend does not know."""
     if options is None:
         return []
     unused = _TORCHRUNS - {option.name for option in options}
@@ -61,13 +60,13 @@ def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str
 
 
 def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[str, object]:
-    """`raw` without what is `not_needed`."""
+    """`raw` without the options that are `not_needed`."""
     unused = not_needed(options, raw)
     return {name: value for name, value in raw.items() if name not in unused}
 
 
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
-    """The value of the option in `raw`, however its name is spelled there; None if it is not given."""
+    """The option's value in `raw`, in any spelling of its name; None if it is not given."""
     return next((value for written, value in raw.items() if _key(written) == name), None)
 
 
@@ -94,5 +93,5 @@ def _key(name: str) -> str:
 def _unknown(written: str, known: list[str]) -> str:
     hint = did_you_mean(written, known)
     if not hint:
-        hint = f"; there are {', '.join(sorted(known))}" if known else "; there are none"
+        hint = f"; known options: {', '.join(sorted(known)) or 'none'}"
     return f"unknown option{hint}"

@@ -1,5 +1,5 @@
-"""The records that registration hooks return: a name for users, a summary, typed options and a factory. And the kinds
-of records: the hook that returns each, the flag that selects it, and which of our distributions brings which name."""
+"""The records that registration hooks return: a name for users, a summary, typed options and a factory. Also the kinds
+of records: the hook that returns each, the flag that selects it, and the distributions that provide known names."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ OptionType = type[str] | type[int] | type[float] | type[bool]
 
 @dataclass(frozen=True)
 class Option:
-    """One option that a plugin takes: `name=value` in `--rdzv-conf` and the like, or a key of a config table.
+    """One option of a plugin: `name=value` in `--rdzv-conf` and similar flags, or a key of a config table.
 
-    The core checks each value before the factory is called, so a plugin reads only values that the option allows.
+    The core validates each value before it calls the factory, so a plugin receives only valid values.
 
     Args:
         default: None means "unset".
-        unit: for people ("seconds", "bytes"); empty where there is none.
-        secret: the value is never shown, neither by `elastic explain` nor in errors.
+        unit: for display ("seconds", "bytes"); empty if there is none.
+        secret: never show the value, neither in `elastic explain` nor in errors.
         least, most: inclusive bounds of a number.
-        above: a number must be greater than this.
+        above: exclusive lower bound of a number.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Record:
 
     Args:
         summary: one line for `elastic plugins`.
-        factory: creates the component. It receives a `Context`, whose `options` are those of the record and those that
-            the plugin added, typed, with defaults filled in. The record types list further arguments.
+        factory: creates the component. It receives a `Context`, whose `options` has typed values or defaults for the
+            options of the record and those that the plugin added. Some record types pass further arguments.
         options: accepted options; None accepts any, as text.
         aliases: alternative names.
     """
@@ -75,22 +75,22 @@ class RendezvousBackendRecord(Record):
     """A way for nodes to find each other, selected by `--rdzv-backend`.
 
     Args:
-        factory: also receives parameters, whose config holds the options of the record, too.
-        open_backend: receives the same, and makes the backend alone, for `elastic status` and `elastic drain`: a client
-            of a store that is already there. It never hosts the store and is no node of the job. The option
-            `join_timeout`, if declared, bounds the seconds for connecting; the node bounds in the parameters are
-            placeholders, and `node` is None. None: these commands do not work with this backend.
-        serve: makes a server of the store for `elastic serve` from the endpoint (`host:port`; the host `0.0.0.0`
-            stands for all addresses) and the number of nodes to have room for. None: there is nothing to serve.
-        forkable: whether the agent's process may be forked while the handler lives, as the start method `fork` does
-            for functions. False for clients whose threads or connections a fork breaks.
-        defaults: values for settings that nothing gives, such as the endpoint, by field of `Settings`, each with the
-            reason that `elastic explain` shows. Other settings are not changed.
-        problems: what in the settings would keep a job from starting with this backend. It is reported with all other
-            problems of the configuration, before anything starts.
-        hosts_of: the hosts that `settings.rdzv_endpoint` names, as pairs of host and port, for `elastic doctor`; empty
-            if it names a file or the like. ConfigurationError: it can be no endpoint. None: it may name anything.
-        hosted: whether one of the nodes hosts the store, so that nothing answers at the endpoint before the job begins.
+        factory: also receives parameters, whose config includes the record's options.
+        open_backend: receives the same arguments, and creates only the backend, for `elastic status` and `elastic
+            drain`: a client of an existing store, which never hosts the store and does not join the job. The option
+            `join_timeout`, if declared, bounds the seconds for connecting. In the parameters, the numbers of nodes are
+            placeholders, and `node` is None. None: these commands do not support this backend.
+        serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
+            addresses) and the number of nodes to support. None: `elastic serve` does not support this backend.
+        forkable: whether the agent's process may be forked while the handler exists, as the start method `fork` does
+            for functions. False for clients whose threads or connections do not survive a fork.
+        defaults: returns values for settings that the user has not set, such as the endpoint, by field of `Settings`,
+            each with the reason that `elastic explain` shows.
+        problems: returns the problems in the settings that would prevent a job from starting with this backend. They
+            are reported together with all other configuration problems, before anything starts.
+        hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`; empty if it names a
+            file, for example. Raises ConfigurationError if the endpoint is invalid. None: any endpoint is accepted.
+        hosted: whether a node of the job hosts the store, so that nothing answers at the endpoint before the start.
     """
 
     factory: Callable[[Context, RendezvousParameters], RendezvousHandler]
@@ -105,13 +105,13 @@ class RendezvousBackendRecord(Record):
 
 @dataclass(frozen=True)
 class StoreRecord(Record):
-    """A key-value store. It brings a rendezvous backend of the same name, unless its plugin brings one itself.
+    """A key-value store. The core provides a rendezvous backend of the same name, unless the plugin has its own.
 
     Args:
-        factory: called for every connection, from several threads. Only one thread at a time uses the result, which is
-            closed if it has a `close`.
-        shared: whether other processes reach the same store. False: the store brings no backend.
-        defaults, problems, hosts_of: those of its backend, see `RendezvousBackendRecord`.
+        factory: called for every connection, from several threads. Only one thread at a time uses a connection. If it
+            has a `close` method, the core calls it.
+        shared: whether other processes reach the same store. If false, the core provides no backend.
+        defaults, problems, hosts_of: those of the backend, see `RendezvousBackendRecord`.
     """
 
     factory: Callable[[Context], Store]
@@ -123,15 +123,15 @@ class StoreRecord(Record):
 
 @dataclass(frozen=True)
 class WatchdogRecord(Record):
-    """A way to notice hung workers, selected by `--watchdog`."""
+    """A way to detect hung workers, selected by `--watchdog`."""
 
     factory: Callable[[Context], Watchdog]
 
 
 @dataclass(frozen=True)
 class HealthEndpointRecord(Record):
-    """A health endpoint, selected by `--health`; `factory` also receives the agent's view, the port, and the seconds
-    without a turn of the agent's loop after which the agent counts as stuck."""
+    """A health endpoint, selected by `--health`. `factory` also receives an `AgentView`, the port, and the seconds
+    without activity of the agent's event loop after which the agent is considered stuck."""
 
     factory: Callable[[Context, AgentView, int, float], HealthCheckServer]
 
@@ -141,11 +141,11 @@ class WorkerStarterRecord(Record):
     """A way to start workers, selected by `--worker-starter`.
 
     Args:
-        factory: also receives what the workers run. It is called once per agent. A ConfigurationError says that this
-            starter does not run such work.
-        forks: whether it forks the agent's process, which some clients of stores do not survive.
-        explain: receives the same, and returns what `elastic explain` shows, as a mapping of names to JSON values. If
-            it is None or returns an empty mapping, nothing is shown.
+        factory: also receives what the workers run. It is called once per agent, and raises ConfigurationError if this
+            starter does not support such work.
+        forks: whether it forks the agent's process, which some store clients do not survive.
+        explain: receives the same arguments, and returns information for `elastic explain` as a mapping of names to
+            JSON values; None or an empty mapping: no information.
     """
 
     factory: Callable[[Context, Work], Starter]
@@ -155,7 +155,7 @@ class WorkerStarterRecord(Record):
 
 @dataclass(frozen=True)
 class RankPolicyRecord(Record):
-    """An order of the nodes, selected by `--rank-policy`; `factory` returns a `RankPolicy`."""
+    """An ordering of the nodes, selected by `--rank-policy`; `factory` returns a `RankPolicy`."""
 
     factory: Callable[[Context], RankPolicy]
 
@@ -165,12 +165,12 @@ class CommandRecord(Record):
     """A command, called as `elastic NAME`. The summary is its line in `elastic --help`.
 
     Args:
-        factory: runs the command. It also receives the words that are no flags, and returns the exit code; None is 0.
-        options: flags of the command. In `context.options` are also those that the plugin adds to `elastic run`. None:
-            it reads its words itself, and receives them all.
-        settings: settings of `elastic run` that are flags of the command, too, with their variables and keys in the
-            config file. Their values are in `context.settings`.
-        operands: names of the words that the command needs, in this order.
+        factory: runs the command. It also receives the positional arguments, and returns the exit code; None is 0.
+        options: the command's flags. `context.options` also has those that the plugin adds to `elastic run`. None: the
+            command parses its arguments itself, and receives all of them.
+        settings: settings of `elastic run` that the command accepts as well, with their flags, variables and config
+            file keys. Their values are in `context.settings`.
+        operands: the names of the required positional arguments, in order.
     """
 
     factory: Callable[[Context, Sequence[str]], int | None]
@@ -180,13 +180,12 @@ class CommandRecord(Record):
 
 @dataclass(frozen=True)
 class HealthCheckRecord(Record):
-    """A check of this machine. Every installed check is made; none is selected.
+    """A check of this machine. All installed checks run; users do not select them. The record must not have options.
 
     Args:
-        factory: makes the check and returns its result. The context has the options that the plugin adds; the record
-            has none.
-        timeout: seconds for the check; one that takes longer has failed.
-        when: the moments at which it is made; empty: all.
+        factory: runs the check and returns its result. The context has the options that the plugin adds.
+        timeout: seconds after which the check has failed.
+        when: the moments at which it runs; empty: all.
     """
 
     factory: Callable[[Context], CheckResult]
@@ -196,8 +195,8 @@ class HealthCheckRecord(Record):
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of record. `flag` selects a record by its name; what its factory makes has the methods `made`; `homes`
-    maps our own names to their distributions."""
+    """One kind of record. `flag` selects a record by its name; the factory's result must have the methods `made`;
+    `homes` maps known names to the distributions that provide them."""
 
     record: type[Record]
     hook: str
@@ -255,10 +254,10 @@ KINDS: tuple[Kind, ...] = (
 
 
 OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kind.homes.values())})
-"""The distributions that are released together."""
+"""The distributions of this project, which are released together."""
 
 
 def kind_of(record: type[object]) -> Kind:
-    """The kind that a record class stands for. Raises KeyError for any other class."""
+    """The kind of a record class. Raises KeyError for any other class."""
     by_record: dict[type[object], Kind] = {kind.record: kind for kind in KINDS}
     return by_record[record]

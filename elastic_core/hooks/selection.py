@@ -1,5 +1,4 @@
-"""Selects a record by its name. Two providers of a name are an error, and so is none; the last one never wins in
-silence."""
+"""Selects a record by its name, which exactly one plugin must provide: the last one never wins silently."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """The sources that can be at fault: strangers before those of ours, and these before the core."""
-        strangers = tuple(source for source in self.sources if source.distribution not in OURS)
-        return strangers or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
+        """The sources to blame: third-party plugins if there are any, else this project's plugins, else the core."""
+        third_party = tuple(source for source in self.sources if source.distribution not in OURS)
+        return third_party or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
     def __str__(self) -> str:
         providers = " and ".join(source.described for source in self.sources)
@@ -58,7 +57,7 @@ class Conflict:
 
     @property
     def remedy(self) -> str:
-        """A shell assignment of the block list that ends the conflict."""
+        """A shell assignment of the block list that resolves the conflict."""
         last = self.losers[-1]
         others = {name for source in self.sources if source != last for name in source.names}
         both = f"{last.distribution}:{last.plugin}"
@@ -72,20 +71,19 @@ def names_of(record: Record) -> tuple[str, ...]:
 
 
 def conflicts(kind: Kind, provided: Iterable[Provided[Record]]) -> tuple[Conflict, ...]:
-    """The names of one kind that are provided more than once, aliases included."""
+    """The names and aliases of one kind that several plugins provide."""
     return _contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
 
 
 def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """The offered records, without those for which the same distribution brings a `native` record of that name. That
-    record was made for us, so it is the better one."""
+    """The offered records, except those for which the same distribution provides a `native` record of that name, which
+    is preferred because it was written for elastic-core."""
     own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
     return [item for item in offered if (item.source.distribution, item.record.name) not in own]
 
 
 def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """The added options of `elastic run` whose name several plugins use, or is `reserved`. Names are compared in their
-    normalised spelling, which those in `reserved` must have."""
+    """The added options of `elastic run` whose normalized name several plugins use or is in `reserved`."""
     added = [(normalised(item.record.name), item.source) for item in options]
     taken = {name: reserved[name] for name, _ in added if name in reserved}
     return _contested("option", [*added, *taken.items()])
@@ -106,10 +104,10 @@ def select(
     failures: Sequence[Failure],
     blocked: Mapping[Source, str],
 ) -> Provided[R]:
-    """The only record of that name or alias. `failures` and `blocked` are for the message.
+    """The only record with that name or alias. `failures` and `blocked` are for the message.
 
     Raises:
-        PluginError: several plugins provide the name, or none does; the message says what to do.
+        PluginError: several plugins provide the name, or none does; the message has a remedy.
     """
     matches = [item for item in provided if name in names_of(item.record)]
     if len(matches) == 1:
@@ -123,14 +121,14 @@ def select(
 def attributed(
     provided: Provided[R], kind: Kind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
 ) -> R:
-    """The record, with functions that name the plugin in what they raise, see `attributing`."""
+    """The record, with functions whose errors name the plugin, see `attributing`."""
     record, named = provided.record, attributing(provided, kind, errors)
 
     @functools.wraps(record.factory)
     def make(*args: Any, **options: Any) -> Any:
         made = record.factory(*args, **options)
         if missing := [name for name in kind.made if not hasattr(made, name)]:
-            raise TypeError(f"expected that its factory makes something with {missing[0]}(), found {made!r}")
+            raise TypeError(f"expected an object with {missing[0]}() from its factory, found {made!r}")
         return made
 
     calls = {field.name: getattr(record, field.name) for field in fields(record)} | {"factory": make}
@@ -142,7 +140,7 @@ def attributed(
 
 
 def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function of a record that describes it, whose result is read to its end, and is of that shape."""
+    """Wraps a function of a record so that its result is read completely and checked to be of that shape."""
 
     @functools.wraps(call)
     def described(*args: Any) -> Any:
@@ -177,7 +175,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class Named:
-    """What a factory has made. Its methods `calls` name the plugin in what they raise, see `attributing`."""
+    """A proxy for a factory's result. Errors of the methods in `calls` name the plugin, see `attributing`."""
 
     def __init__(
         self,
@@ -202,8 +200,8 @@ def attributing(
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Iterator[None]:
-    """Raises PluginError, which names the plugin, in place of these errors, which would read as a fault of the core.
-    Those `passed_on` stay as they are. It also works as a decorator."""
+    """Replaces these errors by a PluginError that names the plugin, so that they do not look like bugs of the core.
+    Errors in `passed_on` are not replaced. Also works as a decorator."""
     try:
         yield
     except passed_on:
@@ -213,22 +211,22 @@ def attributing(
 
         source, name = provided.source, provided.record.name
         get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
-        found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
-        raise PluginError(Problem(kind.flag, f"{found}; {_advice(error, source)}")) from error
+        failed = f"the {kind.noun} {name!r} of {source.described} failed: {described_error(error)}"
+        raise PluginError(Problem(kind.flag, f"{failed}; {_advice(error, source)}")) from error
 
 
 def _advice(error: BaseException, source: Source) -> str:
     if isinstance(error, ImportError):
-        return f"pip install {source.distribution} installs what it says that it needs; its README may say more"
+        return f"pip install {source.distribution} installs its declared dependencies; its README may list others"
     if isinstance(error, OSError):
-        return "check what it connects to, or opens"
+        return "check the address or file that it uses"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
-    place = f"it was raised in {frames[-1].filename}, line {frames[-1].lineno}; " if frames else ""
-    return f"{place}tell the plugin's authors; --log-level=debug shows them the traceback"
+    place = f"raised in {frames[-1].filename}, line {frames[-1].lineno}; " if frames else ""
+    return f"{place}report it to the plugin's authors with the traceback, which --log-level=debug shows"
 
 
 def _is_theirs(path: str) -> bool:
-    """Whether the file is neither ours nor of the standard library, which may have the installed packages inside it."""
+    """Whether the file belongs neither to this project nor to the standard library, excluding its site-packages."""
     installed = "site-packages" in path or "dist-packages" in path
     return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
 
@@ -242,7 +240,7 @@ def _unknown(
 ) -> Iterator[str]:
     known = {known_name for item in provided for known_name in names_of(item.record)}
     hint = "" if name in kind.homes else did_you_mean(name, known | set(kind.homes))
-    yield f"there is no {kind.noun} {name!r} here{hint}"
+    yield f"no {kind.noun} named {name!r} is installed{hint}"
     here = [f"{'/'.join(names_of(item.record))} ({item.source})" for item in provided]
     yield f"installed: {', '.join(sorted(here)) or 'none'}"
     yield from (f"failed to load: {failure}" for failure in failures)
@@ -252,21 +250,19 @@ def _unknown(
 
 
 def to_install(kind: Kind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
-    """The distribution of ours that brings the name, unless it is installed, and failed to load or is blocked."""
+    """The distribution of this project that provides the name; None if it is installed, but failed or is blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
     return None if home in present else home
 
 
-# Options, and the choice of a record with them.
-
 SECRET = "secret_file"
-"""The option of a backend that signs, for which there is a flag."""
+"""The option of signing backends that `--rdzv-secret-file` sets."""
 
 
 @dataclass(frozen=True)
 class Chosen(Generic[R]):
-    """A record that the settings select, and its options: typed, with defaults filled in."""
+    """A record that the settings select, with typed values or defaults of its options."""
 
     record: R
     options: Mapping[str, Any]
@@ -279,8 +275,8 @@ class Selection:
 
     Args:
         given: options as the user wrote them.
-        place: where they were written, for messages.
-        flags: values of settings for options of the same names, used if the record declares them and `given` has none.
+        place: their source, for messages.
+        flags: settings that set options of the same name, if the record declares them and `given` does not have them.
     """
 
     kind: type[Record]
@@ -299,7 +295,7 @@ class Selection:
         return Chosen(record, values, provided)
 
     def _written(self, record: Record) -> dict[str, object]:
-        """The options of this record, not typed yet."""
+        """The record's options, not typed yet."""
         given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
         declared = {SECRET} if record.options is None else {option.name for option in record.options}
         flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
@@ -307,7 +303,7 @@ class Selection:
 
 
 def backend_selection(settings: Settings, place: str = "--rdzv-conf") -> Selection:
-    """The rendezvous backend of these settings."""
+    """The selection of the rendezvous backend."""
     flags = {
         "master_addr": settings.master_addr,
         "master_port": settings.master_port,

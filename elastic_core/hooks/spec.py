@@ -1,17 +1,17 @@
-"""Every hook that elastic-core calls, in the order in which a launch calls them.
+"""All hooks of elastic-core, in the order in which a launch calls them.
 
 A plugin is a module (or an object) named by an entry point in group `elastic`:
 
     [project.entry-points.elastic]
     redis = "elastic_redis.plugin"
 
-A plugin implements only the hooks that it needs, marks each with `hookimpl`, and may leave out arguments that it does
-not use. The core calls plugins one by one, so that an exception of one plugin does not affect the others; therefore
-there are no hook wrappers. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
+A plugin implements only the hooks that it needs, marks each one with `hookimpl`, and may omit arguments that it does
+not use. The core calls each plugin separately, so that an exception in one does not affect other plugins; hook wrappers
+are therefore not supported. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
 
-There are three families of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
-values, and notification hooks (past tense) return nothing. The latter two may also take a `context`: the plugin's
-option values, the run's settings, and a logger that adds the plugin's name to each line.
+There are three kinds of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
+values, and notification hooks (past tense) return nothing. Contribution and notification hooks may also take a
+`context` with the plugin's option values, the run's settings, and a logger that adds the plugin's name to each line.
 """
 
 from __future__ import annotations
@@ -55,16 +55,15 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
-    """Add options of the plugin's own to `elastic run`.
+    """Add options to `elastic run`.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, before the command line is read. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, before
+    the command line is read. An exception disables only this plugin; `elastic plugins` shows it.
 
-    Each option becomes a flag, a variable and a configuration key, like the options of the core. An option is left out
-    if another plugin adds the same name, or if the core has an option of that name; the conflict is shown.
+    Like the core's own options, each option becomes a flag, an environment variable and a key of the config file. An
+    option whose name another plugin or the core uses is omitted, and the conflict is reported.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import Option, hookimpl
 
@@ -76,22 +75,21 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ignore[empty-body]
-    """Register ways for nodes to find each other, selected by `--rdzv-backend`.
+    """Register rendezvous backends, selected by `--rdzv-backend`: ways for nodes to find each other.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, before the configuration is read. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, before
+    the configuration is read. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of the selected record is called once per agent, in the agent's thread, before the first round. An
-    exception of the factory ends the launch with exit code 2, and the error names the plugin.
+    The selected record's factory is called once per agent, in the agent's thread, before the first round. If it raises,
+    the launch ends with exit code 2 and an error that names the plugin.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import BACKEND_OPTIONS, Option, RendezvousBackendRecord, hookimpl
 
         def create(context, params):
             from elastic_core.plugin import StateStore, create_handler
-            from elastic_redis.backend import RedisBackend  # inside, because it imports redis
+            from elastic_redis.backend import RedisBackend  # here, because it imports redis
 
             number = params.get("database")
             store = StateStore(RedisBackend(params.endpoint, number, f"{params.run_id}/stores"))
@@ -106,22 +104,23 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
 @hookspec
 def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
-    """Register key-value stores. A store that processes share (`StoreRecord.shared`) brings a rendezvous backend of the
-    same name, selected by `--rdzv-backend`. The backend has the store's options and those that every backend has.
+    """Register key-value stores. For a store that processes share (`StoreRecord.shared`), the core provides a
+    rendezvous backend of the same name, selected by `--rdzv-backend`. The backend has the store's options and the
+    common backend options.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_rendezvous_backends`. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_rendezvous_backends`. An exception disables only this plugin; `elastic plugins` shows it.
 
     The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
-    three connections, and only one thread at a time uses each. Its context has the store's options, with the
-    endpoint as the option `endpoint`, `url` or `path`, whichever of them the store has, or as `host` and `port`. An
-    exception of the factory counts as an outage of the store, and the core tries again. But a ConfigurationError, a
-    module that cannot be imported, and an error that mostly comes from a mistake in the code (TypeError, ValueError,
-    LookupError and the like) end the agent with exit code 2. After an error of the store the core makes a new
-    connection. Every operation must end by itself.
+    three connections, each used by only one thread at a time. The context has the store's options. The endpoint is
+    passed as the option `endpoint`, `url` or `path`, whichever the store declares, or as `host` and `port`.
 
-    A whole plugin::
+    The core treats an exception of the factory as a store outage and tries again. However, a ConfigurationError, a
+    failed import, and errors that usually indicate a bug (TypeError, ValueError, LookupError and the like) end the
+    agent with exit code 2. After an error of a store operation, the core opens a new connection. Every operation must
+    have a timeout.
+
+    A complete plugin::
 
         from elastic_core.plugin import Option, StoreRecord, hookimpl
 
@@ -138,18 +137,16 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
-    """Register ways to notice workers that hang, selected by `--watchdog`.
+    """Register watchdogs, selected by `--watchdog`: ways to detect hung workers.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_stores`. An exception removes the plugin with everything it brings; `elastic
-    plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_stores`. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
-    An exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
-    `elastic_core.plugin.Watchdog`, which is told of each round's workers. The page on timers has a whole
-    one.
+    The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
+    raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
+    `elastic_core.plugin.Watchdog`, which the agent notifies of each round's workers. See the page on watchdogs.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import Option, WatchdogRecord, hookimpl
 
@@ -160,23 +157,22 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
         @hookimpl
         def elastic_watchdogs():
-            after = Option("after", float, 600.0, "idle time that counts as hung", "seconds", above=0)
-            return [WatchdogRecord("gpu-idle", "workers whose GPU does nothing", create, (after,))]
+            after = Option("after", float, 600.0, "idle time after which a worker is hung", "seconds", above=0)
+            return [WatchdogRecord("gpu-idle", "workers with an idle GPU", create, (after,))]
     """
 
 
 @hookspec
 def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[empty-body]
-    """Register endpoints that report the health of this agent, selected by `--health`.
+    """Register health endpoints, selected by `--health`, which report the agent's health.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_watchdogs`. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_watchdogs`. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
-    exception of the factory ends the launch with exit code 2, and the error names the plugin.
+    The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
+    raises, the launch ends with exit code 2 and an error that names the plugin.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import HealthEndpointRecord, hookimpl
 
@@ -193,18 +189,17 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
 @hookspec
 def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empty-body]
-    """Register ways to start workers, selected by `--worker-starter`. Without that flag commands are started by
-    `subprocess`, and functions by the starter that `--start-method` names.
+    """Register worker starters, selected by `--worker-starter`. Without that flag, `subprocess` starts commands, and
+    the starter named by `--start-method` starts functions.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_health_endpoints`. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_health_endpoints`. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
-    An exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
-    `elastic_core.plugin.Starter`, which is called in the agent's thread, once for every worker of a round.
+    The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
+    raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
+    `elastic_core.plugin.Starter`, which the agent calls in its thread, once for each worker of a round.
 
-    A whole plugin::
+    A complete plugin::
 
         import subprocess
 
@@ -212,7 +207,7 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
 
         class Worker(subprocess.Popen):
             def own_sentinel(self):
-                return None  # its process id will do
+                return None  # the agent can watch the process id
 
         class NiceStarter:
             def __init__(self, command, level):
@@ -233,7 +228,7 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
 
         def create(context, work):
             if not work.command:
-                raise ConfigurationError(Problem("--worker-starter", "expected a command to run, found a function"))
+                raise ConfigurationError(Problem("--worker-starter", "cannot run a function; give a command"))
             return NiceStarter(work.command, context.options["level"])
 
         @hookimpl
@@ -245,20 +240,18 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
 
 @hookspec
 def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-body]
-    """Register orders of the nodes, selected by `--rank-policy`. Without that flag nodes keep their ranks, and
-    newcomers take the places of those that are gone.
+    """Register rank policies, selected by `--rank-policy`, which order the nodes of a round. Without that flag, nodes
+    keep their ranks, and new nodes take the ranks of those that have left or failed.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_worker_starters`. An exception removes the plugin with everything it brings;
-    `elastic plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_worker_starters`. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
-    exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
-    `elastic_core.plugin.RankPolicy`. The node that leads the job calls its policy for every round; give all
-    nodes the same. An error of the policy, or a result that is not the nodes in another order, is logged, and the round
-    has the order that it would have without a policy.
+    The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
+    raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
+    `elastic_core.plugin.RankPolicy`. The leader calls its policy for every round, so configure the same policy on all
+    nodes. If it raises or does not return exactly the given nodes, the error is logged and the default order is used.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import RankPolicyRecord, hookimpl
 
@@ -273,19 +266,17 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
 @hookspec
 def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-body]
-    """Register checks of this machine. `elastic doctor` makes them before a run, and a health endpoint shows them while
-    a job runs.
+    """Register health checks of this machine. `elastic doctor` runs them before a job, and a health endpoint shows
+    their results while a job runs.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings; `elastic
-    plugins` shows the exception, and the other plugins are used.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_rank_policies`. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of each record is called in a separate thread, all at the same time: once by `elastic doctor`, and in an
-    agent with a health endpoint if somebody asks for its status, at most once a minute. It must not change anything. A
-    check that raises an exception, or takes longer than the record's `timeout`, has failed. `when` of the record limits
-    it to some of these moments.
+    The factories of all records are called concurrently, each in a separate thread: once by `elastic doctor`, and at
+    most once a minute by an agent when a client queries its health endpoint. A check must have no side effects. It
+    fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit it to one of the two.
 
-    A whole plugin::
+    A complete plugin::
 
         import os
 
@@ -298,29 +289,28 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 
         @hookimpl
         def elastic_health_checks():
-            return [HealthCheckRecord("data", "the data is mounted", mounted)]
+            return [HealthCheckRecord("data", "the data volume is mounted", mounted)]
     """
 
 
 @hookspec
 def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
-    """Register commands, called as `elastic NAME`.
+    """Register commands, called as `elastic NAME`. A plugin cannot replace a command of elastic itself.
 
-    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_health_checks`. An exception removes the plugin with everything it brings; `elastic
-    plugins` shows the exception, and the other plugins are used. A command of elastic itself cannot be replaced.
+    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
+    `elastic_health_checks`. An exception disables only this plugin; `elastic plugins` shows it.
 
-    The factory of the record runs the command, in the main thread. `elastic NAME --help` is made from the record. A
-    ConfigurationError ends the command with exit code 2; other errors are those of `elastic run`, see the exit codes.
-    Any other exception ends it with exit code 2, and the error names the plugin.
+    The record's factory runs the command, in the main thread. `elastic NAME --help` is generated from the record. A
+    ConfigurationError ends the command with exit code 2, and other errors of elastic-core with the exit codes of
+    `elastic run`. Any other exception ends it with exit code 2 and an error that names the plugin.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import CommandRecord, Option, hookimpl
 
         def forget(context, operands):
             (run_id,) = operands
-            print(f"forgot {run_id} at {context.settings['rdzv_endpoint'] or 'the usual place'}")
+            print(f"forgot {run_id} at {context.settings['rdzv_endpoint'] or 'the default endpoint'}")
             return 0 if context.options["really"] else 1
 
         @hookimpl
@@ -334,11 +324,11 @@ def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
 def elastic_round_formed(fact: RoundFormed, context: Context) -> None:
     """A round has formed, and this node is a member of it.
 
-    Called once per round, in the agent's process and thread, before the workers of the round start. Return soon,
-    because the workers start only afterwards. `fact.formed.members` are the nodes of the round in the order of their
-    ranks. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per round, in the agent's process and thread, before the round's workers start. Return quickly, because
+    the workers start only afterwards. `fact.formed.members` lists the round's nodes in rank order. An exception is
+    logged with the plugin's name and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -352,13 +342,12 @@ def elastic_round_formed(fact: RoundFormed, context: Context) -> None:
 def elastic_contribute_environment(plan: RoundPlan, context: Context) -> Mapping[str, str]:  # type: ignore[empty-body]
     """Add variables to the environment of this node's workers.
 
-    Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers
-    start. An exception, or a value that is not text, is logged with the plugin's name and version, and the plugin
-    contributes nothing to this round; the variables of other plugins are used. If two plugins give different values to
-    one variable, the plugin that is first in the order of distribution and plugin names wins, and the conflict is
-    logged.
+    Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers start.
+    An exception, or a value that is not text, is logged with the plugin's name and version, and all variables of that
+    plugin are ignored for this round. If two plugins set a variable to different values, the value of the plugin whose
+    distribution (then plugin) name sorts first is used, and the conflict is logged.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -372,11 +361,11 @@ def elastic_contribute_environment(plan: RoundPlan, context: Context) -> Mapping
 def elastic_workers_started(fact: WorkersStarted, context: Context) -> None:
     """The workers of this node have started.
 
-    Called once per round, in the agent's process and thread, as soon as all workers have started. Return soon, because
-    the agent does not watch the workers meanwhile. An exception is logged with the plugin's name and version, and
-    changes nothing.
+    Called once per round, in the agent's process and thread, as soon as all workers have started. Return quickly,
+    because the agent does not monitor the workers until the hook returns. An exception is logged with the plugin's name
+    and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -392,9 +381,9 @@ def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
 
     Called once per worker, whether it succeeded or failed, in the agent's process and thread, as soon as the agent
     notices the exit. Not called for workers that the agent stops. An exception is logged with the plugin's name and
-    version, and changes nothing.
+    version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -408,10 +397,10 @@ def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
 def elastic_worker_failed(fact: WorkerFailed, context: Context) -> None:
     """A worker of this node has failed.
 
-    Called once per failed worker, in the agent's process and thread, after the node's whole group was stopped and
-    its output read. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per failed worker, in the agent's process and thread, after all workers of this node have stopped and
+    their output has been read. An exception is logged with the plugin's name and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -423,13 +412,13 @@ def elastic_worker_failed(fact: WorkerFailed, context: Context) -> None:
 
 @hookspec
 def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
-    """The agent restarts the group of workers, after a failure or because nodes joined, left or were lost.
+    """The agent restarts the workers, after a failure or because nodes joined, left or failed.
 
-    Called once per restart, in the agent's process and thread: before the next rendezvous or, after a failure that may
-    have followed from the loss of a node, when the next round has formed, because that shows the cause. An exception is
-    logged with the plugin's name and version, and changes nothing.
+    Called once per restart, in the agent's process and thread, before the next rendezvous. If a node failure may have
+    caused the worker failure, it is called only after the next round has formed, when the cause is known. An exception
+    is logged with the plugin's name and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -441,12 +430,12 @@ def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
 
 @hookspec
 def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
-    """The phase of the agent (joining, starting, running, ...) has changed, or the reason for it.
+    """The agent's phase (joining, starting, running, ...), or the reason for it, has changed.
 
     Called once per change, in the agent's process and thread. Return quickly: the agent is blocked until the hook
-    returns. An exception is logged with the plugin's name and version, and changes nothing.
+    returns. An exception is logged with the plugin's name and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -458,13 +447,13 @@ def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
 
 @hookspec
 def elastic_recovered(fact: Recovered, context: Context) -> None:
-    """The workers of this node run again, after a failure, a hang or a change of the members.
+    """The workers of this node run again after a failure, a hang or a membership change.
 
-    Called once per recovery, in the agent's process and thread, when all workers have started, and just before
-    `elastic_phase_changed` is called for the same moment. `fact.recovery` has the durations of its parts: detect, stop,
-    rendezvous and start. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per recovery, in the agent's process and thread, when all workers have started, just before the
+    corresponding call of `elastic_phase_changed`. `fact.recovery` has the duration of each step: detect, stop,
+    rendezvous and start. An exception is logged with the plugin's name and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 
@@ -476,12 +465,12 @@ def elastic_recovered(fact: Recovered, context: Context) -> None:
 
 @hookspec
 def elastic_agent_finished(fact: AgentFinished, context: Context) -> None:
-    """The agent has finished, with success or not.
+    """The agent has finished, successfully or not.
 
-    Called once per run, in the agent's process and thread, when no worker runs any more; not called if the agent itself
-    is killed. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per run, in the agent's process and thread, after all workers have ended; not called if the agent itself
+    is killed. An exception is logged with the plugin's name and version and has no other effect.
 
-    A whole plugin::
+    A complete plugin::
 
         from elastic_core.plugin import hookimpl
 

@@ -1,13 +1,13 @@
-"""Rendezvous backends that were written for torchrun (group `torchrun.handlers`), offered as backends of ours.
+"""Adapts rendezvous backends that were written for torchrun (group `torchrun.handlers`).
 
-Such an entry point loads to a callable. Calling it gives the creator, which takes the parameters and returns the
-handler. The module is imported only when a user selects the backend, because such modules import torch at their top.
-Their handlers raise torch's errors. We recognise these by their class names and raise our own instead.
+Such an entry point is a function that returns a creator, which takes the parameters and returns the handler. The module
+is imported only when a user selects the backend, because such modules import torch. Their handlers raise torch's
+errors, which are recognized by class name and replaced by elastic-core's.
 
-torch's dynamic handler hosts one store and gives it to the workers of every round. There they would find the addresses
-of dead peers; and after the loss of rank 0, or when a node joins, it gives the members different addresses. At each
-call it reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE. While that is set, rank 0 gives one address with a new
-port to all members of each round.
+By default, torch's dynamic handler hosts a single store and gives it to the workers of every round. Workers would then
+find the addresses of dead peers in it, and the members would get different addresses after rank 0 fails or a node
+joins. While the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set, which the handler reads in each call, rank 0
+instead gives all members of a round one address with a new port.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"
 NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 _OURS: dict[str, type[RendezvousError]] = {
-    "DistError": RendezvousConnectionError,  # torch's stores raise it; its handlers look up rank 0's address there
+    "DistError": RendezvousConnectionError,  # from torch's stores, in which its handlers look up rank 0's address
     **{
         ours.__name__: ours
         for ours in (
@@ -58,9 +58,8 @@ _OURS: dict[str, type[RendezvousError]] = {
 
 
 class HeldVariable:
-    """An environment variable that is set while at least one call holds it. A value that the user has set stays. Used
-    from any thread: calls overlap in a program that runs several jobs, and the last one to end removes the variable.
-    """
+    """An environment variable that is set while at least one caller holds it. A value set by the user is kept.
+    Thread-safe: in a program that runs several jobs, callers overlap, and the last one removes the variable."""
 
     def __init__(self, name: str, value: str, environ: MutableMapping[str, str]) -> None:
         self._name = name
@@ -90,14 +89,14 @@ _not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the process, 
 
 
 def store_not_shared() -> contextlib.AbstractContextManager[None]:
-    """Wrap a call in which torch decides about the workers' store. No worker inherits the variable: the environment of
-    the workers is copied when the agent is put together, and no worker starts during such a call."""
+    """Wraps calls in which torch chooses the workers' store. Workers do not inherit the variable, because their
+    environment is copied before such a call, and no worker starts during one."""
     return _not_shared.held()
 
 
 class TorchrunHandler(RendezvousHandler):
-    """Adapts a handler that was written for torchrun: the same answers, our errors. torch's own handlers are asked not
-    to share one store with the workers of all rounds. If a handler still says that it shares one, that is believed.
+    """Adapts a handler that was written for torchrun: replaces its errors, and prevents torch's own handlers from
+    sharing one store with the workers of all rounds. A handler that reports a shared store nevertheless is believed.
 
     Args:
         foreign: has the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
@@ -133,12 +132,12 @@ class TorchrunHandler(RendezvousHandler):
 
     @property
     def outage_patience(self) -> None:
-        """None: the first node that finishes may end the store, because there is no barrier at the end as in torchrun,
-        in which that node would wait for the others."""
+        """None, because the first node that finishes may end the store: unlike in torchrun, no exit barrier makes it
+        wait for the other nodes."""
 
     def shutdown(self) -> bool:
-        """Shut the foreign handler down only if this node has closed the job. The shutdown of torch's handlers closes
-        the job for all nodes, which a node that leaves must not do; what its handler holds ends with the process."""
+        """Shut down the foreign handler only if this node has closed the job: the shutdown of torch's handlers closes
+        the job for all nodes. For a node that just leaves, the end of the process releases the resources."""
         if not self._over:
             return False
         with _our_errors():
@@ -152,7 +151,7 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Turn an error into ours of the same class name, or of the name of one of its base classes."""
+    """Replace an error by elastic-core's error with the same class name, or with that of one of its base classes."""
     try:
         yield
     except ElasticError:
@@ -161,23 +160,23 @@ def _our_errors() -> Iterator[None]:
         ours = next((_OURS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _OURS), None)
         if ours is None:
             raise
-        raise ours(str(error) or _without_words(ours)) from error
+        raise ours(str(error) or _default_message(ours)) from error
 
 
-def _without_words(kind: type[RendezvousError]) -> str:
-    """torch's handlers raise some errors without a text."""
+def _default_message(kind: type[RendezvousError]) -> str:
+    """torch's handlers raise some errors without a message."""
     if issubclass(kind, RendezvousClosedError):
-        return "the job was closed; its rendezvous handler does not say which node closed it"
-    return f"the rendezvous handler raised {kind.__name__} without a reason"
+        return "the job was closed; the rendezvous handler does not report by which node"
+    return f"the rendezvous handler raised {kind.__name__} without a message"
 
 
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
-    """The entry point as a backend that takes any option, as text."""
+    """The entry point as a backend that accepts any option, as text."""
 
     def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
         creator = candidate.load()()
         if not callable(creator):
-            raise TypeError(f"expected that {candidate.target}() returns a function, found {creator!r}")
+            raise TypeError(f"expected a function from {candidate.target}(), found {creator!r}")
         with _our_errors(), store_not_shared():
             return TorchrunHandler(creator(params))
 

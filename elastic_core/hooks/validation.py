@@ -1,6 +1,6 @@
-"""Checks of a plugin: its hooks exist and are marked, and its registration hooks return proper records.
+"""Checks that a plugin's hooks exist and are marked, and that its registration hooks return valid records.
 
-Every check raises `InvalidPlugin` with all problems, before anything of the plugin is used.
+Each check raises `InvalidPlugin` with all problems that it finds, before anything of the plugin is used.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 _WORD = re.compile("[a-z0-9][a-z0-9-]*")
 _TAKEN = ("plugins", "config", "help", "log-level", "log_level", "log-format", "log_format")
 COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve")
-"""The commands of the core, in the order of `elastic --help`."""
+"""The core's commands, in the order of `elastic --help`."""
 
 
 def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
-    """Raise if the plugin is a class, implements an unknown hook, is a wrapper of a hook, or lacks a mark."""
+    """Raise if the plugin is a class, implements an unknown hook, is a hook wrapper, or has an unmarked hook."""
     if inspect.isclass(plugin):
         raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
     problems = list(_hook_problems(plugin, pluggy_manager, known))
@@ -44,18 +44,18 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
             continue
         hook = options.get("specname") or attribute
         if hook not in known and not options.get("optionalhook"):
-            yield f"there is no hook {hook!r}{did_you_mean(hook, known)}"
+            yield f"unknown hook {hook!r}{did_you_mean(hook, known)}"
         if options.get("wrapper") or options.get("hookwrapper"):
-            yield f"{hook} is a wrapper; plugins are called one by one, so write a plain function"
+            yield f"{hook} is a hook wrapper, which is not supported; write a plain function"
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """The result of a registration hook, as a list. Raises if it is anything but proper records of one kind."""
+    """A registration hook's result as a list. Raises unless it consists of valid records of one kind."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
     for item in returned:
         if not isinstance(item, expected):
-            raise InvalidPlugin(f"{hook} returned a list with {_named(item)} in it, expected {expected.__name__}")
+            raise InvalidPlugin(f"{hook} returned a list containing {_named(item)}, expected {expected.__name__}")
         problems = list(_option_problems(item) if isinstance(item, Option) else _record_problems(item))
         if problems:
             raise InvalidPlugin("; ".join(f"{hook}: {problem}" for problem in problems))
@@ -69,32 +69,32 @@ def _named(value: object) -> str:
 def _record_problems(record: Any) -> Iterator[str]:
     names = (record.name, *record.aliases)
     if not all(isinstance(name, str) and name.strip() for name in names):
-        yield f"expected a name (and aliases) of at least one letter, found {names!r}"
+        yield f"expected a name (and aliases) with at least one letter, found {names!r}"
     if not callable(record.factory):
-        yield f"the factory of {record.name!r} cannot be called"
+        yield f"the factory of {record.name!r} is not callable"
     for name in ("open_backend", "serve", "defaults", "problems", "hosts_of", "explain"):
         if getattr(record, name, None) is not None and not callable(getattr(record, name)):
-            yield f"{name} of {record.name!r} cannot be called"
+            yield f"{name} of {record.name!r} is not callable"
     if isinstance(record, CommandRecord):
         yield from _command_problems(record)
     if isinstance(record, HealthCheckRecord) and record.options:
-        yield f"the health check {record.name!r} has options, which nobody could set; use elastic_add_options"
+        yield f"the health check {record.name!r} has options, which users cannot set; use elastic_add_options"
     if isinstance(record, HealthCheckRecord) and not (isinstance(record.timeout, (int, float)) and record.timeout > 0):
-        yield f"expected seconds above 0 as the timeout of {record.name!r}, found {record.timeout!r}"
+        yield f"expected a timeout above 0 seconds for {record.name!r}, found {record.timeout!r}"
     yield from _option_list_problems(record)
 
 
 def _command_problems(record: Any) -> Iterator[str]:
     for name in (record.name, *record.aliases):
         if name in COMMANDS:
-            yield f"the command {name!r} is one of elastic itself"
+            yield f"the command name {name!r} is reserved for elastic itself"
         elif not _WORD.fullmatch(name):
-            yield f"expected a command of letters, digits and hyphens, found {name!r}"
+            yield f"expected a command name of lower-case letters, digits and hyphens, found {name!r}"
     for option in record.options or ():
         if option.name in _TAKEN:
-            yield f"the flag --{option.name} of the command {record.name!r} is one of elastic itself"
+            yield f"the flag --{option.name} of the command {record.name!r} is reserved for elastic itself"
     if isinstance(record.settings, str) or isinstance(record.operands, str):
-        yield f"expected tuples as settings and operands of the command {record.name!r}, found a text"
+        yield f"expected tuples as settings and operands of the command {record.name!r}, found a string"
 
 
 def _option_list_problems(record: Any) -> Iterator[str]:
@@ -111,16 +111,16 @@ def _option_list_problems(record: Any) -> Iterator[str]:
 
 def _option_problems(option: Option) -> Iterator[str]:
     if not isinstance(option.name, str) or not option.name.strip():
-        yield f"expected an option's name of at least one letter, found {option.name!r}"
+        yield f"expected an option name with at least one letter, found {option.name!r}"
     if option.type not in (str, int, float, bool):
         yield f"option {option.name!r}: expected the type str, int, float or bool, found {option.type!r}"
     elif not _fits(option):
-        yield f"option {option.name!r}: the default {option.default!r} is no {option.type.__name__}"
+        yield f"option {option.name!r}: expected a default of type {option.type.__name__}, found {option.default!r}"
 
 
 def _fits(option: Option) -> bool:
     if option.default is None:
         return True
     types = (int, float) if option.type is float else option.type
-    is_bool = isinstance(option.default, bool)  # which is an int for Python
+    is_bool = isinstance(option.default, bool)  # bool is a subclass of int
     return isinstance(option.default, types) and is_bool == (option.type is bool)

@@ -1,1 +1,1 @@
-"""The interfaces that plugins implement and the rooms of the core use."""
+"""Interfaces that plugins implement, and through which the core's packages use each other."""

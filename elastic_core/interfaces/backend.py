@@ -1,8 +1,8 @@
-"""What a rendezvous backend is: a place for one small state and, if it can do more, for entries with beats and push.
+"""The interfaces of rendezvous backends.
 
-A backend with only `get_state` and `set_state` works: the core keeps the entries of the nodes inside the state, and
-polls it with backoff. A `RosterBackend` keeps the entries apart and pushes changes; a thousand nodes are cheap only
-with such a backend.
+A minimal backend stores one small state and implements only `get_state` and `set_state`. The core then keeps the nodes'
+entries inside that state and polls it with backoff. A `RosterBackend` stores each node's entry separately, counts
+heartbeats and pushes changes; only such a backend scales to a thousand nodes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
 
 Token = Any
-"""Identifies one write of the state. Only the backend that made it looks into it."""
+"""Identifies one write of the state. Opaque to everything but the backend that created it."""
 
 
 class SpoiltStateError(RendezvousStateError):
-    """Something else has written in the place of the state.
+    """The state's key holds a value that this job's nodes did not write.
 
     Args:
-        token: of what stands there, with which it can be replaced.
-        others: it may be the state of other nodes, with another secret, say, or another version of elastic-core.
-        secret: the job has one, and it is not signed with that.
+        token: identifies that value, so that `set_state` can replace it.
+        others: other nodes may have written it, for example with another secret or another version of elastic-core.
+        secret: the job has a secret, and the value is not signed with it.
     """
 
     def __init__(self, message: str, token: Token, others: bool = True, secret: bool = False) -> None:
@@ -41,43 +41,42 @@ class SpoiltStateError(RendezvousStateError):
 
 
 class Seal(Protocol):
-    """Signs what is written into the store. A place is the name of a value there."""
+    """Signs the values in the store. `place` names the value's location, and a signature is valid only there."""
 
     @property
     def signs(self) -> bool:
-        """Whether the job has a secret; else all bytes pass as they are."""
+        """Whether the job has a secret. Without one, values are neither signed nor checked."""
         ...
 
     def sealed(self, place: str, data: bytes) -> bytes:
-        """The bytes with a signature, for this place only."""
+        """The data with a signature."""
         ...
 
     def opened(self, place: str, value: bytes) -> bytes | None:
-        """The bytes without the signature; None if they are not signed for this place."""
+        """The data without the signature; None if the signature is missing or invalid."""
         ...
 
     def is_others(self, value: bytes) -> bool:
-        """Whether it looks as if nodes with another secret, or with one where this one has none, had signed it."""
+        """Whether the value appears to be signed with a secret that this node does not have."""
         ...
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """The same for a state. Raises SpoiltStateError: it is not signed for this place."""
+        """As `opened`, for the state. Raises SpoiltStateError if the signature is missing or invalid."""
         ...
 
 
 class RendezvousBackend(abc.ABC):
-    """Holds the state of one job behind a compare-and-swap. The names and their meaning are torch's.
+    """Stores one job's state and updates it by compare-and-swap. Method names and semantics are torch's.
 
-    Every method may raise RendezvousConnectionError (the store cannot be reached now; the call may be repeated) and
-    RendezvousStateError (the store holds something that is not ours; a SpoiltStateError lets the nodes put that right).
-    The methods are called from several threads, but never at the same time. `elastic_testing.BackendContract`
-    tests these promises.
+    Every method may raise RendezvousConnectionError (the store is unreachable; the caller may retry) and
+    RendezvousStateError (the store holds a value that this job did not write; nodes can repair a SpoiltStateError).
+    Several threads call the methods, but never concurrently. `elastic_testing.BackendContract` tests all of this.
     """
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name that selects the backend."""
+        """The name by which users select the backend."""
 
     @abc.abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
@@ -87,8 +86,8 @@ class RendezvousBackend(abc.ABC):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Write `state` if `token` still identifies the last write (None: if there is no state yet).
 
-        Returns the state after the call, its token, and whether this call wrote it; None if the backend cannot tell
-        the state after the call. Two writes never have the same token.
+        Returns the current state, its token, and whether this call wrote it; None if the backend does not know the
+        current state. Every write has a unique token.
         """
 
 
@@ -97,10 +96,10 @@ class Announced:
     """One live entry, as a backend returns it.
 
     Args:
-        key: the node's key, unique for every start of an agent.
-        entry: the last entry that it announced.
-        beats: a number that changes with every beat. Observers time the changes on their own clocks. None if the
-            backend itself drops the entries of nodes that are gone, as with a lease.
+        key: the node's key; every start of an agent creates a new one.
+        entry: the node's last announced entry.
+        beats: a number that changes with every heartbeat; each observer times the changes by its own clock. None if the
+            backend itself drops the entries of failed nodes, for example with a lease.
     """
 
     key: str
@@ -109,105 +108,105 @@ class Announced:
 
 
 class EntryDroppedError(RendezvousConnectionError):
-    """The store has dropped the entry of a node that still beats. The node then announces itself again."""
+    """The store has dropped the entry of a node that is alive. The node announces itself again."""
 
 
 class RosterBackend(RendezvousBackend):
-    """A backend that keeps each node's entry under a key of its own, and pushes changes.
+    """A backend that stores each node's entry under a separate key and pushes changes.
 
-    `wait_for_state` and `wait_for_roster` have a calling thread each, and all other methods share a third one. `close`
-    may be called from any thread.
+    `wait_for_state` and `wait_for_roster` each have their own calling thread. All other methods share a third one,
+    except `close`, which any thread may call.
     """
 
     def sign_with(self, seal: Seal) -> bool:
-        """Called once, before all other methods but `close`, where the job has a secret. A backend that signs what it
-        writes by itself, each value for the place where it stands, returns True. It passes over what is not signed; a
-        state that is not is a SpoiltStateError. For any other backend, the core signs states and entries."""
+        """Called once if the job has a secret, before all other methods except `close`.
+
+        Return True if the backend itself signs each value that it writes. It must then ignore unsigned values, and
+        raise SpoiltStateError for an unsigned state. If this returns False, the core signs the state and the entries.
+        """
         return False
 
     @abc.abstractmethod
     def announce(self, key: str, entry: bytes) -> int:
-        """Create or replace the entry of `key`. From then on the entry is alive. Wakes callers of `wait_for_roster`.
+        """Create or replace the entry of `key`, which is then alive. Wakes callers of `wait_for_roster`.
 
-        Returns how many entries are older than the first entry of this key (0 for the oldest). The number may be too
-        high.
+        Returns the number of entries (or more) that are older than the first entry of this key; 0 for the oldest.
         """
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove the entry if it exists: this node's, or one that `roster` has returned. Wakes callers of
-        `wait_for_roster`."""
+        """Remove this node's entry, or one that `roster` returned, if it exists. Wakes callers of `wait_for_roster`."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
-        """Report that the node is alive.
+        """Send a heartbeat.
 
         Args:
-            leading: this node is the leader (it runs `decide`), and also increments the leaders' counter.
-            look: this node wants to know the leaders' counter.
+            leading: this node is the leader (it runs `decide`); also increment the leader counter.
+            look: return the leader counter.
 
-        Returns the leaders' counter if `leading` or `look`, else None. Raises EntryDroppedError if the node's entry no
-        longer exists.
+        Returns the leader counter if `leading` or `look` is set, else None. Raises EntryDroppedError if the node's
+        entry no longer exists.
         """
 
     @abc.abstractmethod
     def roster(self) -> tuple[Announced, ...]:
-        """All entries, ordered by when their key was first announced. Entries that have not changed since the last call
-        may come from a cache; the beats are fresh."""
+        """All entries, in the order in which their keys were first announced. Entries that have not changed since the
+        last call may come from a cache; heartbeat numbers may not."""
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
         """Block until `token` no longer identifies the state (None: until there is a state), or for `timeout` seconds.
-        Returns whether the state changed. True may be wrong; False must be right."""
+        Returns whether the state changed. It may return True without a change, but must not miss one."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         """Block until at least `more` entries were announced or withdrawn since the last `roster`, or for `timeout`
-        seconds; fewer may end the wait too. Returns whether there were any. True may be wrong."""
+        seconds. May return earlier. Returns whether the roster changed; it may return True without a change."""
 
     @property
     def vacant(self) -> bool:
-        """Whether this backend knows that the leader it has seen is gone, and has no successor yet. The next node in
-        line then leads at once. False if the backend cannot know this; the loss then shows in the leaders' counter,
-        which stands still."""
+        """Whether this backend knows that the leader has failed and that no other node has replaced it yet. The next
+        node in line then becomes leader immediately. A backend that cannot know this returns False, and nodes detect
+        the failure by a leader counter that stops changing."""
         return False
 
     @property
     def lease_ttl(self) -> Duration | None:
-        """Seconds without a beat after which the backend itself drops the entry of a node; None if it does not."""
+        """Seconds without a heartbeat after which the backend itself drops a node's entry; None if it never does."""
         return None
 
     @property
     def grace(self) -> Duration:
-        """Seconds that a node without an answer keeps its workers, beyond the time after which other nodes call it
-        gone. Above 0 for a store that more probably answers no node for a while (then no node is called gone) than all
-        nodes but one. Called from any thread while no answer comes; returns at once."""
+        """Extra seconds that a node keeps its workers while the store does not answer, beyond the failure timeout after
+        which other nodes consider it failed. Use a value above 0 if the store is more likely to be down for all nodes
+        (so that none of them is considered failed) than for just one. Any thread may call it; it must not block."""
         return 0.0
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the store runs in this process, so that this node should leave last."""
+        """Whether this process hosts the store, so that this node should leave last."""
         return False
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        """This process hosts the store, and ends soon: let the first of the nodes with these keys that can serve it do
-        so, with all that was accepted, and wait for the others to follow. Takes `timeout` seconds, or twice that, at
-        most. Returns whether it is elsewhere now; here, that cannot be done."""
+        """Move the store that this process hosts, with its contents, to the first node that can host it. `heirs` has
+        the candidates' keys. Waits until the other nodes have switched to the new host, at most for twice `timeout`
+        seconds. Returns whether another node now hosts the store. By default, a store cannot move."""
         return False
 
     def store_members(self) -> Sequence[str]:
-        """For `elastic status`: of a store that is a cluster of the job's own, how each member stands, such as
-        `node0:2379 leads`; else nothing. Takes some seconds at most."""
+        """For `elastic status`: if the job runs its own store cluster, the status of each member, such as
+        `node0:2379 leads`; otherwise empty. Takes a few seconds at most."""
         return ()
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release connections, and let waiting calls return False. A store that this process hosts ends too.
-        Idempotent. The end of the job waits at most 10 s for this."""
+        """Release all connections, stop the store if this process hosts it, and make waiting calls return False.
+        Idempotent. At the end of the job, the agent waits at most 10 s for this call."""
 
 
 class RoundStores(abc.ABC):
-    """One node's side of the workers' stores: every round has a store of its own. Used from one thread."""
+    """Creates and opens the workers' stores on one node. Every round has a separate store. Used from one thread."""
 
     @property
     @abc.abstractmethod
@@ -216,19 +215,19 @@ class RoundStores(abc.ABC):
 
     @abc.abstractmethod
     def reserve(self) -> RendezvousStoreInfo:
-        """The address of the workers' store if this node becomes rank 0. It is held until `open` or `release`. A new
-        reservation replaces the previous one, and ends the store that this node hosted for an earlier round."""
+        """The address of the workers' store if this node becomes rank 0, reserved until `open` or `release`. A new
+        reservation replaces the previous one and stops the store that this node hosted for an earlier round."""
 
     def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
-        """Where this node reaches the workers' store of a rank 0 that advertises `host`."""
+        """The address at which this node reaches the workers' store that rank 0 advertises as `host`."""
         return host
 
     @abc.abstractmethod
     def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        """The store of the round with this name; its workers find their store at `host`. `is_host`: this node is rank
-        0, and `host` is its reservation. A name is the round's number, a hyphen, and an id, quoted as in URLs. It is
-        unique, even if the rendezvous store lost its data and numbers are used again. Raises ConfigurationError: this
-        process may not open as many files as the store needs."""
+        """Open the round's store. `host` is the address of the workers' store, and is this node's reservation if this
+        node is rank 0 (`is_host`). `name` is the round's number, a hyphen, and a URL-quoted id. It is unique even if
+        the rendezvous store lost its data and round numbers start again. Raises ConfigurationError if this process may
+        not open as many files as the store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:

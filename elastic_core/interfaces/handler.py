@@ -1,4 +1,4 @@
-"""What the agent knows of a rendezvous: the handler, and what it returns for one round."""
+"""The agent's interface to a rendezvous: the handler, and the information that it returns for each round."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _LONGEST_PORT = 5
 
 
 def check_job(run_id: str, min_nodes: int, max_nodes: int) -> None:
-    """Raises ValueError if the run id is empty, or the numbers of nodes are impossible."""
+    """Raises ValueError if the run id is empty or the numbers of nodes are invalid."""
     if not run_id:
-        raise ValueError("expected a run id, found an empty one; set --rdzv-id")
+        raise ValueError("the run id is empty; set --rdzv-id")
     if not 1 <= min_nodes <= max_nodes:
         raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {min_nodes} and {max_nodes}")
 
 
 class RendezvousParameters:
-    """The parameters that a backend is built from.
+    """The parameters from which a backend is created.
 
     Args:
-        backend: the name that selected it.
-        endpoint: `host[:port]`, possibly several separated by commas, or empty.
-        run_id: the job; never empty.
+        backend: the name by which the user selected it.
+        endpoint: one or more `host[:port]`, separated by commas; may be empty.
+        run_id: the job's id; never empty.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        local_addr: the address that this node advertises; None lets the backend find it.
-        node: the description of this node for the others; None for handlers that are made without an agent.
-        config: the backend's own options, as text or already typed.
+        local_addr: the address that this node advertises; None lets the backend determine it.
+        node: this node's description; None for a handler that is created without an agent.
+        config: the backend's options, as text or already typed.
 
     Raises:
-        ValueError: a bound does not hold.
+        ValueError: an argument is out of bounds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RendezvousParameters:
         **config: Any,
     ) -> None:
         if not backend:
-            raise ValueError("expected the name of a rendezvous backend, found an empty one")
+            raise ValueError("the name of the rendezvous backend is empty")
         check_job(run_id, min_nodes, max_nodes)
         self.backend = backend
         self.endpoint = endpoint
@@ -73,7 +73,7 @@ class RendezvousParameters:
         self.config = config
 
     def having(self, config: Mapping[str, Any]) -> RendezvousParameters:
-        """A copy with these options added. They may have the names of parameters."""
+        """A copy with these options added. An option may have the same name as a parameter."""
         made = copy.copy(self)
         made.config = {**self.config, **config}
         return made
@@ -83,7 +83,7 @@ class RendezvousParameters:
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """The option `key` as a truth value. Raises ValueError if it is not one."""
+        """The option `key` as a Boolean. Raises ValueError if it is not one."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -93,7 +93,7 @@ class RendezvousParameters:
         return found
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """The option `key` as a whole number. Raises ValueError if it is not one."""
+        """The option `key` as an integer. Raises ValueError if it is not one."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -105,7 +105,7 @@ class RendezvousParameters:
 
 @dataclass(frozen=True)
 class RendezvousStoreInfo:
-    """Where the workers of a round find their store: `MASTER_ADDR` and `MASTER_PORT`."""
+    """The address of the workers' store: `MASTER_ADDR` and `MASTER_PORT`."""
 
     MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
     MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
@@ -116,17 +116,17 @@ class RendezvousStoreInfo:
     def build(
         cls, rank: int, store: Store, local_addr: str | None = None, server_port: int | None = None
     ) -> RendezvousStoreInfo:
-        """Rank 0 writes the address of the workers' store into the round's store. All other ranks wait for it, for as
-        long as the store waits for a key.
+        """Publish the address of the workers' store (rank 0), or wait for it (all other ranks).
+
+        The address is exchanged through the round's store, and that store's timeout bounds the wait.
 
         Args:
-            local_addr: rank 0's address; None stands for its fully qualified host name.
-            server_port: the port of a server that already runs on rank 0; None chooses a free port, which is not held.
-                Where that matters, hold a port (`elastic_core.support.sockets.PortReservation`) and
-                pass it here.
+            local_addr: rank 0's address; defaults to its fully qualified host name.
+            server_port: the port of a server that already runs on rank 0; None chooses a free port without reserving
+                it. To reserve one, pass the port of an `elastic_core.plugin.PortReservation`.
 
         Raises:
-            RendezvousStateError: what stands there is no address and no port.
+            RendezvousStateError: the store holds an invalid address or port.
             RendezvousConnectionError and any other error of the store.
         """
         if rank == 0:
@@ -136,7 +136,7 @@ class RendezvousStoreInfo:
         host = address[: _LONGEST_HOST + 1].decode("utf-8", "replace")
         is_host = 0 < len(host) <= _LONGEST_HOST and host.isprintable()
         if not (is_host and port.isdigit() and len(port) <= _LONGEST_PORT):
-            expected = "expected the address and the port of the workers' store in the store of the round"
+            expected = "expected the address and port of the workers' store in the round's store"
             raise RendezvousStateError(f"{expected}, found {address[:60]!r} and {port[:60]!r}")
         return RendezvousStoreInfo(host, int(port))
 
@@ -149,12 +149,17 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class RendezvousInfo:
-    """One round, as seen by one node: the round's store, and this node's rank among `world_size` nodes. `formed` is
-    what all members agree on; None from handlers that do not provide it, such as those written for torchrun.
+    """One node's view of a round.
 
-    The store is empty when the round forms, and of use until the next call of `next_rendezvous` or `shutdown`. From the
-    backends c10d, static and etcd it is a `torch.distributed.Store`; over etcd only if torch is imported already when
-    the round forms."""
+    Args:
+        store: the round's store: empty when the round forms, and usable until the next call of `next_rendezvous` or
+            `shutdown`. With the backends c10d and static it is a `torch.distributed.Store`; with etcd, too, if torch
+            has already been imported when the round forms.
+        rank: this node's rank.
+        world_size: the number of nodes.
+        formed: the description of the round on which all members agree; None from handlers that do not provide it,
+            such as those written for torchrun.
+    """
 
     store: Store
     rank: int
@@ -164,7 +169,7 @@ class RendezvousInfo:
 
 
 def no_restart_left(max_restarts: int) -> str:
-    """Why a group that failed does not restart, as the end of a sentence."""
+    """Why a failed group does not restart, as the end of a sentence."""
     if max_restarts == 0:
         return "no restart is allowed (--max-restarts=0)"
     if max_restarts == 1:
@@ -173,11 +178,11 @@ def no_restart_left(max_restarts: int) -> str:
 
 
 class Outcome(enum.Enum):
-    """How the round of a node ended.
+    """How a node's round ended.
 
-    RESTART: take part in the next round. CLOSED: the job is over. FENCED: the store was out of reach for as long as
-        other nodes need to call this node gone; stop the workers, and take part in the next round when the store is
-        back. DRAINED: this node was asked to leave.
+    RESTART: join the next round. CLOSED: the job is over. FENCED: the store has been unreachable for so long that other
+        nodes may consider this node failed; stop the workers, and join the next round when the store is reachable
+        again. DRAINED: this node was asked to leave.
     """
 
     RESTART = "restart"
@@ -188,17 +193,16 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a round and its reason in words.
+    """The outcome of a round and the reason for it.
 
     Args:
-        failed: for RESTART, whether a worker's failure is the cause; otherwise the membership changed.
-        succeeded: for CLOSED, whether the job ended well.
+        failed: for RESTART, whether a worker failure is the cause; otherwise the membership changed.
+        succeeded: for CLOSED, whether the job succeeded.
         by: for CLOSED, the node that closed the job.
-        failures: the known failures of workers of all nodes, by global rank. The failure that counts as the first one
-            comes first.
-        lost: for RESTART, whether a node was lost.
-        judged: for RESTART, whether that is final. If not, the failure may have followed from the loss of a node; the
-            next round tells (`Round.ended`).
+        failures: the known worker failures on all nodes, by global rank; the root cause comes first.
+        lost: for RESTART, whether a node failed.
+        judged: for RESTART, whether the cause is final. If not, a node failure may have caused the worker failure, and
+            `Round.ended` of the next round has the final cause.
     """
 
     outcome: Outcome
@@ -212,8 +216,8 @@ class Verdict:
 
 
 class RendezvousHandler(abc.ABC):
-    """The agent's side of a rendezvous. The agent's thread calls its methods, with two exceptions: a helper thread
-    calls `next_rendezvous`, so that the agent answers signals while it blocks, and any thread may call `shutdown`."""
+    """The agent's side of a rendezvous. The agent's thread calls the methods, with two exceptions: a helper thread
+    calls `next_rendezvous`, which keeps the agent responsive to signals, and any thread may call `shutdown`."""
 
     @abc.abstractmethod
     def get_backend(self) -> str:
@@ -225,7 +229,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
-        """Block until the next round has formed with this node in it.
+        """Block until the next round has formed with this node as a member.
 
         Raises:
             RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError, RendezvousStateError,
@@ -234,44 +238,47 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def is_closed(self) -> bool:
-        """Whether the rendezvous was closed."""
+        """Whether the rendezvous is closed."""
 
     @abc.abstractmethod
     def set_closed(self) -> None:
-        """Close the rendezvous for all nodes: the job has finished or failed, and no further round forms."""
+        """Close the rendezvous for all nodes, so that no further round forms: the job has finished or failed."""
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:
-        """The number of nodes that wait for the next round."""
+        """The number of nodes waiting for the next round."""
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
-        """Release everything that this node holds, and let a blocked `next_rendezvous` return. Does not close the
-        rendezvous. Returns whether everything was released. Idempotent."""
+        """Release this node's resources and make a blocked `next_rendezvous` return. Does not close the rendezvous.
+        Returns whether everything was released. Idempotent."""
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether the workers use the store that the agent of rank 0 hosts; otherwise rank 0's worker hosts it."""
+        """Whether rank 0's agent hosts the workers' store; otherwise rank 0's worker hosts it."""
         return False
 
     @property
     def polled(self) -> bool:
-        """Whether the agent has to poll `num_nodes_waiting` about once a second while workers run. False if no node can
-        join, or if the handler itself reports a node that joins."""
+        """Whether the agent must poll `num_nodes_waiting` about once a second while workers run. False if no node can
+        join, or if the handler itself reports joining nodes."""
         return True
 
     @property
     def outage_patience(self) -> Duration | None:
-        """Seconds for which `num_nodes_waiting` may fail before the agent stops healthy workers, because the other
-        nodes may have formed a round without this node by then. None: the agent never stops them for that."""
+        """Seconds for which `num_nodes_waiting` may fail before the agent stops healthy workers, because other nodes
+        may have formed a round without this node. None: never stop workers for this reason."""
         return 60.0
 
 
 class RoundHandler(RendezvousHandler):
-    """A handler that also follows the round that it has returned: it pushes the end of the round, and counts the job's
-    restarts for all nodes together. After a fence the agent calls `next_rendezvous` again, which waits for the store no
-    longer than for other nodes. The agent's reports are carried out in the background, also through outages of the
-    store. The methods below return at once unless they say otherwise, and may be called from any thread."""
+    """A handler that also tracks the current round: it notifies the agent when the round ends, and counts the job's
+    restarts across all nodes.
+
+    After a round that ended as FENCED, the agent calls `next_rendezvous` again, which waits for the store no longer
+    than for other nodes. The handler processes the agent's reports in the background and retries them during store
+    outages. Any thread may call the methods below. They do not block unless documented otherwise.
+    """
 
     @property
     def polled(self) -> bool:
@@ -279,45 +286,41 @@ class RoundHandler(RendezvousHandler):
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the rendezvous store runs in this process, so that the other nodes lose it when this node ends. Such
-        a node stays until the workers of all nodes have ended, even if its own have succeeded, unless another node
-        takes the store over."""
+        """Whether this process hosts the rendezvous store, so that the other nodes lose it when this node leaves. Such
+        a node stays until the workers of all nodes have ended, unless another node takes over the store."""
         return False
 
     def hand_over(self) -> bool:
-        """Let another node serve the store that this process hosts. Blocks for some seconds at most. Returns whether
-        this process hosts none now. `shutdown` does it too, while the job goes on without this node."""
+        """Move the store that this process hosts to another node. Blocks for a few seconds at most. Returns whether
+        this process no longer hosts a store. `shutdown` does the same if the job continues without this node."""
         return not self.hosts_store
 
     def hurry(self) -> None:
-        """The user has asked twice for the agent to end: `shutdown` waits for no other node, and hands no store over.
-        Here it does what it always does."""
+        """The user insists on ending the agent: `shutdown` must not wait for other nodes or move the store."""
 
     @property
     def lifeline(self) -> int:
-        """The descriptor of a socket by whose end the other nodes see that this agent has ended; -1: there is none. Who
-        ends the workers of an agent that was killed holds a copy until they are gone."""
+        """The file descriptor of a socket whose end notifies the other nodes that this agent has ended; -1 if there is
+        none. The guardian, which ends the workers if the agent is killed, holds a copy until they have ended."""
         return -1
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
-        """What the agent runs, and what the other nodes therefore learn of this one, see `interfaces.node.Node`. Called
-        before the first `next_rendezvous`. A handler that takes it from `RendezvousParameters.node` need not care."""
+        """The attributes of this node that the agent determines; see `interfaces.node.Node`. Called before the first
+        `next_rendezvous`. Handlers that get them from `RendezvousParameters.node` may ignore this call."""
         return
 
     def rank_by(self, policy: RankPolicy) -> None:
-        """Let `policy` say the order of the nodes of each round, whenever this node is the one that forms it. Called
-        before the first `next_rendezvous`.
+        """Let `policy` order the nodes of each round that this node forms. Called before the first `next_rendezvous`.
 
         Raises:
-            ConfigurationError: this handler has an order of its own, as here.
+            ConfigurationError: this handler does not support rank policies, which is the default.
         """
-        found = f"found {self.get_backend()!r}, which has an order of its own"
-        raise ConfigurationError(Problem("--rank-policy", f"expected a backend whose nodes can be ordered, {found}"))
+        message = f"the backend {self.get_backend()!r} does not support rank policies; it assigns ranks itself"
+        raise ConfigurationError(Problem("--rank-policy", message))
 
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever `verdict` may have changed. It is called from any thread, and must return at
-        once."""
+        """Call `listener`, from any thread, whenever `verdict` may have changed. The listener does not block."""
 
     @abc.abstractmethod
     def verdict(self) -> Verdict | None:
@@ -325,35 +328,34 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def ask_again(self) -> Instant | None:
-        """When the agent must ask for the `verdict` again even without news: if an outage of the store lasts until
-        then, this node is fenced. None: never."""
+        """When the agent must check the `verdict` again even without a notification: if a store outage lasts until
+        then, the round ends as FENCED. None: never."""
 
     def stop_by(self) -> Instant | None:
-        """By when the workers of a round that is over have to be gone, because the others may go on without this node
-        then: at once where they have already. It changes with every answer of the store. None: they wait for as long as
-        it takes, as here."""
+        """The deadline by which the workers of an ended round must have stopped, because the other nodes may form a
+        round without this node; it has passed if they already have. Every answer of the store may change it. None, the
+        default: the other nodes wait as long as it takes."""
         return None
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Workers of this node failed: end the round for all nodes. If no restart is left, or a restart cannot cure the
-        failure, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
+        """Workers of this node failed: end the round for all nodes. If no restart is left, or a restart cannot help,
+        the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
-        Called as soon as an exit is seen, with what is known then, and again with all details after the workers have
-        stopped; the second call replaces the first. May also be called after the round has ended."""
+        Called as soon as the agent notices an exit, and again with all details after the workers have stopped; the
+        second call replaces the first. May also be called after the round has ended."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
-        """All workers of this node succeeded. Once the workers of all members have succeeded, the job is closed, and
-        the verdict says so."""
+        """All workers of this node succeeded. Once the workers of all members have succeeded, the job is closed."""
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
-        """Announce that this node leaves. The other nodes form a round without it as soon as its workers have stopped,
-        which `shutdown` announces. Blocks for at most `timeout` seconds. Returns whether the announcement was written.
-        The rendezvous stays open."""
+        """Announce that this node is leaving. The other nodes form a round without it as soon as its workers have
+        stopped, which `shutdown` announces. Blocks for at most `timeout` seconds. Returns whether the announcement was
+        written. The rendezvous stays open."""
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """A line for people who wait for a round to form, or for the other nodes to succeed: how many nodes are there,
-        and which ones are missing. Empty if nothing is known."""
+        """A status line for users who wait for a round to form or for other nodes to succeed: how many nodes have
+        joined, and which ones are missing. Empty if nothing is known."""

@@ -1,5 +1,4 @@
-"""The interfaces of health endpoints and health checks. An endpoint reports whether the agent is healthy, and its
-status. A check examines the machine."""
+"""Interfaces of health endpoints, which report the agent's status, and of health checks, which examine a machine."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class AgentPhase(str, enum.Enum):
-    """What an agent does.
+    """What an agent is doing.
 
-    JOINING: it waits for the next round. STARTING: a round has formed, and the agent starts the workers. RUNNING: the
-    workers run. STOPPING: the agent stops the workers, and then joins the next round. DRAINING: the agent stops the
-    workers, and leaves the job because it was asked to. FINISHING: its workers have succeeded, and workers of other
-    nodes still run. FINISHED: the agent is done.
+    JOINING: waiting for the next round. STARTING: a round has formed, and the agent starts the workers. RUNNING: the
+    workers run. STOPPING: stopping the workers before joining the next round. DRAINING: stopping the workers to leave
+    the job, as requested. FINISHING: this node's workers have succeeded, but workers of other nodes still run.
+    FINISHED: the agent is done.
     """
 
     JOINING = "joining"
@@ -34,7 +33,7 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """WARNING: a run may start, and suffer. FAILURE: a run would not work on this machine."""
+    """WARNING: a run would start but may have problems. FAILURE: a run would not work on this machine."""
 
     OK = "ok"
     WARNING = "warning"
@@ -46,8 +45,8 @@ class CheckResult:
     """The result of a health check.
 
     Args:
-        message: the finding, in a sentence without a period.
-        remedy: advice; empty if none is needed.
+        message: the finding, as a sentence without a period.
+        remedy: what the user should do; empty if nothing.
     """
 
     level: CheckLevel
@@ -56,8 +55,8 @@ class CheckResult:
 
 
 class CheckMoment(str, enum.Enum):
-    """When a health check is made. BEFORE_RUN: by `elastic doctor`. RUNNING: while a job runs, for its health endpoint,
-    at most once a minute and only if somebody asks."""
+    """When a health check runs. BEFORE_RUN: in `elastic doctor`. RUNNING: while a job runs, when a client queries its
+    health endpoint, at most once a minute."""
 
     BEFORE_RUN = "before a run"
     RUNNING = "running"
@@ -65,11 +64,11 @@ class CheckMoment(str, enum.Enum):
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """A health check of a plugin, ready to be made. `make` may block, and raise anything.
+    """A plugin's health check. `make` runs it, and may block or raise anything.
 
     Args:
-        timeout: seconds after which it has failed.
-        plugin: the distribution that it comes from.
+        timeout: seconds after which the check is considered failed.
+        plugin: the distribution that provides it.
     """
 
     name: str
@@ -81,11 +80,11 @@ class HealthCheck:
 
 @dataclass(frozen=True)
 class CheckStatus:
-    """The last result of a health check of a running job.
+    """The last result of a health check while a job runs.
 
     Args:
-        result: None before the first.
-        checked_at: when the check began, in seconds since the epoch; 0 before the first.
+        result: None before the first check.
+        checked_at: when the last check began, in seconds since the epoch; 0 before the first check.
     """
 
     name: str
@@ -96,8 +95,7 @@ class CheckStatus:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker of this node in the last round. `state`: `running`, `succeeded`, `failed` or `stopped` (the agent
-    stopped it)."""
+    """A worker of this node in the last round. `state`: `running`, `succeeded`, `failed` or `stopped` by the agent."""
 
     local_rank: int
     global_rank: int
@@ -110,13 +108,12 @@ class RoundStatus:
     """One round that this node was a member of.
 
     Args:
-        formed_at, ended_at: seconds since the epoch; None while it runs.
-        formed_because: why it formed at that moment.
-        ended_because: why it ended, in words; empty while it runs.
-        cause: `failure`, `hang`, `node lost` or `membership` if another round was to follow; `succeeded`, `failed` or
-            `stopped` if not; empty while the round runs, and until the job has decided why it ended and whether another
-            one may follow.
-        rendezvous: seconds that this node waited for the round.
+        formed_at, ended_at: seconds since the epoch; `ended_at` is None while the round runs.
+        formed_because: why the round formed at that moment.
+        ended_because: why it ended; empty while it runs.
+        cause: `failure`, `hang`, `node lost` or `membership` if another round follows; `succeeded`, `failed` or
+            `stopped` if not; empty until the round has ended and the job has decided why.
+        rendezvous: seconds that this node waited for the round to form.
     """
 
     number: int
@@ -133,15 +130,15 @@ class RoundStatus:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How one round replaced another. All durations are in seconds, and follow one another.
+    """How one round replaced another. The four durations, in seconds, are consecutive.
 
     Args:
         round: the number of the new round.
         cause, reason: why the previous round ended.
         at: when the workers ran again, in seconds since the epoch.
-        detect: from the first sign (an exit that was noticed, the deadline of a timer, a report of another node) until
-            the agent began to stop the workers.
-        stop: until no worker ran.
+        detect: from the first sign (a worker exit, an expired timer, another node's report) until the agent began to
+            stop the workers.
+        stop: until all workers had stopped.
         rendezvous: until the new round had formed.
         start: until its workers ran.
     """
@@ -162,19 +159,19 @@ class Recovery:
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """An agent at one moment.
+    """A snapshot of an agent.
 
     Args:
-        version: grows with every change.
+        version: increases with every change.
         phase_since: seconds since the epoch.
-        reason: the reason of the phase, in words; may be empty.
+        reason: the reason for the phase; may be empty.
         round: the number of the last round; 0 before the first.
-        group_rank: the group rank of this node in that round; -1 before the first.
+        group_rank: this node's group rank in that round; -1 before the first.
         members: the members of that round, in rank order.
         rounds: the last rounds, oldest first.
         recoveries: the last recoveries, oldest first.
-        restarts: the number of all restarts so far, by cause.
-        last_failure: the first failure of the last round that failed on this node.
+        restarts: the number of restarts so far, by cause.
+        last_failure: the first failure in the last round that failed on this node.
     """
 
     version: int
@@ -197,40 +194,40 @@ class AgentStatus:
 
 
 class AgentView(Protocol):
-    """What a health endpoint sees of the agent. May be called from any thread; every call returns at once."""
+    """A health endpoint's view of the agent. Any thread may call the methods; none of them blocks."""
 
     def alive_at(self) -> float:
-        """When the agent's loop was last seen alive, in seconds since the epoch: now, while it waits for events."""
+        """When the agent's event loop was last known to be alive, in seconds since the epoch. While the loop waits for
+        events, this is the current time."""
 
     def watchdog_fault(self) -> str:
-        """Why the configured watchdog does not watch the workers; empty if it does, or if there is none."""
+        """Why the configured watchdog does not watch the workers; empty if it does, or if none is configured."""
 
     def template_pid(self) -> int | None:
-        """The process from which workers are forked, with `--warm-start`; None while there is none."""
+        """With `--warm-start`, the id of the process from which workers are forked; None while there is none."""
 
     def not_signed(self) -> int:
-        """In how many places of the rendezvous store something stood that is not signed with the job's secret."""
+        """The number of locations in the rendezvous store at which a value without a valid signature was found."""
 
     def checks(self) -> Sequence[CheckStatus]:
-        """The last results of the health checks of plugins. Checks that were made more than a minute ago begin again in
-        the background."""
+        """The last results of the plugins' health checks. Results older than a minute are renewed in the background."""
 
     def status(self) -> AgentStatus:
-        """What the agent does at this moment."""
+        """The current status."""
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after every change of the status, in the agent's thread; it must return at once. Returns a
+        """Call `changed` after every change of the status, in the agent's thread; `changed` must not block. Returns a
         function that ends the subscription."""
 
 
 class HealthCheckServer(abc.ABC):
-    """The agent starts it before the first rendezvous and stops it last. Factories receive the agent's view, `port`,
-    and `timeout`: after so many seconds without a sign of life from its loop the agent counts as stuck."""
+    """A health endpoint. The agent starts it before the first rendezvous and stops it last. Its factory receives an
+    `AgentView`, the port, and the timeout: an agent whose event loop shows no activity for so many seconds is stuck."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begin to answer. Raises OSError if the port is not available."""
+        """Start to serve requests. Raises OSError if the port is not available."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop answering, and release the port. Idempotent; ends within a bound."""
+        """Stop serving and release the port. Idempotent; must return within bounded time."""

@@ -1,4 +1,4 @@
-"""How a node describes itself to the others, and how a round describes its members."""
+"""The descriptions of nodes, of rounds and of their members."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Node:
     """One node of the job, as its agent describes it.
 
     Args:
-        name: the node id, unique among the nodes of the job. People see it, and `elastic drain` takes it.
-        host: the machine's name. New nodes are ranked by it, in natural order (node7 before node66).
+        name: the node id, unique within the job. It is shown to users, who pass it to `elastic drain`.
+        host: the machine's host name. New nodes are ranked by it in natural order (node7 before node66).
         role: the role of its workers.
-        local_world_size: the number of workers it runs, at least 1.
-        rank_hint: the group rank that it asks for (`--node-rank`); None for any.
-        max_restarts: the number of failures of the job that lead to a restart.
-        labels: anything else, for people and for policies.
-        stop_timeout: seconds that it may take to stop its workers. While the node lives, the others wait so long before
-            they form a round without it.
+        local_world_size: the number of workers, at least 1.
+        rank_hint: the requested group rank (`--node-rank`); None for any.
+        max_restarts: the maximum number of restarts after failures.
+        labels: free-form labels, for users and rank policies.
+        stop_timeout: seconds that the node may take to stop its workers. While it is alive, the other nodes wait that
+            long before they form a round without it.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Node:
 
 
 class Member(NamedTuple):
-    """A node that takes part in a round; its group rank is its position among the round's members. It is a tuple
-    because tuples are cheap, and every node makes one for each node of the job."""
+    """A node that takes part in a round; its group rank is its position among the round's members. A tuple, because
+    every node creates one for each node of the job, and tuples are cheap."""
 
     node: str
     host: str
@@ -54,15 +54,15 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """What all members of a round agree on.
+    """The description of a round on which all its members agree.
 
     Args:
-        number: grows by one from round to round; the first is 1.
+        number: the first round is 1, and each further one increments it.
         members: in the order of their group ranks.
-        restart_count: the number of restarts used by failures so far; the same on every node.
+        restart_count: the number of restarts that failures have used so far.
         reason: why the round formed at that moment.
-        ended: how the round before this one ended, as it was judged by then; None for the first, and from handlers that
-            do not follow rounds.
+        ended: how the previous round ended, as known when this one formed; None for the first round, and from handlers
+            that do not track rounds.
     """
 
     number: int
@@ -74,10 +74,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node that is to be a member of the next round, for a rank policy.
+    """A future member of the next round, as a rank policy receives it.
 
     Args:
-        node: its description; `stop_timeout` and `max_restarts` are its own.
+        node: the node's description.
         last_rank: its group rank in the last round; None for a newcomer.
     """
 
@@ -86,11 +86,10 @@ class Candidate:
 
 
 RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
-"""Puts the nodes of the next round in the order of their group ranks. It receives them in the order that they would
-have without it, and returns the same objects. It is pure; one node of the job calls it, in any thread, anew for each
-round."""
+"""Sorts the nodes of the next round by group rank. It receives them in the default order and returns the same objects.
+It is a pure function, which one node of the job calls for each round, in any thread."""
 
 
 def made_up_name(host: str) -> str:
-    """A name that no other node has: containers often have one host name, and one process id."""
+    """A node name that is unique even among containers, which may share the host name and the process id."""
     return f"{host}:{os.getpid()}.{secrets.token_hex(4)}"

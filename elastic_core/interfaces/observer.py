@@ -1,4 +1,4 @@
-"""The facts that the agent tells observers: frozen records, named in the past tense."""
+"""The facts that the agent reports to observers: frozen records, named in the past tense."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round, for which it waited `seconds`. `formed` is what all members agreed on;
-    because it lists every member, it is left out of reports."""
+    """This node is a member of a new round, for which it waited `seconds`. `formed` lists all members; it is omitted
+    from reports because it may be long."""
 
     run_id: str
     round: int
@@ -33,7 +33,7 @@ class RoundFormed:
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """The workers of this node run. `pids` maps local rank to process id, `ranks` to global rank."""
+    """The workers of this node have started. `pids` maps local ranks to process ids, `ranks` to global ranks."""
 
     run_id: str
     round: int
@@ -43,7 +43,7 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """The agent has just noticed that a worker of this node ended by itself. `exitcode` is as in `subprocess`."""
+    """A worker of this node has ended by itself. `exitcode` is as in `subprocess`. Reported as soon as noticed."""
 
     run_id: str
     round: int
@@ -53,7 +53,7 @@ class WorkerExited:
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """A worker of this node failed. Told once per failed worker, after the group was stopped."""
+    """A worker of this node failed. Reported once per failed worker, after the group has stopped."""
 
     run_id: str
     failure: ProcessFailure
@@ -61,8 +61,8 @@ class WorkerFailed:
 
 @dataclass(frozen=True)
 class RestartDecided:
-    """The group starts again. `cause` is `failure`, `hang`, `node lost` or `membership` (nodes came or left, or this
-    one was cut off); `restart_count` counts failures only."""
+    """The group restarts. `cause` is `failure`, `hang`, `node lost` or `membership` (nodes joined or left, or this node
+    lost contact); `restart_count` counts failures only."""
 
     run_id: str
     round: int
@@ -74,7 +74,7 @@ class RestartDecided:
 
 @dataclass(frozen=True)
 class AgentFinished:
-    """The agent is done. `state` is SUCCEEDED, FAILED or STOPPED; `reason` says why."""
+    """The agent is done. `state` is SUCCEEDED, FAILED or STOPPED."""
 
     run_id: str
     state: str
@@ -84,10 +84,9 @@ class AgentFinished:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The agent's phase has changed, or the reason for it; `reason` may be empty.
+    """The agent's phase, or the reason for it, has changed; `reason` may be empty.
 
-    `at` is when, and `sign` is when the first sign of that reason showed, if that was earlier. Both are on the agent's
-    monotonic clock."""
+    `at` is the time of the change, and `sign` that of the first sign of its reason, if earlier; both are monotonic."""
 
     run_id: str
     phase: AgentPhase
@@ -98,7 +97,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The workers of this node run again, in a new round. `recovery` has the cause, and the duration of each part."""
+    """The workers of this node run again, in a new round. `recovery` has the cause and the duration of each step."""
 
     run_id: str
     node: str
@@ -116,8 +115,8 @@ Fact = (
     | Recovered
 )
 Observer = Callable[[Fact], object]
-"""Called with each fact in the agent's thread; must not raise."""
+"""Called with each fact, in the agent's thread; must not raise."""
 
 
 EnvironmentContributor = Callable[["RoundPlan"], Mapping[str, str]]
-"""Gives variables to the workers of a round."""
+"""Returns additional environment variables for the workers of a round."""

@@ -1,5 +1,5 @@
-"""The key-value store that the members of a round share: the part of `torch.distributed.Store` that we rely on. And a
-server of the rendezvous store, for `elastic serve`."""
+"""Interfaces of the key-value store that the members of a round share, a subset of `torch.distributed.Store`, and of
+the store server that `elastic serve` runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Keys are text, values bytes. Methods have the names and the meaning of torch's, so a torch store is a `Store`."""
+    """Maps text keys to bytes. Names and semantics are torch's, so a torch store is a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """The value. Waits up to the store's timeout for the key to appear."""
+        """The value. Waits for the key to appear, up to the store's timeout."""
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the value."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter that starts at 0, and return its new value."""
+        """Add to a counter that starts at 0. Returns its new value."""
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if the value is `expected` (empty: the key is absent). Returns the value afterwards. If the
-        key was absent and stays absent, returns `expected`, as torch's stores do."""
+        """Write `desired` if the value is `expected` (empty: if the key is absent). Returns the resulting value, or
+        `expected` if the key was absent and still is, as torch's stores do."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
@@ -40,10 +40,10 @@ class Store(Protocol):
 
 
 class StoreServer(Protocol):
-    """Serves in a process of its own from `start` until `stop`. Used from one thread."""
+    """Serves the rendezvous store from a separate process. Used from one thread."""
 
     def start(self) -> object:
-        """Start to serve. Returns once clients can connect; the result is ignored.
+        """Start the server. Returns once clients can connect; the result is ignored.
 
         Raises:
             ConfigurationError: the endpoint does not belong to this machine, or its port is taken.
@@ -51,7 +51,7 @@ class StoreServer(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Host and port where it serves, joined by a colon; the port is the actual one. Read after `start`."""
+        """`host:port`, with the actual port. Read after `start`."""
 
     def stop(self) -> None:
-        """End the server and all its connections. Idempotent."""
+        """Stop the server and close all its connections. Idempotent."""

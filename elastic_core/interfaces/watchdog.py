@@ -1,4 +1,4 @@
-"""What the agent knows of a watchdog, which notices workers that hang."""
+"""The agent's interface to a watchdog, which detects hung workers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Expiry:
     """A worker hangs.
 
     Args:
-        worker_pid: the worker's process, or a process that it started in its own session.
-        scope: what the worker was about to do: the scope of the timer.
-        reason: how the hang shows, in words that follow "hang: "; empty for a timer that was not released in time.
-        late: seconds since the worker should have made progress, as far as that is known.
+        worker_pid: the worker's process, or another process in the worker's session.
+        scope: what the worker was about to do: the timer's scope.
+        reason: how the hang was detected, as text that follows "hang: "; empty for an expired timer.
+        late: seconds since the worker should have made progress, if known.
     """
 
     worker_pid: int
@@ -33,11 +33,10 @@ class WatchedWorker:
     """A worker of this node.
 
     Args:
-        local_rank: among the workers of this node.
-        global_rank: in the job; it names the log files.
-        pid: its process. Processes that it starts are in its session, which has this id.
-        logs: the files that its output is written to, stdout before stderr. None where the output goes to the console
-            only: see the flags `-r` and `-t`.
+        local_rank: its rank on this node.
+        global_rank: its rank in the job; it names the log files.
+        pid: its process id, which is also the id of its session. Processes that it starts share the session.
+        logs: the files with its output, stdout before stderr; empty without the flags `-r` and `-t`.
     """
 
     local_rank: int
@@ -47,38 +46,37 @@ class WatchedWorker:
 
 
 class Watchdog(abc.ABC):
-    """Made once per agent, before the first worker starts. `stop` is called once, when no worker runs.
+    """Created once per agent, before the first worker starts. `stop` is called once, after all workers have ended.
 
-    What it tells of a worker that does not run any more has no effect, so it need not learn of ends.
+    A watchdog need not track which workers still run: the agent ignores reports about workers that have ended.
     """
 
     @abc.abstractmethod
     def start(self, on_expiry: Callable[[Expiry], None]) -> None:
-        """Start to watch. `on_expiry` may be called from any thread, and returns at once."""
+        """Start watching. Any thread may call `on_expiry`, which does not block."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop watching, and release everything. Idempotent; ends within a bound."""
+        """Stop watching and release all resources. Idempotent; must return within bounded time."""
 
     @abc.abstractmethod
     def worker_environment(self) -> Mapping[str, str]:
-        """Variables by which the workers' clients find this watchdog. Called before every round."""
+        """Variables with which clients in the workers find this watchdog. Called before every round."""
 
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
-        """The workers of a round have just started; by now, none of an earlier round runs. Called once per round, after
-        `start`, in the agent's thread, so it returns at once. An error is logged (`plugin failed`), and changes nothing
-        else. Here nothing is done: watchdogs with timers learn of workers by their requests.
+        """The workers of a new round have started, and those of earlier rounds have ended. Called once per round, after
+        `start`, in the agent's thread, so it must not block. An error is only logged (`plugin failed`). Optional:
+        timer-based watchdogs learn about workers from their requests.
 
         Args:
-            workers: those of this node, by local rank.
+            workers: this node's workers, in the order of their local ranks.
         """
 
     def fault(self) -> str:
-        """Why it does not watch although `start` was called; empty if it does. Called from any thread; returns at
-        once."""
+        """Why a started watchdog does not watch; empty if it does. Any thread may call it; it must not block."""
         return ""
 
     def scratch(self) -> Sequence[str]:
-        """Absolute paths of the folders that it made for itself alone, and that `stop` removes. If the agent is killed,
-        the guardian removes them with their content. Called once, after `start`."""
+        """Absolute paths of private folders that `stop` removes. If the agent is killed, the guardian removes them with
+        their contents. Called once, after `start`."""
         return ()

@@ -1,5 +1,4 @@
-"""What the agent knows of the workers: it gives them the plan of a round, and gets process ids and exits. And what a
-starter is, which starts them one by one."""
+"""The agent's interface to its workers, and the interface of starters, which start single workers."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerRanks:
-    """The ranks of one worker: on its node, in the job, among the workers of its role."""
+    """One worker's ranks: on its node, in the job, and among the workers of its role."""
 
     local: int
     world: int
@@ -24,8 +23,7 @@ class WorkerRanks:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Everything that the workers of this node need to know about their round. Rounds are numbered from 1; `node` is
-    this node's name for people."""
+    """Everything that this node's workers need to know about their round. `node` is this node's display name."""
 
     round: int
     run_id: str
@@ -44,7 +42,7 @@ class RoundPlan:
     contributed: Mapping[str, str] = field(default_factory=dict)
 
     def with_contributed(self, variables: Mapping[str, str]) -> RoundPlan:
-        """The same plan with more variables for the workers."""
+        """A copy with additional environment variables for the workers."""
         return replace(self, contributed={**self.contributed, **variables})
 
 
@@ -59,13 +57,13 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class WorkerSample:
-    """What a running worker has done so far; a source that is not watched stays 0.
+    """A running worker's progress so far; a source that is not watched stays 0.
 
     Args:
         written: bytes of output.
-        cpu: seconds of CPU time of all its processes. May shrink when one of them ends.
-        beats: a count that changes with every beat.
-        held_up: its output waits for the console, so silence does not show that it hangs.
+        cpu: CPU seconds of all its processes; may decrease when one of them ends.
+        beats: a number that changes with every heartbeat of the worker.
+        held_up: its output is blocked by the console, so silence does not mean that it hangs.
     """
 
     local_rank: int
@@ -78,8 +76,8 @@ class WorkerSample:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process that has not ended: a worker, or a process that a worker started. `state` is the kernel's letter,
-    `waits_in` the kernel function in which it sleeps (empty if unknown)."""
+    """A remaining process: a worker, or a process that a worker started. `state` is the kernel's one-letter process
+    state, and `waits_in` the kernel function in which the process sleeps (empty if unknown)."""
 
     pid: int
     state: str
@@ -89,7 +87,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Work:
-    """What every worker of the node runs: a command line, or else a function with its arguments."""
+    """What every worker of the node runs: either a command line, or a function with its arguments."""
 
     command: tuple[str, ...] = ()
     function: Callable[..., Any] | None = None
@@ -101,12 +99,12 @@ class Launch:
     """One worker about to start.
 
     Args:
-        environment: all of its variables; it inherits none.
-        stdout, stderr: the descriptors to write to; None: the agent's own.
-        result: the path where a function's return value goes. The folder is private to the agent.
-        mark: a descriptor that the worker has to hold from its first moment to its end, by which it is found if the
-            agent is killed meanwhile.
-        cpus: the processors to run on; empty: any.
+        environment: its complete environment; it inherits no variables.
+        stdout, stderr: the descriptors to write to; None: the agent's.
+        result: the file for a function's return value, in a folder that is private to the agent.
+        mark: a descriptor that the worker must hold open from start to end. If the agent is killed, the guardian
+            identifies the worker by it.
+        cpus: the CPUs to run on; empty: any.
     """
 
     local_rank: int
@@ -124,98 +122,97 @@ class Child(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Reap the child if it has ended: its exit code, negative for a signal; None while it runs."""
+        """Reap the child if it has ended. Returns its exit code, negative for a signal; None while it runs."""
         ...
 
     def own_sentinel(self) -> int | None:
-        """A new file descriptor that becomes readable when `poll` has an answer; None if its process id will do."""
+        """A new file descriptor that becomes readable when the child has ended; None: the process id can be watched."""
         ...
 
 
 class Starter(Protocol):
-    """Starts workers, one at a time, from one thread. If it has a `close`, that is called at the end, once no worker
-    runs; it ends what the starter keeps, within a bound."""
+    """Starts workers, one at a time, from one thread. A starter may have a `close` method, which is called once after
+    all workers have ended; it must release the starter's resources within bounded time."""
 
     def start(self, launch: Launch) -> Child:
-        """Start one worker in a session of its own (`setsid`), with the default handlers of signals. It holds the
-        agent's descriptors no longer than the call, but those of `launch`.
+        """Start one worker in a new session (`setsid`), with default signal handlers. Of the agent's file descriptors,
+        the worker must keep only those of `launch`.
 
         Raises:
-            ConfigurationError: the work cannot be run at all.
+            ConfigurationError: this starter cannot run the work.
         """
         ...
 
     def result(self, launch: Launch) -> object:
-        """What the worker returned, after it has ended with exit code 0; None where that has no meaning."""
+        """The return value of a worker that has ended with exit code 0; None if workers have none."""
         ...
 
 
 class WorkerProcesses(Protocol):
-    """The processes of one node's workers, one round after another. Used from one thread."""
+    """The processes of one node's workers, round after round. Used from one thread."""
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
-        """Start a worker for each of the plan's ranks, all or none. Returns the process ids by local rank."""
+        """Start a worker for each of the plan's ranks, or none at all. Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """File descriptors; one of them polls as ready when a running worker has ended, or `reap` has other work."""
+        """File descriptors, one of which becomes ready when a worker has ended or `reap` has other work."""
 
     def reap(self) -> list[WorkerExit]:
-        """The exits since the last call, in the order in which they probably happened. Does not block."""
+        """The exits since the last call, in their most likely order. Does not block."""
 
     def running(self) -> list[int]:
         """Local ranks of the workers that have not ended."""
 
     def ask(self, signum: int) -> None:
-        """Ask the workers to end: send the signal to the first process of each running worker, and to all processes
-        that ended workers have left behind. None gets the same signal twice."""
+        """Ask the workers to end: send the signal to the main process of each running worker, and to all processes that
+        ended workers have left behind. No process gets the same signal twice."""
 
     def send_signal(self, signum: int) -> None:
         """Send the signal to all processes of this round's workers."""
 
     def kill_workers(self) -> None:
-        """Send SIGKILL to all processes of this round's workers but helpers: what a worker has started and what ignores
-        or blocks both SIGINT and SIGTERM, such as the resource tracker of multiprocessing. It ends by itself once those
-        have ended that it serves, and removes the shared memory that they have left."""
+        """Send SIGKILL to all processes of this round's workers except helpers. A helper is a process that a worker
+        started and that ignores or blocks both SIGINT and SIGTERM, such as multiprocessing's resource tracker, which
+        ends by itself after the processes that it serves, and removes their shared memory."""
 
     def samples(self) -> list[WorkerSample]:
         """One sample for each running worker."""
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
-        """Kill a worker that hangs, with every process it started but helpers (see `kill_workers`), by SIGKILL, and
-        record its failure with `reason`. The worker may run on for a moment, or for ever if it hangs in the kernel.
+        """Send SIGKILL to a hung worker and to the processes that it started, except helpers (see `kill_workers`), and
+        record its failure with `reason`. The worker may survive for a moment, or forever if it hangs in the kernel.
 
         Args:
-            pid: the worker's process, or a process that it started in its own session.
-            ask: record the worker's stacks before. That takes up to about half a second, or two more if another
-                program has to read them. If false, the call does not block.
+            pid: the worker's process, or another process in the worker's session.
+            ask: first record the worker's stacks. This takes up to about half a second, or two seconds more if another
+                program must read them. If false, the call does not block.
 
-        Returns the worker's local rank. Returns None, and does nothing, if there is no such process in this round, or
-        the worker was killed already."""
+        Returns the worker's local rank, or None if this round has no such process or the worker was killed already."""
 
     def leftovers(self) -> list[Leftover]:
         """Processes of this round that still exist, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """File descriptors; one of them becomes readable when a leftover has ended. Empty where unsupported."""
+        """File descriptors, one of which becomes readable when a leftover has ended. Empty where unsupported."""
 
     def drain(self) -> int | None:
-        """Read the rest of the round's output, when none of its processes is left. Returns a descriptor that becomes
+        """Read the rest of the round's output after all its processes have ended. Returns a descriptor that becomes
         readable when all output is delivered; None if there is nothing to wait for. Idempotent."""
 
     def delivered(self) -> int:
         """A count that grows while output is being delivered; it distinguishes a slow console from a stalled one."""
 
     def finish(self) -> None:
-        """Release what the round held. Output that is not delivered yet is dropped, with a log line about it."""
+        """Release the round's resources. Undelivered output is dropped and logged."""
 
     def failures_so_far(self) -> dict[int, ProcessFailure]:
-        """While the round runs: the failed workers, by global rank. Their last lines may still be missing."""
+        """While the round runs: the failures by global rank. The last lines of their output may still be missing."""
 
     def failures(self) -> dict[int, ProcessFailure]:
-        """After `finish`: the workers of the round that failed, by global rank."""
+        """After `finish`: the round's failures by global rank."""
 
     def return_values(self) -> dict[int, Any]:
-        """After `finish`: the return values of functions, by global rank (None for scripts)."""
+        """After `finish`: the functions' return values by global rank (None for scripts)."""
 
     def close(self) -> None:
         """End helper processes and remove temporary files. No worker may be running. Idempotent."""

@@ -65,7 +65,7 @@ class TestFile(EventHandlerContract):
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def test_a_file_that_cannot_be_written(self):
-        with pytest.raises(ConfigurationError, match=r"--event-log-handler: expected a file .* '/no/such/file'"):
+        with pytest.raises(ConfigurationError, match=r"--event-log-handler: cannot write to the file '/no/such/file'"):
             open_handler("file:/no/such/file")
 
 

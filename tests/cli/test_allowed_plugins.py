@@ -83,7 +83,7 @@ def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
     assert cli.main(["run", "--plugins=elastic-c1Od,Stranger", "--team=red", script("")]) == 0
     (line,) = (line for line in capfd.readouterr().err.splitlines() if " warning " in line)
     assert "plugin not installed: reason=" in line
-    assert "expected names of installed distributions with plugins in --plugins, found 'elastic-c1Od'" in line
+    assert "--plugins: no installed distribution with plugins is named 'elastic-c1Od'" in line
     assert "did you mean 'elastic-c10d'?" in line
 
 

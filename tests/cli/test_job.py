@@ -192,7 +192,10 @@ def test_which_job_must_be_said(command, capsys):
     ("line", "problem"),
     [
         ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "expected a backend that can be looked at ("),
-        ("status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j", "there is no rendezvous backend 'nobody' here"),
+        (
+            "status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j",
+            "no rendezvous backend named 'nobody' is",
+        ),
         ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected seconds, a number > 0"),
         ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected nothing but flags, found node7"),
         ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),

@@ -111,7 +111,7 @@ def test_more_nodes_at_least_than_at_most(desk):
 @pytest.mark.parametrize("line", ["--rdzv-id=", "--rdzv-id= --nnodes 2 --rdzv-endpoint h"])
 def test_an_empty_run_id(desk, line):
     problems = desk.problems([*line.split(), "train.py"])
-    assert problems == {"--rdzv-id": "expected a text that is not empty, found ''"}
+    assert problems == {"--rdzv-id": "expected a non-empty text, found ''"}
 
 
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])

@@ -195,7 +195,7 @@ def test_an_event_file_in_a_shared_folder(job, shared, precious, snare):
     as_nobody(snare, path, precious)
     done = job.run(f"--event-log-handler=file:{path}", "train.py")
     assert (done.code, done.out) == (2, "")
-    assert "--event-log-handler: expected a file that can be written" in done.err
+    assert "--event-log-handler: cannot write to the file" in done.err
     assert precious.read_text() == PRECIOUS
 
 

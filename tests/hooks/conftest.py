@@ -1,4 +1,4 @@
-"""Real distributions for tests: a dist-info folder and modules in a folder of their own on sys.path."""
+"""Real distributions for tests: dist-info folders and modules in separate folders on sys.path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from elastic_core.interfaces.workers import RoundPlan
 
-sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.insert(0, str(Path(__file__).parent))  # for the helper modules of these tests
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def log_lines():
 
 @pytest.fixture
 def plan():
-    """The fourth round of `job`, after two restarts, on a node of its own."""
+    """The fourth round of `job`, after two restarts, on a single node."""
     return RoundPlan(
         round=4,
         run_id="job",

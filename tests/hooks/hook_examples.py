@@ -7,5 +7,5 @@ from elastic_core.hooks import spec
 
 
 def example_of(hook):
-    """The source of the plugin that is the example of a hook."""
-    return textwrap.dedent(inspect.getdoc(getattr(spec, hook)).partition("A whole plugin::\n")[2])
+    """The source of a hook's example."""
+    return textwrap.dedent(inspect.getdoc(getattr(spec, hook)).partition("A complete plugin::\n")[2])

@@ -24,7 +24,7 @@ def test_options_of_all_plugins_by_name(install_plugin):
     assert manager.option_conflicts() == ()
 
 
-def test_an_option_that_two_add_is_left_out_and_told(install_plugin):
+def test_option_of_two_plugins_is_omitted_and_reported(install_plugin):
     manager = load(install_plugin("a", option_source("the-team")), install_plugin("b", option_source("the_team")))
     assert [option.name for option in manager.added_options()] == []
     assert [conflict.name for conflict in manager.option_conflicts()] == ["own-of-the-team", "the-team"]
@@ -32,7 +32,7 @@ def test_an_option_that_two_add_is_left_out_and_told(install_plugin):
     assert "plugin 'a' of a 1.0 and plugin 'b' of b 1.0" in str(manager.option_conflicts()[0])
 
 
-def test_an_option_with_a_reserved_name_is_left_out_and_told(install_plugin):
+def test_option_with_reserved_name_is_omitted_and_reported(install_plugin):
     points = [*install_plugin("b", option_source("Max-Restarts")), *install_plugin("a", option_source("team"))]
     manager = PluginManager.load({}, builtins=(), entry_points=points, reserved=RESERVED)
     assert [option.name for option in manager.added_options()] == ["own-of-Max-Restarts", "own-of-team", "team"]

@@ -8,7 +8,7 @@ from elastic_core.hooks.manager import PluginManager
 
 @pytest.fixture
 def contributed(install_plugin, log_lines, plan):
-    """A function that installs plugins with the given bodies, and returns what they contribute and what was logged."""
+    """A function that installs plugins with the given bodies, and returns their contributions and the log lines."""
 
     def contributed(**bodies):
         points = []
@@ -37,11 +37,11 @@ def test_contributions_are_merged(contributed):
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return ['A']", "expected a mapping of variables, found an object of type list"),
         ("return {'A': 1}", "expected text for a variable and its value, found 'A'=1"),
-        ("return {'A=B': ''}", "expected a variable that the system accepts, found 'A=B'; the name must not"),
-        ("return {'A': chr(0)}", "expected a variable that the system accepts, found 'A'; the name must not"),
+        ("return {'A=B': ''}", "expected a valid variable, found 'A=B'; the name must not"),
+        ("return {'A': chr(0)}", "expected a valid variable, found 'A'; the name must not"),
     ],
 )
-def test_a_bad_contribution_is_logged_and_the_others_count(contributed, body, error):
+def test_bad_contribution_is_logged_and_others_are_used(contributed, body, error):
     merged, (line,) = contributed(bad=body, good="return {'G': '1'}")
     assert merged == {"G": "1"}
     assert line["event"] == "contribution failed"
@@ -49,12 +49,12 @@ def test_a_bad_contribution_is_logged_and_the_others_count(contributed, body, er
     assert error in line["error"]
 
 
-def test_of_two_values_the_first_by_name_stands_and_the_conflict_is_logged(contributed):
+def test_conflicting_values_are_logged_and_the_first_is_used(contributed):
     merged, (line,) = contributed(b="return {'X': 'b', 'Y': 'b'}", a="return {'X': 'a'}")
     assert merged == {"X": "a", "Y": "b"}
     assert (line["plugin"], line["variable"]) == ("b", "X")
     assert "plugin 'a' of a 1.0 sets X" in line["error"]
 
 
-def test_equal_values_are_no_conflict(contributed):
+def test_equal_values_do_not_conflict(contributed):
     assert contributed(a="return {'X': '1'}", b="return {'X': '1'}") == ({"X": "1"}, [])

@@ -1,4 +1,4 @@
-"""What a rendezvous backend says of itself reaches the core in its form, or names the plugin."""
+"""Descriptive functions of backend records: their results are converted, and their errors name the plugin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reading(plugins, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"problems": broken}, "found ZeroDivisionError: a fault of mine"),
+        ({"problems": broken}, "failed: ZeroDivisionError: a fault of mine"),
         ({"problems": lambda _: None}, "expected Problems from <lambda>, found None"),
         ({"problems": lambda _: "text"}, "expected Problems from <lambda>, found 'text'"),
         ({"defaults": lambda _: None}, "expected a mapping of names to pairs"),
@@ -39,19 +39,19 @@ def reading(plugins, tmp_path):
         ({"defaults": lambda _: {"nnodes": ("none", "y")}}, "defaults of the backend 'toy': nnodes: expected"),
     ],
 )
-def test_nonsense_names_the_plugin(reading, fields, told):
+def test_invalid_description_names_the_plugin(reading, fields, told):
     with pytest.raises(PluginError, match=told):
         reading(**fields)
 
 
-def test_defaults_are_typed_and_replace_nothing_that_is_given(reading):
+def test_defaults_are_typed_and_do_not_override_settings(reading):
     usual = {"defaults": lambda _: {"nnodes": ("2", "the board has two"), "rdzv_id": ("board", "its name")}}
     read = reading("--rdzv-id=mine", **usual)
     assert (read.settings.nnodes.max, read.settings.rdzv_id) == (2, "mine")
     assert read.origins["nnodes"] == "the board has two"
 
 
-def test_problems_stand_with_those_of_the_flags(reading):
+def test_problems_are_reported_with_those_of_flags(reading):
     with pytest.raises(ConfigurationError) as raised:
         reading("--max-restarts=x", problems=lambda _: [Problem("--rdzv-endpoint", "a first problem")])
     assert [problem.origin for problem in raised.value.problems] == ["--max-restarts", "--rdzv-endpoint"]

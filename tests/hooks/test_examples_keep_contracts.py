@@ -1,4 +1,4 @@
-"""The examples of starters, rank policies and health checks are whole: they keep the contracts of what they bring."""
+"""The hooks' examples of starters, rank policies and health checks fulfill the contracts of their interfaces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestNice(StarterContract):
         return lambda command: factory(Context(options={"level": 1}), Work(command))
 
     def test_a_function_is_refused(self, selected):
-        with pytest.raises(ConfigurationError, match="expected a command to run, found a function"):
+        with pytest.raises(ConfigurationError, match="cannot run a function; give a command"):
             selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory(
                 Context(options={"level": 1}), Work(function=print)
             )
@@ -43,7 +43,7 @@ class TestLargestFirst(RankPolicyContract):
     def policy(self, selected):
         return selected("elastic_rank_policies", RankPolicyRecord, "largest-first").factory(Context())
 
-    def test_the_largest_are_first(self, policy):
+    def test_largest_nodes_are_first(self, policy):
         given = [Candidate(Node(str(size), local_world_size=size), None) for size in (1, 8, 2)]
         assert [it.node.local_world_size for it in policy(given)] == [8, 2, 1]
 

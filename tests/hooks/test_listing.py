@@ -37,7 +37,7 @@ def manager(install, install_plugin, backend_source):
     return PluginManager.load(environ, builtins=(), entry_points=points)
 
 
-def test_the_dictionary_is_json_and_holds_everything(manager):
+def test_dictionary_is_complete_json(manager):
     listing = json.loads(json.dumps(as_dict(manager)))
     full = {plugin["plugin"]: plugin for plugin in listing["plugins"]}["full"]
     assert (full["distribution"], full["version"], full["target"]) == ("full", "1.2", "full_plugin")
@@ -71,7 +71,7 @@ def test_the_dictionary_is_json_and_holds_everything(manager):
         "Blocked by ELASTIC_DISABLE_PLUGINS:",
         "  unwanted (unwanted 1.0)",
         "  ghost (not installed)",
-        "Conflicts (an error when the name is selected; such an option is left out):",
+        "Conflicts (an error if you select the name; such an option is omitted):",
         "  rendezvous backend redis: full (full 1.2) and rival (rival 1.0)",
     ],
 )
@@ -79,7 +79,7 @@ def test_the_text_has_the_line(manager, line):
     assert line in as_text(manager).splitlines()
 
 
-def test_sections_without_content_are_left_out():
+def test_empty_sections_are_omitted():
     text = as_text(PluginManager.load({}, builtins=(), entry_points=[]))
     assert text.startswith("elastic-core ")
     assert len(text.splitlines()) == 1

@@ -41,14 +41,14 @@ def notifier_for(*points) -> Observer:
     return Notifier(manager, Contexts(manager))
 
 
-def test_facts_reach_every_observer_that_asks_for_them(install_plugin):
+def test_facts_reach_all_implementations_of_their_hook(install_plugin):
     notifier = notifier_for(install_plugin("eyes", SEES))
     notifier(FORMED)
     notifier(AgentFinished("job", "SUCCEEDED", "", 0))
     assert sys.modules["eyes_plugin"].seen == [FORMED, "finished"]
 
 
-def test_an_observer_that_raises_is_logged_and_the_rest_are_told(install_plugin, log_lines):
+def test_observer_error_is_logged_and_others_are_notified(install_plugin, log_lines):
     notifier = notifier_for(
         install_plugin("a-eyes", SEES),
         install_plugin("b-raises", RAISES, version="2.5"),
@@ -88,7 +88,7 @@ OTHER = """
     """
 
 
-def test_a_context_has_the_options_of_its_own_plugin_only(install_plugin, log_lines):
+def test_context_has_only_its_plugins_options(install_plugin, log_lines):
     points = [*install_plugin("pager", LOGS), *install_plugin("team", OTHER)]
     manager = PluginManager.load({}, builtins=(), entry_points=points)
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job"})
@@ -100,7 +100,7 @@ def test_a_context_has_the_options_of_its_own_plugin_only(install_plugin, log_li
     )
 
 
-def test_a_context_shows_neither_options_of_others_nor_secrets_by_accident(install_plugin):
+def test_context_repr_hides_options(install_plugin):
     manager = PluginManager.load({}, builtins=(), entry_points=install_plugin("pager", LOGS))
     conf = {"rdzv_conf": {"password": "s3cret"}, "rdzv_backend": "local", "rdzv_id": "job"}
     (plugin,) = manager.plugins

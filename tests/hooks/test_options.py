@@ -40,7 +40,7 @@ def test_spellings_of_false(text):
     assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": False}
 
 
-def test_values_that_are_typed_already_pass():
+def test_typed_values_are_accepted():
     typed, problems = type_options(ALL, {"join_timeout": 30, "retries": 2, "protocol": 5, "is_host": None}, "o")
     assert (typed, problems) == ({"join_timeout": 30.0, "retries": 2, "is_host": None, "protocol": "5"}, ())
 
@@ -62,7 +62,7 @@ def test_values_that_are_typed_already_pass():
         (PEERS, 9, "expected a whole number from 2 to 8, found 9"),
     ],
 )
-def test_value_of_another_type(option, value, message):
+def test_value_of_wrong_type_is_a_problem(option, value, message):
     typed, problems = type_options((option,), {option.name: value}, "--rdzv-conf")
     assert problems == (Problem(f"--rdzv-conf: {option.name}", message),)
     assert typed == {}
@@ -73,27 +73,27 @@ def test_unknown_option_names_the_nearest_or_all():
     far = type_options(ALL, {"colour": "red"}, "elastic.toml")[1]
     none = type_options((), {"colour": "red"}, "elastic.toml")[1]
     assert near == (Problem("elastic.toml: join_timeuot", "unknown option; did you mean 'join_timeout'?"),)
-    assert far[0].message == "unknown option; there are is_host, join_timeout, protocol, retries"
-    assert none[0].message == "unknown option; there are none"
+    assert far[0].message == "unknown option; known options: is_host, join_timeout, protocol, retries"
+    assert none[0].message == "unknown option; known options: none"
 
 
-def test_all_problems_are_told_at_once_and_good_values_stay():
+def test_all_problems_are_reported_and_good_values_kept():
     typed, problems = type_options(ALL, {"retries": "x", "colour": "red", "is_host": "?", "protocol": "https"}, "o")
     assert len(problems) == 3
     assert typed == {"join_timeout": 600.0, "protocol": "https"}
 
 
-def test_dashes_and_underscores_are_the_same_but_not_both():
+def test_dashes_equal_underscores_but_not_twice():
     assert type_options((JOIN,), {"join-timeout": "3"}, "o") == ({"join_timeout": 3.0}, ())
     _, problems = type_options((JOIN,), {"join-timeout": "3", "join_timeout": "4"}, "o")
     assert "given twice" in problems[0].message
 
 
-def test_a_record_that_takes_anything_gets_it_as_it_is():
+def test_record_without_declared_options_gets_raw_values():
     assert type_options(None, {"x": "1"}, "o") == ({"x": "1"}, ())
 
 
-def test_options_of_torchruns_backends_are_taken_where_they_are_not_needed_but_for_those_of_tls():
+def test_unneeded_torchrun_options_are_ignored_except_tls():
     raw = {"join_timeout": "3", "Store-Type": "tcp", "colour": "red", "ssl_cert": "c.pem"}
     assert not_needed(ALL, raw) == ["Store-Type"]
     assert not_needed((), raw) == ["join_timeout", "Store-Type"]
@@ -101,7 +101,7 @@ def test_options_of_torchruns_backends_are_taken_where_they_are_not_needed_but_f
     assert needed(ALL, raw) == {"join_timeout": "3", "colour": "red", "ssl_cert": "c.pem"}
 
 
-def test_no_error_shows_the_value_of_a_secret():
+def test_errors_never_show_secret_values():
     secrets = (Option("token", str, None, "the token", secret=True), Option("pin", int, None, "the pin", secret=True))
     _, problems = type_options(secrets, {"token": True, "pin": "12e4"}, "--health-conf")
     assert [problem.message for problem in problems] == [

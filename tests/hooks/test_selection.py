@@ -63,7 +63,7 @@ FACTORIES = """
 
 
 @pytest.mark.parametrize("function", ["factory", "open_backend"])
-def test_what_a_factory_raises_names_its_plugin(function, install_plugin):
+def test_factory_error_names_its_plugin(function, install_plugin):
     manager = load(install_plugin("dist-a", FACTORIES, version="1.2"))
 
     def problem(name):
@@ -73,16 +73,16 @@ def test_what_a_factory_raises_names_its_plugin(function, install_plugin):
         return str(raised.value)
 
     lacks, breaks = problem("lacks"), problem("breaks")
-    assert lacks.startswith("--rdzv-backend: expected the rendezvous backend 'lacks' of plugin 'dist-a' of dist-a 1.2")
-    assert "found ModuleNotFoundError: No module named 'no_such_library'; pip install dist-a installs what" in lacks
-    assert re.search(r"found KeyError: 'dsn'; it was raised in /.*/dist_a_plugin.py, line 9; tell the plugin's", breaks)
-    assert "found ConnectionRefusedError: no; check what it connects to" in problem("refused")
-    assert "found SystemExit: 1; it was raised in" in problem("leaves")
+    assert lacks.startswith("--rdzv-backend: the rendezvous backend 'lacks' of plugin 'dist-a' of dist-a 1.2")
+    assert "failed: ModuleNotFoundError: No module named 'no_such_library'; pip install dist-a installs" in lacks
+    assert re.search(r"failed: KeyError: 'dsn'; raised in /.*/dist_a_plugin.py, line 9; report it to the", breaks)
+    assert "failed: ConnectionRefusedError: no; check the address or file" in problem("refused")
+    assert "failed: SystemExit: 1; raised in" in problem("leaves")
     with pytest.raises(RendezvousConnectionError, match="nobody there"):
         getattr(manager.select(RendezvousBackendRecord, "away"), function)(None)
 
 
-def test_a_store_is_away_when_its_factory_cannot_connect_but_not_when_that_would_come_again(install_plugin):
+def test_store_factory_error_is_outage_unless_permanent(install_plugin):
     manager = load(install_plugin("dist-a", FACTORIES))
 
     def look(name):
@@ -91,13 +91,13 @@ def test_a_store_is_away_when_its_factory_cannot_connect_but_not_when_that_would
 
     with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install dist-a"):
         look("void")
-    with pytest.raises(PluginError, match=r"'broken' of plugin 'dist-a' of dist-a 1\.0.* found KeyError: 'dsn'"):
+    with pytest.raises(PluginError, match=r"'broken' of plugin 'dist-a' of dist-a 1\.0.* failed: KeyError: 'dsn'"):
         look("broken")
     with pytest.raises(RendezvousConnectionError, match="no"):
         look("shut")
 
 
-def test_two_providers_are_an_error_that_names_both(install_plugin, backend_source):
+def test_two_providers_are_an_error_naming_both(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", backend_source("redis"), version="1.0"),
         install_plugin("dist-b", backend_source("redis", "other"), version="2.0"),
@@ -110,7 +110,7 @@ def test_two_providers_are_an_error_that_names_both(install_plugin, backend_sour
 
 
 @pytest.mark.parametrize("name", ["aaa", "zzz", "c10d"])
-def test_the_advice_is_to_block_the_stranger_who_takes_a_name_of_ours(name, install_plugin, backend_source):
+def test_remedy_blocks_third_party_plugin(name, install_plugin, backend_source):
     ours = install_plugin("elastic-c10d", backend_source("c10d"), plugin="c10d")
     manager = load(ours, theirs := install_plugin(name, backend_source("c10d"), plugin="guest"))
     variable, _, value = refusal(manager, "c10d").message.rpartition(": ")[2].partition("=")
@@ -118,7 +118,7 @@ def test_the_advice_is_to_block_the_stranger_who_takes_a_name_of_ours(name, inst
     assert mended.provided(RendezvousBackendRecord, "c10d").source.distribution == "elastic-c10d"
 
 
-def test_a_conflict_is_no_error_while_nobody_selects_the_name(install_plugin, backend_source):
+def test_conflict_is_harmless_until_selected(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", backend_source("redis")), install_plugin("dist-b", backend_source("redis", "other"))
     )
@@ -126,7 +126,7 @@ def test_a_conflict_is_no_error_while_nobody_selects_the_name(install_plugin, ba
     assert [(conflict.noun, conflict.name) for conflict in manager.conflicts()] == [("rendezvous backend", "redis")]
 
 
-def test_an_alias_conflicts_with_a_name(install_plugin, backend_source):
+def test_alias_conflicts_with_name(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", backend_source("etcd", aliases=("etcd-v2",))),
         install_plugin("dist-b", backend_source("etcd-v2")),
@@ -135,20 +135,20 @@ def test_an_alias_conflicts_with_a_name(install_plugin, backend_source):
     assert manager.select(RendezvousBackendRecord, "etcd").name == "etcd"
 
 
-def test_following_the_advice_ends_the_conflict(install_plugin, backend_source):
+def test_remedy_resolves_the_conflict(install_plugin, backend_source):
     points = [install_plugin(name, backend_source("redis")) for name in ("dist-a", "dist-b")]
     (conflict,) = load(*points).conflicts()
     variable, _, value = conflict.remedy.partition("=")
     assert load(*points, **{variable: value}).conflicts() == ()
 
 
-def test_within_one_distribution_the_advice_blocks_the_plugin(install, backend_source):
+def test_remedy_blocks_plugin_within_one_distribution(install, backend_source):
     modules = {"one_mod": backend_source("redis"), "two_mod": backend_source("redis")}
     manager = load(install("dist-a", {"elastic": ["one = one_mod", "two = two_mod"]}, modules))
     assert refusal(manager, "redis").message.endswith("ELASTIC_DISABLE_PLUGINS=two")
 
 
-def test_an_unknown_name_lists_everything_that_helps(install_plugin, backend_source):
+def test_unknown_name_lists_alternatives(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", backend_source("redis", aliases=("valkey",))),
         install_plugin("dist-b", "import a_module_that_is_not_here", version="0.2"),
@@ -157,7 +157,7 @@ def test_an_unknown_name_lists_everything_that_helps(install_plugin, backend_sou
     )
     problem = refusal(manager, "rediss")
     assert problem.origin == "--rdzv-backend"
-    assert problem.message.splitlines()[0] == "there is no rendezvous backend 'rediss' here; did you mean 'redis'?"
+    assert problem.message.splitlines()[0] == "no rendezvous backend named 'rediss' is installed; did you mean 'redis'?"
     assert "installed: redis/valkey (dist-a 1.0)" in problem.message
     assert "failed to load: plugin 'dist-b' of dist-b 0.2" in problem.message
     assert "ModuleNotFoundError: No module named 'a_module_that_is_not_here'" in problem.message
@@ -180,17 +180,17 @@ def test_an_unknown_name_lists_everything_that_helps(install_plugin, backend_sou
         (HealthEndpointRecord, "http", "elastic-http-health"),
     ],
 )
-def test_a_name_of_ours_comes_with_the_line_that_installs_it(kind, name, distribution):
+def test_known_name_comes_with_pip_install(kind, name, distribution):
     lines = refusal(load(), name, kind).message.splitlines()
     assert lines[-1].strip() == f"to get it: pip install {distribution}"
     assert lines[1].strip() == "installed: none"
 
 
-def test_a_misspelt_name_of_ours_is_recognised():
+def test_misspelled_known_name_is_recognized():
     assert "did you mean 'etcd'?" in refusal(load(), "etdc").message
 
 
-def test_what_is_installed_but_broken_or_blocked_is_not_to_be_installed_again(install_plugin):
+def test_broken_or_blocked_plugin_has_no_pip_install(install_plugin):
     points = install_plugin("elastic-etcd", "import a_module_that_is_not_here")
     assert "pip install" not in refusal(load(points), "etcd").message
     assert "pip install" not in refusal(load(points, ELASTIC_DISABLE_PLUGINS="elastic-etcd"), "etcd").message
@@ -210,7 +210,7 @@ def elastic_rendezvous_backends():
 """
 
 
-def test_a_store_brings_a_backend_of_its_name(install_plugin):
+def test_store_provides_backend_of_its_name(install_plugin):
     manager = load(install_plugin("dist-a", STORE.format(name="redis", shared=True)))
     found = manager.provided(RendezvousBackendRecord, "redis")
     assert str(found.source) == "dist-a 1.0"
@@ -218,18 +218,18 @@ def test_a_store_brings_a_backend_of_its_name(install_plugin):
     assert manager.conflicts() == ()
 
 
-def test_a_store_of_one_process_brings_none(install_plugin):
+def test_unshared_store_provides_no_backend(install_plugin):
     manager = load(install_plugin("dist-a", STORE.format(name="redis", shared=False)))
     assert manager.records(RendezvousBackendRecord) == ()
     assert manager.select(StoreRecord, "redis").name == "redis"
 
 
-def test_a_backend_that_its_plugin_brings_itself_goes_before(install_plugin):
+def test_plugins_own_backend_is_preferred(install_plugin):
     manager = load(install_plugin("dist-a", (STORE + BACKEND_TOO).format(name="redis", shared=True)))
     assert manager.select(RendezvousBackendRecord, "redis").name == "ours"
 
 
-def test_the_backend_of_a_store_conflicts_like_any_other(install_plugin, backend_source):
+def test_store_backend_conflicts_like_any_other(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", STORE.format(name="redis", shared=True)),
         install_plugin("dist-b", backend_source("redis")),

@@ -1,4 +1,4 @@
-"""The promises of every hookspec are written, and the example of every hookspec is a plugin that works."""
+"""Every hookspec is documented, and its example is a working plugin."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOLD = {
 
 @pytest.fixture
 def manager_of(install_plugin):
-    """A function that installs the example of a hook and loads it, and nothing else."""
+    """A function that installs and loads only the example of a hook."""
 
     def manager_of(hook):
         points = install_plugin("example", example_of(hook))
@@ -81,9 +81,9 @@ def test_hooks_are_in_the_order_of_a_launch():
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_every_hook_says_when_how_often_where_and_what_an_exception_does(hook):
+def test_every_hook_documents_its_calls_and_exceptions(hook):
     text = " ".join(inspect.getdoc(getattr(spec, hook)).split())
-    for promise in ("Called once", "process", "thread", "An exception", "A whole plugin::"):
+    for promise in ("Called once", "process", "thread", "An exception", "A complete plugin::"):
         assert promise in text
 
 

@@ -121,7 +121,7 @@ def handler_points(install):
     return handler_points
 
 
-def test_it_is_a_backend_that_takes_any_option(handler_points):
+def test_handler_is_a_backend_accepting_any_option(handler_points):
     record = load(handler_points()).select(RendezvousBackendRecord, "old")
     assert record.options is None
     handler = record.factory(Context(), PARAMS)
@@ -131,7 +131,7 @@ def test_it_is_a_backend_that_takes_any_option(handler_points):
 
 @pytest.fixture
 def foreign(handler_points):
-    """A function that makes a handler of ours over a foreign one; and the foreign module, after that."""
+    """A function that adapts a foreign handler; and the foreign module, once it is loaded."""
 
     def foreign(target="make_creator", **raises):
         points = handler_points(target)
@@ -142,7 +142,7 @@ def foreign(handler_points):
     return foreign
 
 
-def test_everything_passes_through(foreign):
+def test_calls_are_forwarded(foreign):
     handler, module = foreign()
     assert handler.next_rendezvous() == ("the", "round")
     assert (handler.is_closed(), handler.set_closed(), handler.num_nodes_waiting()) == (False, None, 3)
@@ -150,12 +150,12 @@ def test_everything_passes_through(foreign):
     assert module.calls == ["create", "next_rendezvous", "is_closed", "set_closed", "num_nodes_waiting", "shutdown"]
 
 
-def test_an_older_handler_knows_no_store_of_the_agents(foreign):
+def test_older_handler_has_no_agent_store(foreign):
     handler, _ = foreign("make_older")
     assert handler.use_agent_store is False
 
 
-def test_a_node_that_leaves_does_not_shut_it_down_which_would_close_the_job_for_all(foreign):
+def test_leaving_node_does_not_shut_foreign_handler_down(foreign):
     handler, module = foreign()
     assert handler.shutdown() is False
     assert module.calls == ["create"]
@@ -176,7 +176,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(("name", "ours"), ERRORS.items())
-def test_an_error_becomes_ours_by_its_name_or_that_of_a_base(foreign, name, ours):
+def test_errors_are_replaced_by_class_name(foreign, name, ours):
     handler, module = foreign(next_rendezvous=name)
     with pytest.raises(RendezvousError) as raised:
         handler.next_rendezvous()
@@ -187,11 +187,11 @@ def test_an_error_becomes_ours_by_its_name_or_that_of_a_base(foreign, name, ours
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("RendezvousClosedError", "the job was closed; its rendezvous handler does not say which node closed it"),
-        ("RendezvousTimeoutError", "the rendezvous handler raised RendezvousTimeoutError without a reason"),
+        ("RendezvousClosedError", "the job was closed; the rendezvous handler does not report by which node"),
+        ("RendezvousTimeoutError", "the rendezvous handler raised RendezvousTimeoutError without a message"),
     ],
 )
-def test_an_error_without_words_gets_some(foreign, name, words):
+def test_error_without_message_gets_one(foreign, name, words):
     handler, module = foreign()
     module.raises["next_rendezvous"] = getattr(module, name)()
     with pytest.raises(RendezvousError, match=words):
@@ -199,20 +199,20 @@ def test_an_error_without_words_gets_some(foreign, name, words):
 
 
 @pytest.mark.parametrize("call", ["is_closed", "set_closed", "num_nodes_waiting", "shutdown"])
-def test_errors_of_every_call_become_ours(foreign, call):
+def test_errors_of_every_call_are_replaced(foreign, call):
     handler, _ = foreign(**{call: "RendezvousConnectionError"})
     if call == "shutdown":
-        handler.set_closed()  # a node that only leaves does not call it
+        handler.set_closed()  # not called by a node that just leaves
     with pytest.raises(RendezvousConnectionError, match="why: 7 of 8"):
         getattr(handler, call)()
 
 
-def test_an_error_while_it_is_made_becomes_ours(foreign):
+def test_creation_error_is_replaced(foreign):
     with pytest.raises(RendezvousConnectionError, match="why: 7 of 8"):
         foreign(create="RendezvousConnectionError")
 
 
-def test_other_errors_stay_what_they_are(foreign):
+def test_other_errors_are_not_replaced(foreign):
     handler, module = foreign()
     own = RendezvousTimeoutError("ours already")
     for error in (ZeroDivisionError("a fault"), own):
@@ -224,7 +224,7 @@ def test_other_errors_stay_what_they_are(foreign):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["DistStoreError", "DistNetworkError"])
-def test_a_store_of_torchs_that_fails_is_out_of_reach(foreign, name):
+def test_torch_store_error_is_a_connection_error(foreign, name):
     import torch.distributed
 
     handler, module = foreign()
@@ -235,7 +235,7 @@ def test_a_store_of_torchs_that_fails_is_out_of_reach(foreign, name):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [name for name in ERRORS if name != "QuorumLost"])
-def test_torchs_own_errors_become_ours(foreign, name):
+def test_torch_errors_are_replaced(foreign, name):
     import torch.distributed.elastic.rendezvous as torchs
 
     handler, module = foreign()
@@ -245,7 +245,7 @@ def test_torchs_own_errors_become_ours(foreign, name):
     assert type(raised.value) is ERRORS[name]
 
 
-def test_it_is_not_imported_before_it_is_made(handler_points):
+def test_handler_is_imported_only_when_created(handler_points):
     manager = load(handler_points())
     record = manager.select(RendezvousBackendRecord, "old")
     assert manager.records(RendezvousBackendRecord)[0].source.version == "0.7"
@@ -259,19 +259,19 @@ def test_it_is_not_imported_before_it_is_made(handler_points):
     [
         ("absent", "AttributeError"),
         ("fail", "RuntimeError: no driver"),
-        ("give_nothing", "expected that old_dist_handler:give_nothing() returns a function, found None"),
-        ("make_faulty", "LookupError: 'no such ring'; it was raised in "),
+        ("give_nothing", "expected a function from old_dist_handler:give_nothing(), found None"),
+        ("make_faulty", "LookupError: 'no such ring'; raised in "),
     ],
 )
-def test_a_failure_names_distribution_and_version(handler_points, target, why):
+def test_failure_names_distribution_and_version(handler_points, target, why):
     record = load(handler_points(target)).select(RendezvousBackendRecord, "old")
     with pytest.raises(PluginError) as raised:
         record.factory(Context(), PARAMS)
-    assert "expected the rendezvous backend 'old' of plugin 'old' of old-dist 0.7, found " in str(raised.value)
+    assert "the rendezvous backend 'old' of plugin 'old' of old-dist 0.7 failed: " in str(raised.value)
     assert why in str(raised.value)
 
 
-def test_the_own_backend_of_the_same_distribution_wins(install, backend_source):
+def test_native_backend_of_same_distribution_is_preferred(install, backend_source):
     groups = {"elastic": ["plugin = both_native"], "torchrun.handlers": ["old = both_handler:make_creator"]}
     points = install("both", groups, {"both_native": backend_source("old"), "both_handler": HANDLER})
     manager = load(points)
@@ -279,7 +279,7 @@ def test_the_own_backend_of_the_same_distribution_wins(install, backend_source):
     assert manager.conflicts() == ()
 
 
-def test_a_backend_of_another_distribution_is_a_conflict(handler_points, install_plugin, backend_source):
+def test_backend_of_another_distribution_conflicts(handler_points, install_plugin, backend_source):
     manager = load(handler_points(), install_plugin("new-dist", backend_source("old")))
     with pytest.raises(PluginError) as raised:
         manager.select(RendezvousBackendRecord, "old")
@@ -288,7 +288,7 @@ def test_a_backend_of_another_distribution_is_a_conflict(handler_points, install
     assert [conflict.name for conflict in manager.conflicts()] == ["old"]
 
 
-def test_it_can_be_blocked(handler_points):
+def test_handler_can_be_blocked(handler_points):
     manager = load(handler_points(), ELASTIC_DISABLE_PLUGINS="old")
     assert manager.records(RendezvousBackendRecord) == ()
     assert manager.handlers == ()

@@ -1,4 +1,4 @@
-"""The workers' store under handlers of torch's own: every member of a round is told the same place, a new one each."""
+"""The workers' store with torch's handlers: all members of a round get the same address, a new one in each round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def environment():
 
 
 class Looks:
-    """Notes what the variable is at each call."""
+    """Records the variable's value in each call."""
 
     def __init__(self):
         self.seen = []
@@ -38,7 +38,7 @@ class Looks:
         return False
 
 
-def test_it_is_set_only_while_the_handler_decides():
+def test_variable_is_set_only_during_calls():
     foreign = Looks()
     handler = TorchrunHandler(foreign)
     before = environment()
@@ -46,21 +46,21 @@ def test_it_is_set_only_while_the_handler_decides():
     assert (before, foreign.seen, environment()) == (None, ["1", "1"], None)
 
 
-def test_an_error_takes_it_away_too():
+def test_variable_is_removed_after_an_error():
     with pytest.raises(ZeroDivisionError), store_not_shared():
         raise ZeroDivisionError
     assert environment() is None
 
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
-def test_what_the_user_has_set_stays(value):
+def test_users_value_is_kept(value):
     environ = {"NAME": value}
     with HeldVariable("NAME", "1", environ).held():
         assert environ == {"NAME": value}
     assert environ == {"NAME": value}
 
 
-def test_the_last_of_calls_that_overlap_takes_it_away():
+def test_last_overlapping_call_removes_variable():
     environ: dict[str, str] = {}
     variable = HeldVariable("NAME", "1", environ)
     first, second = variable.held(), variable.held()
@@ -72,7 +72,7 @@ def test_the_last_of_calls_that_overlap_takes_it_away():
     assert environ == {}
 
 
-def test_many_threads_leave_nothing_behind():
+def test_many_threads_leave_no_variable():
     environ: dict[str, str] = {}
     variable = HeldVariable("NAME", "1", environ)
     begin = threading.Barrier(8)
@@ -108,7 +108,7 @@ def torchs():
 
 
 class Line:
-    """A backend of torch's that can be cut off, as by the loss of its node."""
+    """A torch backend that can be disconnected, as if its node had failed."""
 
     def __init__(self, backend, error):
         self.name = backend.name
@@ -130,7 +130,7 @@ class Line:
 
 
 class Nodes:
-    """Nodes of one job in one process, each with an address of its own and torch's dynamic handler."""
+    """Nodes of one job in one process, each with its own address and torch's dynamic handler."""
 
     def __init__(self, torchs):
         self._torchs = torchs
@@ -148,7 +148,7 @@ class Nodes:
     def add(self, address):
         store = self._store(self._server.port)
         line = self.lines[address] = Line(self._torchs.Backend(store, "job"), self._torchs.ConnectionError)
-        # Who is silent for a minute is lost: more than a slow machine makes of anybody.
+        # A node that is silent for a minute has failed. Even a slow machine does not delay one that long.
         foreign = self._torchs.Handler.from_backend("job", store, line, 2, MOST, address, self._timeout(), 1, int(LONG))
         self._foreign.append(foreign)
         self.handlers[address] = TorchrunHandler(foreign)
@@ -164,7 +164,7 @@ class Nodes:
         return Timeout(join=timedelta(seconds=LONG))
 
     def lose(self, address):
-        """Cut it off, and let its last sign of life be an old one."""
+        """Disconnect it, and make its last heartbeat an old one."""
         self.lines[address].cut = True
         written = False
         while not written:
@@ -175,8 +175,8 @@ class Nodes:
             *_, written = self._backend.set_state(pickle.dumps(state), token)
 
     def form(self, *addresses):
-        """Their next round; the places that they are told, in rank order. One that fills up waits for the last of them,
-        however late it comes; another has to end the wait for more."""
+        """The nodes' next round: their store addresses in rank order. A full round waits for the last node, however
+        late it joins; in any other, the wait for more nodes must be ended."""
         self._last_call = LONG if len(addresses) == MOST else SOON
         joining = [self._pool.submit(self.handlers[address].next_rendezvous) for address in addresses]
         infos = sorted((future.result(LONG) for future in joining), key=lambda info: info.rank)
@@ -197,8 +197,8 @@ def nodes(torchs):
 
 
 @pytest.mark.torch
-def test_all_members_are_told_the_same_place_in_every_round(nodes):
-    """Also when rank 0 is lost, and when a node comes in."""
+def test_all_members_get_same_new_address_each_round(nodes):
+    """Also after rank 0 has failed, and after a node has joined."""
     a, b, c, d = (f"127.0.0.{last}" for last in range(1, 5))
     for address in (a, b, c):
         nodes.add(address)
@@ -216,7 +216,7 @@ def test_all_members_are_told_the_same_place_in_every_round(nodes):
 
 
 @pytest.mark.torch
-def test_torchs_static_handler_shares_its_store_and_says_so(torchs):
+def test_static_handler_reports_its_shared_store(torchs):
     server = torchs.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, multi_tenant=True)
     members = [TorchrunHandler(torchs.Static("127.0.0.1", server.port, rank, 2, "job", int(LONG))) for rank in (0, 1)]
     assert [member.use_agent_store for member in members] == [True, True]

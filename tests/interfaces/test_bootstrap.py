@@ -15,7 +15,7 @@ def store():
     return MemoryStore(timedelta(seconds=60))
 
 
-def test_rank_0_tells_and_the_others_learn(store):
+def test_rank_0_publishes_and_other_ranks_read(store):
     told = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1234)
     assert told == RendezvousStoreInfo("10.0.0.1", 1234)
     assert RendezvousStoreInfo.build(1, store) == told
@@ -23,7 +23,7 @@ def test_rank_0_tells_and_the_others_learn(store):
     assert (store.get("MASTER_ADDR"), store.get("MASTER_PORT")) == (b"10.0.0.1", b"1234")
 
 
-def test_the_others_wait(store):
+def test_other_ranks_wait(store):
     found = []
     thread = threading.Thread(target=lambda: found.append(RendezvousStoreInfo.build(1, store)))
     thread.start()
@@ -32,13 +32,13 @@ def test_the_others_wait(store):
     assert found == [told]
 
 
-def test_it_is_bounded_by_the_store():
+def test_wait_is_bounded_by_the_store():
     with pytest.raises(TimeoutError):
         RendezvousStoreInfo.build(1, MemoryStore(timedelta(seconds=0.01)))
 
 
 @pytest.mark.integration
-def test_a_free_port_and_the_name_of_this_machine(store):
+def test_defaults_are_free_port_and_host_name(store):
     told = RendezvousStoreInfo.build(0, store)
     assert told.master_addr == socket.getfqdn()
     assert 0 < told.master_port < 65536
@@ -57,8 +57,8 @@ def can_be_bound(port):
 @pytest.mark.integration
 def test_the_port_is_free():
     told = (RendezvousStoreInfo.build(0, MemoryStore(), "host") for _ in range(5))
-    assert any(can_be_bound(info.master_port) for info in told)  # for a free one is held by nobody: it may be gone
+    assert any(can_be_bound(info.master_port) for info in told)  # several tries, because a free port is not reserved
 
 
-def test_port_0_is_taken_as_given(store):
+def test_port_0_is_kept(store):
     assert RendezvousStoreInfo.build(0, store, "host", 0).master_port == 0

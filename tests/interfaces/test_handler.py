@@ -9,7 +9,7 @@ def parameters(**config):
     return RendezvousParameters("local", "host:1", "job", 1, 2, "10.0.0.1", **config)
 
 
-def test_parameters_keep_what_they_are_given():
+def test_parameters_keep_their_arguments():
     params = parameters(timeout="5")
     assert (params.backend, params.endpoint, params.run_id) == ("local", "host:1", "job")
     assert (params.min_nodes, params.max_nodes, params.local_addr) == (1, 2, "10.0.0.1")
@@ -21,7 +21,7 @@ def test_parameters_keep_what_they_are_given():
 @pytest.mark.parametrize(
     ("backend", "run_id", "least", "most", "message"),
     [
-        ("", "job", 1, 1, "name of a rendezvous backend"),
+        ("", "job", 1, 1, "name of the rendezvous backend"),
         ("local", "", 1, 1, "--rdzv-id"),
         ("local", "job", 0, 1, "1 <= min_nodes <= max_nodes, found 0 and 1"),
         ("local", "job", 3, 2, "found 3 and 2"),
@@ -36,11 +36,11 @@ def test_bounds_are_checked(backend, run_id, least, most, message):
     ("value", "expected"),
     [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False), (True, True), (False, False)],
 )
-def test_truth_values(value, expected):
+def test_boolean_options(value, expected):
     assert parameters(flag=value).get_as_bool("flag") is expected
 
 
-def test_numbers_and_defaults():
+def test_integer_options_and_defaults():
     params = parameters(count="12", bad="twelve")
     assert params.get_as_int("count") == 12
     assert params.get_as_int("none") is None

@@ -276,5 +276,5 @@ def test_no_timeout_leaves_the_backends_own(backends):
 
 
 def test_a_timeout_for_a_backend_that_is_not_there():
-    with pytest.raises(PluginError, match="there is no rendezvous backend 'nobody' here"):
+    with pytest.raises(PluginError, match="no rendezvous backend named 'nobody' is installed"):
         elastic_launch(config(rdzv_backend="nobody", rdzv_timeout=90), "true")()

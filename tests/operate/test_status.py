@@ -79,7 +79,7 @@ def test_everything_is_wrong_with_the_backend(job, plugins):
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
     with pytest.raises(ConfigurationError, match=r"expected a backend that can be looked at \(toy\), found 'blind'"):
         parameters(replace(job.target, rdzv_backend="blind"), plugins(blind, seeing), 1.0)
-    with pytest.raises(ConfigurationError, match="there is no rendezvous backend 'tyo' here"):
+    with pytest.raises(ConfigurationError, match="no rendezvous backend named 'tyo' is installed"):
         parameters(replace(job.target, rdzv_backend="tyo"), plugins(seeing), 1.0)
     with pytest.raises(ConfigurationError, match="volume"):
         parameters(replace(job.target, rdzv_conf={"volume": "1"}), plugins(seeing), 1.0)

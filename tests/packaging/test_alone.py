@@ -75,5 +75,5 @@ def test_a_config_file_selects_etcd_and_its_lack_is_told(environment, checkout, 
     assert sorted(re.findall(r"rank \d of \d", printed)) == ["rank 0 of 2", "rank 1 of 2"]
     environment.pip("uninstall", "--yes", "elastic-etcd")
     printed = environment.run("elastic", "run", "train.py", cwd=job, code=2)
-    assert "there is no rendezvous backend 'etcd' here" in printed
+    assert "no rendezvous backend named 'etcd' is installed" in printed
     assert "to get it: pip install elastic-etcd\n" in printed

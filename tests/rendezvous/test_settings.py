@@ -34,7 +34,7 @@ def test_there_may_be_no_last_call_but_none_below_zero():
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"run_id": ""}, "expected a run id"),
+        ({"run_id": ""}, "the run id is empty"),
         ({"min_nodes": 0}, "expected 1 <= min_nodes <= max_nodes, found 0 and 2"),
         ({"min_nodes": 3}, "expected 1 <= min_nodes <= max_nodes, found 3 and 2"),
         ({"keep_alive_interval": 0}, "expected a keep_alive_interval above 0 s"),

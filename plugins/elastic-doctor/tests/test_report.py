@@ -129,8 +129,8 @@ def test_a_store_that_is_not_there(found):
 
     level, told = found(broken)["backend"]
     assert level == "fault"
-    assert "expected the rendezvous backend 'toy' of plugin" in told
-    assert "found KeyError: 'dsn'" in told
+    assert "the rendezvous backend 'toy' of plugin" in told
+    assert "failed: KeyError: 'dsn'" in told
     assert "store" not in found(None)
     assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
@@ -155,7 +155,7 @@ def test_nobody_listens(found):
 
         said = found(lacks, rdzv_endpoint=endpoint)
         assert said["backend"][0] == "fault"
-        assert said["backend"][1].endswith("found ModuleNotFoundError: No module named 'client'")
+        assert said["backend"][1].endswith("failed: ModuleNotFoundError: No module named 'client'")
         assert "store" not in said
 
 
@@ -258,5 +258,5 @@ def test_health_checks_of_plugins(tmp_path, monkeypatch):
         "dataset": "warning",
     }
     assert (told["dataset"].told, told["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
-    assert "found ZeroDivisionError: a fault of mine" in told["broken"].told
+    assert "failed: ZeroDivisionError: a fault of mine" in told["broken"].told
     assert told["slow"].told == "slow: no answer within 0.2 s"
