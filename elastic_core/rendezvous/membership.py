@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import LONG_AGO, later
+from elastic_core.clock import LONG_AGO
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.rendezvous.model import NO_ROUND, Cause, RoundId, first_failures
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration, Instant
+    from elastic_core.clock import Instant
     from elastic_core.rendezvous.model import State
 
 DRAINED = "this node was asked to leave (drain)"
@@ -125,26 +125,3 @@ class Membership:
     cut_off: bool = False
     left: str = ""
     shut: bool = False
-
-    def begins(self, now: Instant, patience: Duration, first_contact: Duration) -> Membership:
-        """The agent wants a round, and waits `patience` seconds for it, regardless of what was before; for a store that
-        has never answered it waits no longer than `first_contact` seconds."""
-        join_by, contact_by = later(now, patience), later(now, first_contact)
-        return replace(self, running=False, joins=False, done=False, join_by=join_by, contact_by=contact_by)
-
-    def wants(self, state: State | None) -> Membership:
-        """Join the next round that forms after this state."""
-        was_closed = not self.round and state is not None and state.closed is not None
-        return replace(self, joins=True, cut_off=False, was_closed=was_closed)
-
-    def steps_back(self) -> Membership:
-        """It does not come to the round that it wanted."""
-        return replace(self, joins=False, running=False)
-
-    def came_to(self, state: State) -> Membership:
-        """The round has formed with it."""
-        return replace(self, round=state.round, formed=state, joins=False, running=True)
-
-    def waits_from(self, now: Instant, patience: Duration) -> Membership:
-        """The round that the node waited for has ended: its own time to wait for a round begins now."""
-        return replace(self, join_by=later(now, patience))

@@ -106,7 +106,7 @@ class Node:
         self._state_stale = True
         self._to_give_back: tuple[State, Token | None] | None = None
         self._give_back_at = LONG_AGO
-        self.repair = Repair.of(settings)
+        self.repair = Repair(settings)
         # This node's entry: what should stand (if it is to be registered), what does, and what did before an outage.
         self.entry = entry
         self._registers = False
@@ -124,7 +124,7 @@ class Node:
         self._decision: Decision | None = None
         self._decide_at: Instant | None = None
         self.gathering: Wait | None = None
-        self.election = Election.of(settings)
+        self.election = Election(settings)
         # What the agent learns: the round it is in, the join it waits for.
         self.membership = Membership()
         self.lingers = False
@@ -142,7 +142,7 @@ class Node:
         self._asked_at: Instant | None = None
         self._asked_for = ""
         self._answers = False
-        self.connection = Connection.of(settings)
+        self.connection = Connection(settings)
         self.fault: Exception | None = None
         self._notes: tuple[Note, ...] = ()
 
@@ -150,8 +150,11 @@ class Node:
 
     def begin(self, now: Instant) -> None:
         """The agent wants a round within `join_timeout`, regardless of what was before."""
-        join, (contact, _) = self.settings.timeout.join.total_seconds(), self.settings.first_contact
-        self.membership = self.membership.begins(now, join, contact)
+        join_by = later(now, self.settings.timeout.join.total_seconds())
+        contact_by = later(now, self.settings.first_contact[0])
+        self.membership = replace(
+            self.membership, running=False, joins=False, done=False, join_by=join_by, contact_by=contact_by
+        )
 
     def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = (), lifeline: int = 0) -> None:
         """It wants a round newer than the last one it was in. `where`: the workers' store would be, if this node gets
@@ -159,7 +162,8 @@ class Node:
         if self.membership.left or self.membership.shut:
             return
         self._give_up_round()
-        self.membership = self.membership.wants(self.state)
+        was_closed = not self.membership.round and self.state is not None and self.state.closed is not None
+        self.membership = replace(self.membership, joins=True, cut_off=False, was_closed=was_closed)
         self._registers = True
         reported = self.entry.reported
         self.entry = replace(
@@ -195,7 +199,7 @@ class Node:
 
     def step_back(self) -> None:
         """It does not come to the round that it wanted."""
-        self.membership = self.membership.steps_back()
+        self.membership = replace(self.membership, joins=False, running=False)
         self._retire()
 
     def fail(self, failures: Mapping[int, ProcessFailure]) -> None:
@@ -368,7 +372,7 @@ class Node:
         if self.repair.doubts(found, now):
             self._look_again(now)
             return
-        was_spoilt, self.repair = self.repair.since is not None, self.repair.over()
+        was_spoilt, self.repair = self.repair.since is not None, Repair(self.settings)
         state = found or State()
         runs = self.membership.running and not self.membership.cut_off
         due = state if self.state is None else model.recovered(self.state, state, runs)
@@ -407,7 +411,7 @@ class Node:
         was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
-        self._to_give_back, self.repair = None, self.repair.over()
+        self._to_give_back, self.repair = None, Repair(self.settings)
         self._requests_at = LONG_AGO
         self._decision = self._decide_at = None
         self._roster_stale = True
@@ -429,7 +433,7 @@ class Node:
         if rank is None or self.join_status is not JoinStatus.MEMBER:
             return
         if state.seats[rank] == self.entry.seat:
-            self.membership = self.membership.came_to(state)
+            self.membership = replace(self.membership, round=state.round, formed=state, joins=False, running=True)
         else:
             reason = f"{self.entry.node} has announced another address since"
             self.request(Amend(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
@@ -489,7 +493,7 @@ class Node:
         before = line[: line.index(self.key)] if self.key in line else []
         self.seen = self.seen.presumed_late(before[:1], before[1:], now)
         self._roster_stale = True
-        self.election = self.election.read_succession()
+        self.election = replace(self.election, succession_read=True)
 
     def _announced(self, entry: Entry, older: int, now: Instant) -> None:
         if self.registered is None:
@@ -560,7 +564,8 @@ class Node:
     def _extend_join(self, now: Instant) -> None:
         """The deadline of a join is for gathering: it begins anew when the round that the node waited for ends."""
         if self._waits:
-            self.membership = self.membership.waits_from(now, self.settings.timeout.join.total_seconds())
+            join_by = later(now, self.settings.timeout.join.total_seconds())
+            self.membership = replace(self.membership, join_by=join_by)
 
     # -- what it does next
 

@@ -29,7 +29,7 @@ _MOST_KEPT = 100_000
 _FAR = 99
 _OUT = (
     *("key", "settings", "gathering", "_settled", "_notes", "_beats", "_reports", "told", "formed", "registrations"),
-    *("failure_timeout", "interval", "attempts", "patience"),
+    *("interval", "attempts"),
 )
 _DUE = (
     *("_beat_at", "_decide_at", "_requests_at", "retry_at", "extended", "barred_until", "join_by", "contact_by"),

@@ -9,14 +9,15 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.rendezvous.election import Election, goes_by_age, position
 from elastic_core.rendezvous.model import Cause, RoundId, State, drained, ended, succeeded
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
-WINDOW, INTERVAL = 5.0, 1.0
+INTERVAL = 1.0
 
 
 @pytest.fixture
 def waits():
     """A node that does not lead."""
-    return Election(WINDOW, INTERVAL)
+    return Election(RendezvousSettings("job", 1, 9, RendezvousTimeout(), INTERVAL, keep_alive_max_attempt=5))
 
 
 def after(election, looks, value=7, place=1):
