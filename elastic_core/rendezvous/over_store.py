@@ -12,7 +12,7 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
-from elastic_core.rendezvous.roster_log import Announcer, RosterLog
+from elastic_core.rendezvous.roster_log import RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import Line
 from elastic_core.rendezvous.versions import (
@@ -57,7 +57,6 @@ class _Epoch:
 
     keys: Keys
     versions: Versions
-    announcer: Announcer
     log: RosterLog
 
     @property
@@ -170,13 +169,13 @@ class OverStore(RosterBackend):
 
     def announce(self, key: str, entry: bytes) -> int:
         def write(store: Store, epoch: _Epoch) -> int:
-            return epoch.announcer.announce(store, key, entry)
+            return epoch.log.announce(store, key, entry)
 
         return self._use("announcing this node", write, takes_part=True)
 
     def withdraw(self, key: str) -> None:
         def write(store: Store, epoch: _Epoch) -> None:
-            epoch.announcer.withdraw(store, key, epoch.log.first_slot(key))
+            epoch.log.withdraw(store, key)
 
         self._use("withdrawing a node", write)
 
@@ -184,7 +183,7 @@ class OverStore(RosterBackend):
         def write(store: Store, epoch: _Epoch) -> int | None:
             self._give_way(store, epoch)
             try:
-                epoch.announcer.beat(store, key)
+                epoch.log.beat(store, key)
             except EntryDroppedError:
                 self._greet(store)
                 raise
@@ -223,7 +222,7 @@ class OverStore(RosterBackend):
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
-            own = set(epoch.announcer.keys)
+            own = set(epoch.log.own_keys)
             present = [item.key for item in epoch.log.read(store) if item.key not in own]
             first = [key for key in heirs if key in present]
             if not present:
@@ -377,7 +376,7 @@ class OverStore(RosterBackend):
         """
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has")
-        place = None if self._observes else turn(heirs, epoch.announcer.keys, self._mover.listed)
+        place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
         key = epoch.keys.moved
         value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
         if value is None and place is not None:
@@ -455,7 +454,7 @@ class OverStore(RosterBackend):
             epoch = self._known_as(name)
             if before is not None and self._is_handed_over:
                 try:
-                    before.announcer.move_to(epoch.announcer, store)
+                    before.log.move_to(epoch.log, store)
                 except Foreign:
                     self._begin_epoch(store, epoch)
                     raise
@@ -470,7 +469,7 @@ class OverStore(RosterBackend):
     def _known_as(self, name: str) -> _Epoch:
         keys = Keys(self._run_id, name)
         log = RosterLog(keys, self._seal, self._clock, self._hole_patience, self._observes)
-        return _Epoch(keys, Versions(keys, self._seal, self._observes), Announcer(keys, self._seal), log)
+        return _Epoch(keys, Versions(keys, self._seal, self._observes), log)
 
     def _leave(self, store: Store, epoch: _Epoch, found: str) -> None:
         """All nodes are to leave the epoch."""
