@@ -33,8 +33,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.membership import JoinStatus
 from elastic_core.rendezvous.model import Cause, Entry, State
-from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.signed import SignedBackend
+from elastic_core.rendezvous.seal import HmacSeal, SignedBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
 INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone
