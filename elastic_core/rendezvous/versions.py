@@ -349,7 +349,6 @@ class Versions:
 
     def _is_stored(self, store: Store) -> bool:
         """Whether the newest known version is stored."""
-
         return self._known is None or standing(store, self._keys.state(self._known[0])) == self._known[1]
 
     def _number(self) -> int:
