@@ -188,7 +188,7 @@ class Driver:
             call.result(self._patience.closing)
         except Late:
             bound = f"{self._patience.closing:g} s"
-            reason = f"expected the backend to close within {bound}, found that it hangs; it is left behind"
+            reason = f"the backend did not close within {bound}"
             get_logger().warning("rendezvous fault", reason=reason)
             return False
         return True

@@ -122,17 +122,14 @@ class Pointer:
             looks += 1
             standing = list(self._mover.at_the_endpoint())
             for connection in standing:
-                self._point(connection)
+                with self._pointing:
+                    if not self._closed.is_set():
+                        self._point(connection)
             self._rest(standing, _PAUSES.pause(looks))
             for connection in standing:
                 connection.release()
 
     def _point(self, connection: StoreConnection) -> None:
-        with self._pointing:
-            if not self._closed.is_set():
-                self._point_at(connection)
-
-    def _point_at(self, connection: StoreConnection) -> None:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)

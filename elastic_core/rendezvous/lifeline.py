@@ -89,13 +89,10 @@ class Lifeline:
             self._turn += 1
             self._let_go()
             if self._thread is None and seat is not None:
-                self._begin()
-
-    def _begin(self) -> None:
-        thread = threading.Thread(target=self._run, name="rendezvous-lifeline", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread can be started
-            thread.start()
-            self._thread = thread
+                thread = threading.Thread(target=self._run, name="rendezvous-lifeline", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread can be started
+                    thread.start()
+                    self._thread = thread
 
     def close(self) -> None:
         """Stop watching and listening. Idempotent."""

@@ -270,7 +270,7 @@ class OverStore(RosterBackend):
             except Moved as moved:
                 trail[moved.where] = False
                 self._go(moved.where)
-        raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
+        raise RendezvousConnectionError("the rendezvous store keeps moving from node to node")
 
     def _in_epoch(
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
@@ -312,12 +312,12 @@ class OverStore(RosterBackend):
             if self._mover is None or not where or (where not in trail and not self._mover.leads_to(where)):
                 return where
             trail.update((place, True) for place in trail if self._mover.leads_to(place))
-            found, circles = f"that nobody answers at {where}", trail.get(where, True)
+            found, circles = f"no store answers at {where}", trail.get(where, True)
         except RendezvousConnectionError as error:
             found, circles = str(error), self._connector.hosts  # the host of the store would know
         if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
             return ""
-        raise RendezvousConnectionError(f"expected the store where its last host says, found {found}")
+        raise RendezvousConnectionError(f"the rendezvous store has moved: {found}")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
@@ -356,7 +356,7 @@ class OverStore(RosterBackend):
         if value is None and stays:
             value = create(store, key, self._seal.sealed(key, b""))
         if value is None:
-            raise RendezvousConnectionError("that it has gone, and that no other node has taken it over yet")
+            raise RendezvousConnectionError("its host has left, and no other node has taken it over yet")
         opened = self._seal.opened(key, value)
         where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
         try:

@@ -138,7 +138,7 @@ def _while_running(roster: Roster, state: State, settings: RendezvousSettings, r
         until = returning if absent else None
         return Wait("the round runs", until, len(busy), len(busy))
     names = ", ".join(entry.node for entry in newcomers)
-    reason = f"{names} want{'s' if len(newcomers) == 1 else ''} to take part"
+    reason = f"{names} want{'s' if len(newcomers) == 1 else ''} to join"
     return Write(ended(state, Cause.JOINED, names, reason), reason)
 
 
@@ -146,8 +146,8 @@ def _why_lost(state: State, lost: list[str], roster: Roster, settings: Rendezvou
     late = {seen.entry.key: seen.ended for seen in roster if seen.late}
     kinds = {
         "its agent has ended": [key for key in lost if late.get(key)],
-        f"no beat for {settings.failure_timeout:g} s": [key for key in lost if late.get(key) is False],
-        "left without a word": [key for key in lost if key not in late],
+        f"no heartbeat for {settings.failure_timeout:g} s": [key for key in lost if late.get(key) is False],
+        "its entry has disappeared": [key for key in lost if key not in late],
     }
     return "; ".join(f"lost {', '.join(state.names(keys))}: {why}" for why, keys in kinds.items() if keys)
 
@@ -184,15 +184,15 @@ def _while_gathering(
         return waits_for("the state that the store has lost", given_back)
     until = _until(ready, missing, state, settings, since)
     if until is not None and now < until:
-        return waits_for(f"{', '.join(names)} to come back" if missing else "the last call", until)
+        return waits_for(f"{', '.join(names)} to rejoin" if missing else "the last call", until)
     present = {seen.entry.key for seen in roster}
     unsettled = state.names(key for key in state.busy if key not in present) if now < settled else ()
     if unsettled:
-        return waits_for(f"{', '.join(unsettled)} to come back", settled, unsettled)
+        return waits_for(f"{', '.join(unsettled)} to rejoin", settled, unsettled)
     if until is None:
-        reason = f"all {settings.max_nodes} nodes are there" if len(ready) >= settings.max_nodes else ""
+        reason = f"all {settings.max_nodes} nodes have joined" if len(ready) >= settings.max_nodes else ""
     else:
-        reason = f"{', '.join(names)} did not come back in time" if missing else "the last call is over"
+        reason = f"{', '.join(names)} did not rejoin in time" if missing else "the last call is over"
     return _form(ready, missing, roster, state, settings, reason)
 
 
@@ -253,7 +253,7 @@ def _form(
     max_restarts = max(entry.max_restarts for entry in members)
     announced = {seen.entry.key for seen in roster}
     apart = ", ".join(entry.node for entry in ready if entry.key not in meets)
-    reason = f"{apart} cannot be reached by the others" if apart else reason or _who_is_back(state, ready)
+    reason = f"{apart} cannot be reached by the other nodes" if apart else reason or _who_is_back(state, ready)
     bounded = replace(state, min_nodes=settings.min_nodes, max_nodes=settings.max_nodes)
     return Write(formed(bounded, (entry.seat for entry in members), max_restarts, reason, announced), reason)
 
@@ -288,7 +288,7 @@ def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
 def _who_is_back(state: State, ready: list[Entry]) -> str:
     back = {entry.node for entry in ready}
     gone = tuple(name for name in state.names(state.seats.keys) if name not in back)
-    return f"every node is back but {', '.join(gone)}" if gone else "every node known is back"
+    return f"all members but {', '.join(gone)} have rejoined" if gone else "all members have rejoined"
 
 
 def _blamed(

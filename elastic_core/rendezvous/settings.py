@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -154,14 +155,10 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
         return params.local_addr
     if params.max_nodes == 1:
         return LOOPBACK
-    return reached_at(_hosts_in(params.endpoint) if places is None else places)
-
-
-def _hosts_in(endpoint: str) -> list[tuple[str, int]]:
-    try:
-        return hosts_of(endpoint, _ANY_PORT)
-    except ValueError:
-        return []
+    if places is None:
+        with contextlib.suppress(ValueError):  # another kind of endpoint
+            places = hosts_of(params.endpoint, _ANY_PORT)
+    return reached_at(places or ())
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
