@@ -68,14 +68,6 @@ class Patience:
     pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # after news that brought nothing new
 
 
-class _Pending:
-    """A request that a caller waits for: `done` once it was carried out, or `fault` if it never can be."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.fault: Exception | None = None
-
-
 class Driver:
     """See above. All methods may be called from any thread; `start` and `stop` any number of times. The driver closes
     the backend."""
@@ -88,7 +80,7 @@ class Driver:
         self._operations = Operations(backend)
         self._changed, self._due, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
-        self._pending: dict[int, _Pending] = {}
+        self._outcomes: dict[int, list[Exception | None]] = {}  # of requests that a caller waits for; empty until then
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
         self._woken = False
@@ -120,26 +112,25 @@ class Driver:
         _log(notes)
         return found
 
-    def tell(self, order: Callable[[Node], object]) -> None:
+    def tell(self, order: Callable[[Node], T]) -> T:
         """Give the node something to do in the background."""
         with self._changed:
-            order(self._node)
+            given = order(self._node)
             self._changed.notify_all()
-            self.wake()
+            self._wake()
+            return given
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
         """Give the node a request, and wait until it is carried out. Returns whether that was in time. Raises the error
         if it never can be."""
         with self._changed:
-            request, pending = order(self._node), _Pending()
-            self._pending[id(request)] = pending
-            self._changed.notify_all()
-            self.wake()
-            self._changed.wait_for(lambda: pending.done or pending.fault or self._stopping, timeout)
-            del self._pending[id(request)]
-        if pending.fault is not None:
-            raise pending.fault
-        return pending.done
+            request = self.tell(order)
+            outcome = self._outcomes[id(request)] = []
+            self._changed.wait_for(lambda: outcome or self._stopping, timeout)
+            del self._outcomes[id(request)]
+        if outcome and outcome[0] is not None:
+            raise outcome[0]
+        return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
         """Call `found` after every change until it returns something; None after `until` (None: never)."""
@@ -151,12 +142,6 @@ class Driver:
                     return what
                 left = _LONGEST_WAIT if deadline is None else deadline - now
                 self._changed.wait(min(left, _LONGEST_WAIT))
-
-    def wake(self) -> None:
-        """Wake the operating thread, because the node may have something to do."""
-        with self._changed:
-            self._woken = True
-            self._due.notify()
 
     def stop(self) -> bool:
         """Close the backend, and end the threads. Returns False if a store call still hangs. Raises what closing
@@ -242,9 +227,7 @@ class Driver:
                 self._rested.notify_all()
             notes, settled = node.take_notes(), node.take_settled()
             for request, fault in settled:
-                if id(request) in self._pending:
-                    pending = self._pending[id(request)]
-                    pending.done, pending.fault = fault is None, fault
+                self._outcomes.get(id(request), []).append(fault)
             changed = any(map(is_not, self._shown(), before))
             if changed or settled:
                 self._changed.notify_all()
@@ -274,6 +257,11 @@ class Driver:
             if self._node.registered is not None:
                 self._start_thread(_STATE, lambda: self._watch(_STATE))
             self._sleep(rest.until - self._clock.now())
+
+    def _wake(self) -> None:
+        """Wake the operating thread. The caller holds the lock."""
+        self._woken = True
+        self._due.notify()
 
     def _sleep(self, seconds: Duration) -> None:
         with self._changed:
@@ -305,8 +293,7 @@ class Driver:
             return False
         with self._changed:
             self._note_news(kind)
-            self._woken = True
-            self._due.notify()
+            self._wake()
             rest = self._rests + 1
             self._rested.wait_for(lambda: self._rests >= rest or self._stopping, _AFTER_ERROR)
             return self._known(kind) == before

@@ -98,7 +98,6 @@ class DynamicRendezvousHandler(RoundHandler):
         self._driver.subscribe(self._lifeline.look)
         self._shut = self._left = self._stopped = self._hurried = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
-        self._turn = secrets.randbelow(self._turns)  # so that not all nodes read the roster at the same time
 
     @classmethod
     def from_backend(
@@ -355,9 +354,8 @@ class DynamicRendezvousHandler(RoundHandler):
         outage = self._driver.ask(lambda node, now: node.connection.outage)
         if outage is not None:
             return str(outage)
-        if not self._leads() and self._turn == 0:
+        if not self._leads() and secrets.randbelow(self._turns) == 0:
             self._driver.tell(lambda node: node.request(Look()))
-        self._turn = (self._turn + 1) % self._turns
         return self._driver.ask(lambda node, now: node.progress())
 
     # -- reports

@@ -62,10 +62,6 @@ def no_place(
             f"this node may not take part: {state.refusal(key)}; give every agent its own name with --node-id (or its "
             "own --node-rank, with the static backend)"
         )
-    return _closed(state, run_id, was_closed, has_run)
-
-
-def _closed(state: State, run_id: str, was_closed: bool, has_run: bool) -> RendezvousError:
     assert state.closed is not None
     reason = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
     if state.closed.succeeded and not was_closed and not has_run:

@@ -42,8 +42,7 @@ def _seat(line: str) -> Seat:
 
 
 def _member(line: str) -> Member:
-    _, node, host, address, role, _, _, size = line.split("\t")
-    return Member(node, host, address, role, int(size))
+    return _seat(line).member
 
 
 class _Lazy(Sequence[T]):
