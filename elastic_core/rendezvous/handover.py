@@ -103,7 +103,7 @@ class Pointer:
         self._mover, self._run_id, self._seal, self._where = mover, run_id, seal, where
         self._closed = threading.Event()
         self._pointing = threading.Lock()
-        self._told = False
+        self._logged = False
         threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
 
     def close(self) -> None:
@@ -120,13 +120,13 @@ class Pointer:
         looks = 0
         while not self._closed.is_set():
             looks += 1
-            standing = list(self._mover.at_the_endpoint())
-            for connection in standing:
+            connections = list(self._mover.at_the_endpoint())
+            for connection in connections:
                 with self._pointing:
                     if not self._closed.is_set():
                         self._point(connection)
-            self._rest(standing, _PAUSES.pause(looks))
-            for connection in standing:
+            self._rest(connections, _PAUSES.pause(looks))
+            for connection in connections:
                 connection.release()
 
     def _point(self, connection: StoreConnection) -> None:
@@ -136,11 +136,11 @@ class Pointer:
             pointed = point(connection.store, keys, self._seal, self._where)
             add(connection.store, keys.pointed, 1)
             if not pointed:
-                self._meets_others(connection, Versions(keys, self._seal, observes=True))
+                self._check_other_state(connection, Versions(keys, self._seal, observes=True))
         except Exception as error:  # noqa: BLE001 - that store has ended, or is spoilt; try again later
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
-    def _meets_others(self, connection: StoreConnection, versions: Versions) -> None:
+    def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
         reason = "the nodes of this store join those"
         try:
             found = versions.newest(connection.store)
@@ -153,15 +153,15 @@ class Pointer:
                 self._closed.set()
         except SpoiltStateError as error:
             reason = str(error)
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             get_logger().warning("job split", endpoint=connection.where, moved=self._where, reason=reason)
 
-    def _rest(self, standing: Sequence[StoreConnection], pause: Duration) -> None:
+    def _rest(self, connections: Sequence[StoreConnection], pause: Duration) -> None:
         """Wait for the pause, or until the first of these stores ends."""
         try:
-            if standing:
-                standing[0].fetch(_NEVER, pause, self._closed)
+            if connections:
+                connections[0].fetch(_NEVER, pause, self._closed)
             else:
                 self._closed.wait(pause)
         except Exception:  # noqa: BLE001 - it has ended

@@ -106,8 +106,8 @@ class Node:
         self.entry = entry
         self._registers = False
         self.registered: Entry | None = None
-        self._stood: Entry | None = None
-        self._may_stand = False
+        self._stored_before: Entry | None = None
+        self._may_be_stored = False
         self._rounds_formed = 0
         self._reports = 0
         self._beat_at = LONG_AGO
@@ -213,15 +213,15 @@ class Node:
     def leave(self, reason: str) -> Request:
         """The node leaves the job for good; a join ends. Its entry stays for as long as its workers may run, because
         other nodes wait for them to stop. Returns the request that is settled once other nodes can know."""
-        request = self._go(reason)
+        request = self._depart(reason)
         return request if self.membership.running else self._retire()
 
     def retire(self, reason: str) -> Request:
         """As `leave`, when no worker runs here any more."""
-        self._go(reason)
+        self._depart(reason)
         return self._retire()
 
-    def _go(self, reason: str) -> Request:
+    def _depart(self, reason: str) -> Request:
         self.membership = replace(self.membership, left=self.membership.left or reason or "no reason given")
         done = Amend(model.succeeded, ((self.key,), self.membership.round))
         left = Amend(model.left, (self.key, self.membership.left), {"leaves": self.membership.left})
@@ -325,7 +325,7 @@ class Node:
             return
         outage = error if isinstance(error, RendezvousConnectionError) else None
         if outage is None:
-            self._tell_fault(error)
+            self._log_fault(error)
         else:
             self._unregister()  # the store may have lost its data when it answers again
             self._extend_join(now)
@@ -351,7 +351,7 @@ class Node:
         if led and not self.election.leading:
             self._note("warning", "leads no more", reason=f"{type(error).__name__}: {error}")
 
-    def _tell_fault(self, error: Exception) -> None:
+    def _log_fault(self, error: Exception) -> None:
         if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # which ends the join
             trace = None if isinstance(error, ElasticError) else error
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
@@ -395,7 +395,7 @@ class Node:
             self.token, self._to_give_back = token, (self.state or State(), token)
         else:
             if remedy is Remedy.REFUSE:
-                self._tell_fault(RendezvousStateError(found.reason))
+                self._log_fault(RendezvousStateError(found.reason))
             self._look_again(now)
 
     def _look_again(self, now: Instant) -> None:
@@ -495,15 +495,15 @@ class Node:
         if self.registered is None:
             self._beat_at = later(now, self.settings.keep_alive_interval)
         self.election = replace(self.election, older=older)
-        self.registered = self._stood = entry
+        self.registered = self._stored_before = entry
         self._roster_stale = True
 
     def _withdrawn(self, key: str) -> None:
         self._roster_stale = True
         self.seen = self.seen.forgets(key)
         if key == self.key:
-            self.registered = self._stood = None
-            self._may_stand = False
+            self.registered = self._stored_before = None
+            self._may_be_stored = False
             self.election = self.election.steps_back()
 
     def _beaten(self, operation: Beat, count: int | None, now: Instant) -> None:
@@ -531,13 +531,13 @@ class Node:
         """The entry has to be written again. The old one may say that the node waits for the round that it is in now:
         if the store has lost that round, the node would get a seat in another one while its workers run."""
         self.registered = None
-        if self._stood is None or not self.membership.round:
+        if self._stored_before is None or not self.membership.round:
             return
         in_its_round = replace(self.entry, after=self.membership.round, waits=False)
         if not self.membership.joins:
-            self.entry = self._stood = in_its_round
-        elif self._stood.after != self.entry.after:
-            self._stood = in_its_round
+            self.entry = self._stored_before = in_its_round
+        elif self._stored_before.after != self.entry.after:
+            self._stored_before = in_its_round
 
     def _has_lost_data(self, now: Instant) -> None:
         """The next heartbeat shows whether the store has lost this node's entry, too."""
@@ -604,9 +604,9 @@ class Node:
 
     def _restore(self) -> Operation | None:
         """After an outage the node first restores its entry, even when the state cannot be read."""
-        if not self._registers or self.registered is not None or self._stood is None:
+        if not self._registers or self.registered is not None or self._stored_before is None:
             return None
-        return self._announce(self._stood)
+        return self._announce(self._stored_before)
 
     def _read(self) -> Operation | None:
         if not self._state_stale and (self.state is not None or self._to_give_back is not None):
@@ -632,7 +632,7 @@ class Node:
                     return operation
             elif isinstance(request, HandOver):
                 return request
-            elif self._registers or not self._may_stand:
+            elif self._registers or not self._may_be_stored:
                 self._settle()
             else:
                 return Withdraw(self.key)
@@ -700,7 +700,7 @@ class Node:
         return None if self.registered == self.entry else self._announce(self.entry)
 
     def _announce(self, entry: Entry) -> Operation:
-        self._may_stand = True
+        self._may_be_stored = True
         return Announce(entry)
 
     def _step_in(self) -> Operation | None:
@@ -727,10 +727,10 @@ class Node:
             self._roster_stale = True
         self._asked_for = "work"
         state = self.state or State()
-        tells = self.seen.to_tell(state) and not self._leaves_to_leader(state)
-        if self._looks or (self._roster_stale and (tells or self.wants_roster)):
+        reports = self.seen.has_unreported(state) and not self._leaves_to_leader(state)
+        if self._looks or (self._roster_stale and (reports or self.wants_roster)):
             return self._look()
-        if not (self.election.leading or tells):
+        if not (self.election.leading or reports):
             return None
         if self._decide_at is not None and now >= self._decide_at:
             self._judge(now)

@@ -194,7 +194,7 @@ class Observation:
         """The entry with this key was withdrawn. If the key returns, its agent is alive."""
         return replace(self, ended=self.ended - {key}) if key in self.ended else self
 
-    def to_tell(self, state: State) -> bool:
+    def has_unreported(self, state: State) -> bool:
         """Whether the state or an entry still treats an agent that has ended as alive."""
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 

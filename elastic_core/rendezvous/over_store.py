@@ -110,9 +110,9 @@ class OverStore(RosterBackend):
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
         self._pushed: tuple[_Epoch, int, bytes] | None = None  # a version that came with its own announcement
-        self._state_line = Line(connector, aside=True, greet=self._greet_aside)
-        self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
-        self._main = Line(connector, aside=False, greet=self._arrived)
+        self._state_line = Line(connector, aside=True, on_connect=self._check_epoch)
+        self._roster_line = Line(connector, aside=True, on_connect=self._check_epoch)
+        self._main = Line(connector, aside=False, on_connect=self._reconnected)
 
     @property
     def name(self) -> str:
@@ -148,7 +148,7 @@ class OverStore(RosterBackend):
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
-            epoch = self._greet(store)  # an older token must not write anything into an emptied store
+            epoch = self._current_epoch(store)  # an older token must not write anything into an emptied store
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
                 return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
@@ -157,16 +157,12 @@ class OverStore(RosterBackend):
         return self._use("writing the state", write, takes_part=True)
 
     def announce(self, key: str, entry: bytes) -> int:
-        def write(store: Store, epoch: _Epoch) -> int:
-            return epoch.log.announce(store, key, entry)
-
-        return self._use("announcing this node", write, takes_part=True)
+        return self._use(
+            "announcing this node", lambda store, epoch: epoch.log.announce(store, key, entry), takes_part=True
+        )
 
     def withdraw(self, key: str) -> None:
-        def write(store: Store, epoch: _Epoch) -> None:
-            epoch.log.withdraw(store, key)
-
-        self._use("withdrawing a node", write)
+        self._use("withdrawing a node", lambda store, epoch: epoch.log.withdraw(store, key))
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         def write(store: Store, epoch: _Epoch) -> int | None:
@@ -174,7 +170,7 @@ class OverStore(RosterBackend):
             try:
                 epoch.log.beat(store, key)
             except EntryDroppedError:
-                self._greet(store)
+                self._current_epoch(store)
                 raise
             return self._counted_lead(store, epoch.keys.lead, int(leading)) if leading or look else None
 
@@ -234,7 +230,7 @@ class OverStore(RosterBackend):
             return False
         where, present = found
         get_logger().info("store handed over", endpoint=where)
-        self._go(where)
+        self._move_to(where)
         self._await(present, later(self._clock.now(), timeout))
         return True
 
@@ -269,7 +265,7 @@ class OverStore(RosterBackend):
                 return self._main.use(doing, lambda store: self._in_epoch(store, operation, takes_part, trail))
             except Moved as moved:
                 trail[moved.where] = False
-                self._go(moved.where)
+                self._move_to(moved.where)
         raise RendezvousConnectionError("the rendezvous store keeps moving from node to node")
 
     def _in_epoch(
@@ -277,32 +273,32 @@ class OverStore(RosterBackend):
     ) -> T:
         """Carry out the operation in the current epoch; first begin a new one if the nodes have to leave it. Raises
         Moved if the store is elsewhere now."""
-        assert self._epoch is not None  # `_greet` came first
+        assert self._epoch is not None  # `_current_epoch` came first
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
-        epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
+        epoch = self._current_epoch(store) if self._epoch is None or not self._epoch.name else self._epoch
         for _ in range(_MOST_EPOCHS):
             try:
                 try:
                     return operation(store, epoch)
                 except Moving as moving:
-                    if where := self._led_on(store, epoch, moving.heirs, trail):
+                    if where := self._directed_to(store, epoch, moving.heirs, trail):
                         raise Moved(where) from None
                     self._begin_epoch(store, epoch)
                     raise EpochLeft from None
             except EpochLeft as error:
-                if self._greet(store) is epoch:
+                if self._current_epoch(store) is epoch:
                     self._leave(store, epoch, str(error) or "a marker of another epoch")
             except Foreign as error:
-                if self._observes and self._greet(store) is epoch:
+                if self._observes and self._current_epoch(store) is epoch:
                     raise
                 self._leave(store, epoch, str(error))
-            epoch = self._greet(store)
+            epoch = self._current_epoch(store)
         raise foreign("the keys of a job", "that something else writes to them all the time")
 
     # -- where the store is, see `handover`
 
-    def _led_on(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
+    def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
         """Where a marker leads; empty if the store stays here, because the marker leads nowhere or the nodes have left
         this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only reads."""
         if self._has_ended(store, epoch):
@@ -329,7 +325,7 @@ class OverStore(RosterBackend):
             self._unanswered = epoch.name, looks, now
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
-    def _go(self, where: str) -> None:
+    def _move_to(self, where: str) -> None:
         """Use the store at `where` from now on. If this node serves it, keep a pointer to it at the endpoint."""
         assert self._mover is not None
         if self._pointer is not None:
@@ -413,13 +409,13 @@ class OverStore(RosterBackend):
                 self._main.fetch(epoch.keys.slot(epoch.log.cursor + 1), left)
             left = until - self._clock.now()
 
-    def _arrived(self, store: Store) -> None:
+    def _reconnected(self, store: Store) -> None:
         """The main connection is new. The two others may still lead to a store that no node uses any more."""
-        self._greet(store)
+        self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
 
-    def _greet(self, store: Store) -> _Epoch:
+    def _current_epoch(self, store: Store) -> _Epoch:
         """The store's current epoch. Forgets the one before, if that is another one."""
         name = self._name_of_epoch(store)
         before = self._epoch
@@ -462,7 +458,7 @@ class OverStore(RosterBackend):
             return epoch_named(peek(store, key) or b"")
         return epoch_named(create(store, key, new_epoch()))
 
-    def _greet_aside(self, store: Store) -> None:
+    def _check_epoch(self, store: Store) -> None:
         name = standing(store, Keys(self._run_id).id)  # none if the store is empty
 
         if self._epoch is not None and epoch_named(name or b"") != self._epoch.name:

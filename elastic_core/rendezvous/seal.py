@@ -33,7 +33,7 @@ _ID = 8
 _LENGTH = len(MARK) + _ID + 1 + _HEX + 1
 LEAST_SECRET = 16
 _MOST_SECRETS = 8
-_MOST_TOLD = 64
+_MOST_LOGGED = 64
 _STATE = b'{"version":'
 _STATE_PLACE = "state"
 
@@ -57,7 +57,7 @@ class HmacSeal:
         self._reread = reread
         self._keys = _keys_of(run_id, secrets)
         self._lock = threading.Lock()
-        self._told: set[tuple[str, bytes]] = set()
+        self._logged: set[tuple[str, bytes]] = set()
         self.refused = 0
 
     @property
@@ -111,7 +111,7 @@ class HmacSeal:
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
         """The keys, after reading the secrets again if this value is not known to be refused."""
-        if self._reread is not None and (place, head) not in self._told:
+        if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())
             except ElasticError as error:  # perhaps a user is just replacing the file
@@ -120,12 +120,12 @@ class HmacSeal:
 
     def _refuse(self, place: str, head: bytes, found: str) -> None:
         with self._lock:
-            if (place, head) in self._told:
+            if (place, head) in self._logged:
                 return
             self.refused += 1
-            if len(self._told) >= _MOST_TOLD:
+            if len(self._logged) >= _MOST_LOGGED:
                 return  # a client keeps writing such values: only count them
-            self._told.add((place, head))
+            self._logged.add((place, head))
         get_logger().warning("not signed", place=place, reason=f"found {found}; it is passed over")
 
 

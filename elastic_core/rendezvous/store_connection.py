@@ -150,13 +150,13 @@ class Line:
     Args:
         connector: makes the connections.
         aside: see `StoreConnector.connect`.
-        greet: called with the store of every new connection, before anything else.
+        on_connect: called with the store of every new connection, before anything else.
     """
 
-    def __init__(self, connector: StoreConnector, aside: bool, greet: Callable[[Store], object]) -> None:
+    def __init__(self, connector: StoreConnector, aside: bool, on_connect: Callable[[Store], object]) -> None:
         self._connector = connector
         self._aside = aside
-        self._greet = greet
+        self._on_connect = on_connect
         self._lock = threading.RLock()
         self._connection: StoreConnection | None = None
         self._closed = threading.Event()
@@ -239,7 +239,7 @@ class Line:
             connection = self._connector.connect(self._aside)
             try:
                 connection.hasten(_ABSENT_PATIENCE)
-                self._greet(connection.store)
+                self._on_connect(connection.store)
             except BaseException:
                 connection.release()
                 raise

@@ -166,7 +166,7 @@ class Sameness:
             "_to_give_back": self._given,
             "entry": self._entry,
             "registered": self._entry,
-            "_stood": self._entry,
+            "_stored_before": self._entry,
             "_enough": lambda enough, view: enough and (enough[0], self._age(enough[1], view)),
             "_decision": self._decision,
             "_requests": lambda requests, view: tuple([self._request(request) for request in requests]),
