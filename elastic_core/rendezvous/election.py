@@ -111,7 +111,7 @@ class Election:
         doubtful = silence >= _DOUBTFUL * timeout and not self.doubted
         seen = replace(self, counter=counter, doubted=self.doubted or doubtful, recount=self.recount or doubtful)
         silent = silence >= self.patience(place) and not self.barred(now)
-        return replace(seen, stepping_in="the node that led is silent") if silent else seen
+        return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
         """The leader could not increment the counter either."""
@@ -125,7 +125,7 @@ class Election:
         since = now if self.vacant_since is None else self.vacant_since
         seen = replace(self, vacant_since=since)
         due = now - since >= self.patience(place) - self.settings.failure_timeout and not self.barred(now)
-        return replace(seen, stepping_in="the node that led is gone") if due and not seen.stepping_in else seen
+        return replace(seen, stepping_in="the leader has left") if due and not seen.stepping_in else seen
 
     def worked(self) -> Election:
         """The leader has done all its work."""

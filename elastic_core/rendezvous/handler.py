@@ -282,7 +282,10 @@ class DynamicRendezvousHandler(RoundHandler):
         patience = self._patience.outage if away else self._patience.answer
         left = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
         self.hand_over()
-        self._linger()
+        if self._backend.hosts_store:  # wait for a limited time until all nodes have learned how the job ended
+            until = later(self._clock.now(), self._patience.linger)
+            self._driver.tell(lambda node: node.linger())
+            self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
         return left
 
     def _stop_driver(self) -> None:
@@ -300,14 +303,6 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def hurry(self) -> None:
         self._hurried = True
-
-    def _linger(self) -> None:
-        """If this process hosts the store, wait for a limited time until all nodes have learned how the job ended."""
-        if not self._backend.hosts_store:
-            return
-        until = later(self._clock.now(), self._patience.linger)
-        self._driver.tell(lambda node: node.linger())
-        self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
 
     # -- following a round
 
@@ -427,6 +422,6 @@ def create_handler(
     given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
     settings, seal = settings_of(params), seal_of(params)
     if not seal.signs and params.max_nodes > 1 and reaches_beyond(params.endpoint):
-        advice = "whoever reaches it can join, change or end this job; give every node the same --rdzv-secret-file"
+        advice = "any client that reaches it can change or end this job; give every node the same --rdzv-secret-file"
         get_logger().warning("rendezvous not signed", endpoint=params.endpoint, advice=advice)
     return DynamicRendezvousHandler(backend, settings, node, given, name=name, seal=seal)

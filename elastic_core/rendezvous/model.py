@@ -270,8 +270,8 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """The next round; the node that writes it adds an identifier. `announced`: the keys of all entries. The state
-    forgets nodes without an entry, except for drained members of the last round, which may only be cut off."""
+    """The next round; the node that writes it adds an identifier. `announced`: the keys of all entries. Forget drained
+    and refused nodes without an entry, but not drained members of the last round, which may only be cut off."""
     taken = Seats.of(seats)
     return replace(
         state,

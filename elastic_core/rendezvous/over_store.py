@@ -174,7 +174,7 @@ class OverStore(RosterBackend):
                 raise
             return self._counted_lead(store, epoch.keys.lead, int(leading)) if leading or look else None
 
-        return self._use("beating", write, takes_part=True)
+        return self._use("sending a heartbeat", write, takes_part=True)
 
     def roster(self) -> tuple[Announced, ...]:
         return self._use("reading the roster", lambda store, epoch: epoch.log.read(store))
@@ -294,7 +294,7 @@ class OverStore(RosterBackend):
                     raise
                 self._leave(store, epoch, str(error))
             epoch = self._current_epoch(store)
-        raise foreign("the keys of a job", "that something else writes to them all the time")
+        raise foreign("the keys of a job", "that something else keeps writing to them")
 
     # -- where the store is, see `handover`
 

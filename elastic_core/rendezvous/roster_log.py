@@ -316,7 +316,7 @@ class RosterLog:
             return False
         some = (hole, (hole + late[-1]) // 2, late[-1])
         if late[-1] - hole > CHUNK and not any(store.check([self._keys.slot(slot)]) for slot in some):
-            raise foreign(f"the slots before {late[-1]} to be filled", f"that nobody has filled those after {hole - 1}")
+            raise foreign(f"the slots before {late[-1]} to be filled", f"none filled after {hole - 1}")
         create(store, self._keys.slot(hole), VOID)
         return True
 

@@ -121,8 +121,7 @@ class RendezvousSettings:
 
     @property
     def failure_timeout(self) -> Duration:
-        """Seconds without a heartbeat after which a node is considered lost. A node that cannot reach the store stops
-        its workers within this time."""
+        """Seconds without a heartbeat after which other nodes consider a node lost."""
         if self.lease_ttl is not None:
             return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt

@@ -285,7 +285,7 @@ class Versions:
             value = _MOVING + self._seal.sealed(_marker_at(key), heirs_listed)
             if create(store, key, value) == value:
                 return
-        raise foreign(f"a place for a version after {self._number()}", "that others write there all the time")
+        raise foreign(f"a place for a version after {self._number()}", "that something else keeps writing there")
 
     def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
         """The keys of the nodes to which the store moves; None if the value is no such marker."""

@@ -54,7 +54,7 @@ def test_the_nearer_the_sooner(waits):
 
 def test_the_next_in_line_steps_in_after_a_window_of_silence(waits):
     assert not after(waits, range(5)).stepping_in
-    assert after(waits, range(6)).stepping_in == "the node that led is silent"
+    assert after(waits, range(6)).stepping_in == "the leader is silent"
     assert not after(waits, range(6), place=2).stepping_in
     assert after(waits, range(8), place=2).stepping_in
 
@@ -88,7 +88,7 @@ def test_of_two_that_count_the_first_in_line_goes_on(waits):
 
 
 def test_a_vacancy_need_not_be_waited_for(waits):
-    assert waits.saw_vacant(True, Instant(0.0), 1).stepping_in == "the node that led is gone"
+    assert waits.saw_vacant(True, Instant(0.0), 1).stepping_in == "the leader has left"
     second = waits.saw_vacant(True, Instant(0.0), 2)
     assert not second.stepping_in
     assert second.saw_vacant(True, Instant(1.25), 2).stepping_in
