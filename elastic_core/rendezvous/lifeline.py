@@ -68,16 +68,12 @@ class Lifeline:
                 self._own.listen(_WAITING)
                 self._own.setblocking(False)
                 self._open = True
-            self._turn_away(self._own)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(_WAITING + 1):  # otherwise connections of nodes that have left would fill the queue
+                    self._own.accept()[0].close()
             return int(self._own.getsockname()[1])
         except OSError:
             return 0
-
-    def _turn_away(self, own: socket.socket) -> None:
-        """End all connections: otherwise those of nodes that have left would fill the queue."""
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(_WAITING + 1):
-                own.accept()[0].close()
 
     def look(self) -> None:
         """Watch the member that this agent should watch now. Returns immediately."""

@@ -210,7 +210,7 @@ class State:
         refused: keys that may not take part, and why.
         min_nodes, max_nodes: bounds of the job, as configured on the node that formed the round; 0 before the first.
         serial: counted up with every change: of two states of one store, the later one has the greater.
-        origin: the key of the node that wrote the first state of the job, which tells it from an earlier job of its id.
+        origin: the key of the node that wrote the first state: distinguishes the job from an earlier one with its id.
     """
 
     round: RoundId = NO_ROUND

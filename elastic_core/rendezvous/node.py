@@ -316,7 +316,6 @@ class Node:
     def broke(self, error: Exception, now: Instant) -> None:
         """The operation that `next` returned failed. What the node read before may be out of date."""
         _, asked = self._end_operation(now)
-        purpose = self._asked_for
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
         if isinstance(error, EntryDroppedError):
@@ -330,10 +329,13 @@ class Node:
             self._unregister()  # the store may have lost its data when it answers again
             self._extend_join(now)
         self.connection = self.connection.failed(asked, outage, now)
-        if purpose == "request":
+        if self._asked_for == "request":
             self._request_failed(error, outage is not None, now)
-        if purpose == "work" and self._answers:
-            self._work_failed(error, now)
+        if self._asked_for == "work" and self._answers:
+            self._answers = False
+            led, self.election = self.election.leading, self.election.failed(now)
+            if led and not self.election.leading:
+                self._note("warning", "leads no more", reason=f"{type(error).__name__}: {error}")
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
         """Requests are retried during an outage. One that fails for another reason is dropped after a failure timeout,
@@ -344,12 +346,6 @@ class Node:
         self._request_fails_since = now if self._request_fails_since is None else self._request_fails_since
         if now - self._request_fails_since >= self.settings.failure_timeout:
             self._settle(error)
-
-    def _work_failed(self, error: Exception, now: Instant) -> None:
-        self._answers = False
-        led, self.election = self.election.leading, self.election.failed(now)
-        if led and not self.election.leading:
-            self._note("warning", "leads no more", reason=f"{type(error).__name__}: {error}")
 
     def _log_fault(self, error: Exception) -> None:
         if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # which ends the join
@@ -414,8 +410,7 @@ class Node:
         if before is not None and before.round != state.round:
             self.seen = replace(self.seen, ended=frozenset(), heard=frozenset())
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
-        if nobody_leads != self.election.recount:
-            self.election = replace(self.election, recount=nobody_leads)
+        self.election = replace(self.election, recount=nobody_leads)
         self._follow()
 
     def _follow(self) -> None:

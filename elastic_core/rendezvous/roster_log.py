@@ -160,8 +160,9 @@ class RosterLog:
 
     def move_to(self, other: RosterLog, store: Store) -> None:
         """Announce this node's entries in another epoch's log."""
-        for key in self.own_keys:
-            other.announce(store, key, self._own[key].entry or b"")
+        for key, own in self._own.items():
+            if own.entry is not None:
+                other.announce(store, key, own.entry)
 
     def withdraw(self, store: Store, key: str) -> None:
         """Append a withdrawal of one of this node's keys, or of another node's key that was live at the last read."""

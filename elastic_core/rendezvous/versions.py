@@ -270,7 +270,9 @@ class Versions:
         repeats a write whose answer was lost learns that it had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
-        if not self._exists(store, after) or not self._created(store, number, value):
+        if after > self._number():
+            self.newest(store)
+        if after > self._number() or not self._created(store, number, value):
             standing = self.newest(store)
             return None if standing is None else (*standing, False)
         self._known = (number, value)
@@ -333,11 +335,6 @@ class Versions:
         if self._observes:
             return as_number(self._keys.head, peek(store, self._keys.head) or b"0")
         return as_number(self._keys.head, create(store, self._keys.head, b"0"))
-
-    def _exists(self, store: Store, number: int) -> bool:
-        if number > self._number():
-            self.newest(store)
-        return number <= self._number()
 
     def _is_stored(self, store: Store) -> bool:
         """Whether the newest known version is stored."""

@@ -207,7 +207,7 @@ def test_dead_slots_at_the_front_are_deleted_and_void_ones_as_well(place, clock)
     assert place.backend().announce("b/1", b"") == 1
 
 
-def test_reader_that_dies_while_it_deletes_slots_leaves_a_readable_log(place):
+def test_reader_that_dies_while_deleting_leaves_a_readable_log(place):
     dying, node = place.backend(), place.backend()
     for number in range(9):
         node.announce("old/1", b"%d" % number)
