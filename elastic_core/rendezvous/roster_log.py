@@ -7,10 +7,10 @@ order, from where it stopped the last time. So joining costs a node a few operat
   voids it by the same compare_set that would fill it, so only one of the two can succeed. A node that was only slow
   notices, and takes another slot. If it was so slow that the void slot has been deleted, it can fill a slot that no
   reader reads any more; it then finds `base` beyond that slot.
-- `base` is where live slots begin. A reader increases it when the slots before it are dead, and deletes these (if it
-  dies before that, they stay: at most 64). A reader whose next slot is empty, and before `base`, reads the log again
-  from `base`: all live entries are there. A node whose entry is far behind the end of the log announces it again, so
-  that `base` can grow.
+- `base` is where live slots begin. A reader increases it when the slots before it are dead, and deletes these in
+  ascending order. If that reader dies in between, the next one deletes the slots that are left right before `base`. A
+  reader whose next slot is empty, and before `base`, reads the log again from `base`: all live entries are there. A
+  node whose entry is far behind the end of the log announces it again, so that `base` can grow.
 - If the job has a secret, each record is signed for its slot. Readers skip unsigned records.
 - Another node may withdraw an entry. It also resets the entry's heartbeat counter, so that the entry's node, if it is
   alive, notices. From time to time a node also checks that its record still exists.
@@ -181,7 +181,8 @@ class RosterLog:
         own = self._own.get(key)
         if own is None:
             raise EntryDroppedError(
-                "the store has lost its data, and this node's entry with it; the node announces itself again"
+                "expected the entry of this node in the store, found that the store has lost its data; the node "
+                "announces itself again"
             )
         before, own.beats = own.beats, self._incremented(store, self._keys.beats(own.first, key))
         if own.beats <= before:
@@ -189,8 +190,8 @@ class RosterLog:
             if own.beats == 1:  # the counter had been deleted, and this has created it again
                 delete(store, self._keys.beats(own.first, key))
             raise EntryDroppedError(
-                "another node has withdrawn this node's entry because it received no heartbeat for long; the node "
-                "announces itself again"
+                "expected the entry of this node to stand, found that another node has withdrawn it because it gave no "
+                "beat for long; the node announces itself again"
             )
         if own.latest is not None and own.entry is not None and not self._is_in_place(store, own, own.latest):
             self.announce(store, key, own.entry)
@@ -355,13 +356,34 @@ class RosterLog:
         moved = compare_set(store, self._keys.base, b"%d" % self._base, b"%d" % begin)
         if moved == b"%d" % begin:
             counted = {live.counter for live in self._live.values()}
+            self._delete_left(store, self._base - 1, counted)
             for slot in range(self._base, begin):
-                counter = self._withdrawn.get(slot)
-                if counter is not None and counter not in counted:
-                    delete(store, counter)
-                delete(store, self._keys.slot(slot))
+                self._delete(store, slot, self._withdrawn.get(slot), counted)
         self._base = as_number(self._keys.base, moved) if moved else self._read_base(store)
         self._withdrawn = {slot: counter for slot, counter in self._withdrawn.items() if slot >= begin}
+
+    def _delete_left(self, store: Store, slot: int, counted: set[str]) -> None:
+        """Delete this slot and those before it, up to the first gap: a reader that moved `base` and died left them."""
+        while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
+            if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
+                return  # the store cannot delete keys
+            slot -= 1
+
+    def _delete(self, store: Store, slot: int, withdrawn: str | None, counted: set[str]) -> bool:
+        """Delete the slot, but first the counter of the key withdrawn there, since no other record names it."""
+        if withdrawn is not None and withdrawn not in counted:
+            delete(store, withdrawn)
+        return delete(store, self._keys.slot(slot))
+
+    def _withdrawn_in(self, slot: int, value: bytes) -> str | None:
+        """The counter of the key that this record withdraws; None for any other record."""
+        try:
+            record = self._record(slot, value)
+        except ValueError:
+            return None
+        if record is None or record.entry is not None:
+            return None
+        return self._keys.beats(record.first, record.key)
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
         """The heartbeats by counter. A counter that something else has overwritten or deleted is 0; its node notices,

@@ -307,13 +307,18 @@ class Versions:
             return False
         head = self._raised_head(store, number)
         if head - KEPT < number:
-            if number > KEPT:
-                delete(store, self._keys.state(number - KEPT))
+            self._delete_old(store, number - KEPT)
             return True
         if peek(store, self._keys.state(head)) is None:
             raise foreign(f"the state under the key {self._keys.state(head)!r}", f"none, but the head {head}")
         delete(store, self._keys.state(number))  # this version existed long ago
         return False
+
+    def _delete_old(self, store: Store, number: int) -> None:
+        """Delete this version and, if another node wrote the one before, those that it may not have deleted."""
+        another = self._known is not None and not self._known[1].startswith(self._writer)
+        while number > 0 and delete(store, self._keys.state(number)) and another:
+            number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
         """Raise the head to this number at least, and return it. If the node dies before that, its version counts

@@ -207,15 +207,22 @@ def test_dead_slots_at_the_front_are_deleted_and_void_ones_as_well(place, clock)
     assert place.backend().announce("b/1", b"") == 1
 
 
-def test_reader_that_dies_while_deleting_leaves_a_readable_log(place):
+@pytest.mark.parametrize("died_at", [1, 5, 11])
+def test_next_reader_deletes_what_a_dead_one_left(place, died_at):
     dying, node = place.backend(), place.backend()
+    node.announce("old/1", b"")
+    node.announce("gone/1", b"")
+    node.withdraw("gone/1")
     for number in range(9):
         node.announce("old/1", b"%d" % number)
-    place.lose("delete_key", KEYS.slot(5), lands=False)
+    place.lose("delete_key", KEYS.slot(died_at), lands=False)
     with pytest.raises(RendezvousConnectionError):
         dying.roster()
+    assert place.store.check([KEYS.slot(died_at)])
     node.announce("old/1", b"last")
-    assert shown(place.backend()) == shown(dying) == [("old/1", b"last")]
+    assert shown(place.backend()) == [("old/1", b"last")]
+    assert not any(place.store.check([KEYS.slot(number)]) for number in range(1, 13))
+    assert not place.store.check([KEYS.beats(2, "gone/1")])
 
 
 def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):

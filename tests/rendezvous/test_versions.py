@@ -63,6 +63,15 @@ def test_old_versions_are_deleted(store, client):
     assert store.num_keys() <= KEPT + 2
 
 
+def test_what_writers_did_not_come_to_delete_is_deleted_by_the_next_one(store, client):
+    write(client(), store, KEPT)
+    for number in range(KEPT + 1, KEPT + 4):  # three that died before they could delete anything
+        store.compare_set(KEYS.state(number), "", b"%08d:x" % number)
+    write(client(), store, 1, after=KEPT + 3)
+    assert not any(store.check([KEYS.state(number)]) for number in range(1, 5))
+    assert store.num_keys() == KEPT + 1
+
+
 @pytest.mark.parametrize("between", ["check", "compare_set"])
 def test_a_newcomer_is_neither_misled_nor_held_up_by_versions_that_are_deleted_while_it_looks(client, between):
     """It reads the head, and before it reads that version many others are written."""
