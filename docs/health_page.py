@@ -67,11 +67,11 @@ def status(pids: list[int], now: float) -> AgentStatus:
     ran, n = [9000, 4100, 2400, 1290], len(pids)
     begun = [now - sum(ran[i:]) for i in range(4)]
     hang = "rank 6: hang: the watchdog timer 'next batch' was not released in time"
-    back = "every node known is back"
-    lost, waits = "lost gpu-13: no beat for 5 s", "gpu-13 wants to take part"
+    back = "all members have rejoined"
+    lost, waits = "lost gpu-13: no heartbeat for 5 s", "gpu-13 wants to join"
     rounds = (
-        RoundStatus(1, 4, 1, 4 * n, begun[0], "all 4 nodes are there", begun[1], lost, "node lost", 8.2),
-        RoundStatus(2, 3, 1, 3 * n, begun[1], "gpu-13 did not come back in time", begun[2], hang, "hang", 0.03),
+        RoundStatus(1, 4, 1, 4 * n, begun[0], "all 4 nodes have joined", begun[1], lost, "node lost", 8.2),
+        RoundStatus(2, 3, 1, 3 * n, begun[1], "gpu-13 did not rejoin in time", begun[2], hang, "hang", 0.03),
         RoundStatus(3, 3, 1, 3 * n, begun[2], back, begun[3], waits, "membership", 0.02),
         RoundStatus(4, 4, 1, 4 * n, begun[3], back, rendezvous=0.11),
     )

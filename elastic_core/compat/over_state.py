@@ -16,7 +16,7 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.over_store import OverStore
-from elastic_core.rendezvous.signed import SignedBackend
+from elastic_core.rendezvous.seal import SignedBackend
 from elastic_core.rendezvous.store_connection import StoreConnection
 from elastic_core.support.retry import Backoff, TooManyRefusals, swapped
 

@@ -1,6 +1,5 @@
-"""Failure attribution: which failures are a cause, and which may follow from the loss of a peer. It is a guess from the
-failures' texts, and compares no clocks. It decides only whether a failure may turn out to cost no restart, and which of
-several failures is shown first."""
+"""Failure attribution: which failures are a cause, and which may follow from the loss of a peer. This is a guess from
+the failures' texts. It only decides whether a failure may cost no restart, and which failure is shown first."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ PHRASES = (
     "distnetworkerror",
     "diststoreerror",
 )
-"""Parts of the messages, in lower case, that communication libraries give when a peer is gone."""
+"""Parts of the messages of communication libraries when a peer is lost, in lower case."""
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Whether at least one worker certainly failed by itself. A worker that left an exit code and no message may have
-    lost a peer. So may a worker that aborted, because that is how collectives give up. A worker that the agent killed
-    because it hung counts as failed by itself."""
+    """Whether at least one worker certainly failed by itself. A worker with an exit code and no message may have lost a
+    peer, and so may one that aborted, as collectives do. A worker that the agent killed because it hung failed by
+    itself."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

@@ -1,6 +1,6 @@
-"""State and entries as bytes: JSON with a version, never pickle; the seats of a state follow its JSON. Every field that
-comes from the network or goes there is checked and bounded: a state must fit into a store that takes 1.5 MiB at a time,
-as etcd does. Bytes that cannot be ours raise a RendezvousStateError that says what was expected and what was found."""
+"""State and entries as bytes: JSON with a version, never pickle. A state's seats follow its JSON. Every field is
+checked, because it comes from the network, and bounded, because a state must fit into a store with a limit of 1.5 MiB,
+such as etcd. Other bytes raise RendezvousStateError."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _LONGEST_STACK = 8192  # characters; every node of the job reads it
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
-_ALL_FAILURES = 64 * 1024  # characters of all of them together, but for names
-_IN_ENTRY = 4 * 1024  # the same in an entry, where a character may take 12 bytes
+_ALL_FAILURES = 64 * 1024  # characters of all of them together, without names
+_IN_ENTRY = 4 * 1024  # the same in an entry; a character may take 12 bytes
 _FAILURES_IN_ENTRY = 2
 _MOST_ITEMS = 2**16
 _GREATEST = 2**63
@@ -82,7 +82,7 @@ _NAMES = ("key", "node", "host", "address", "role")
 
 
 def encoded_state(state: State) -> bytes:
-    """The state as bytes: a line of JSON, then the seats."""
+    """A line of JSON, then the packed seats."""
     document = {
         "version": VERSION,
         "round": state.round,
@@ -106,15 +106,8 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """The state that the bytes hold.
-
-    Args:
-        known: seats that were read before. If the bytes hold the same ones, which the end of a round does not change,
-            they are not read again.
-
-    Raises:
-        RendezvousStateError: they are of another version, or not ours.
-    """
+    """The state in the bytes. `known`: the seats of an earlier state; if the bytes contain the same ones, which the end
+    of a round does not change, they are not parsed again. Raises RendezvousStateError."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
         _refuse("state", "one that is signed, for nodes that have the secret (--rdzv-secret-file)", data)
@@ -149,8 +142,8 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
 
 
 def encoded_entry(entry: Entry) -> bytes:
-    """The entry as bytes."""
-    values = {name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}
+    values = {name: getattr(entry, name) for name in _ENTRY_TYPES}
+    values["labels"] = dict(entry.labels)
     if (reported := entry.reported) is not None:
         failure = reported.failure and _report(reported.failure, _FAILURES_IN_ENTRY, _IN_ENTRY)
         values["reported"] = (
@@ -163,11 +156,7 @@ def encoded_entry(entry: Entry) -> bytes:
 
 
 def decoded_entry(data: bytes) -> Entry:
-    """The entry that the bytes hold.
-
-    Raises:
-        RendezvousStateError: they are of another version, or not ours.
-    """
+    """The entry in the bytes. Raises RendezvousStateError."""
     _check_length(data, LONGEST_ENTRY, "entry")
     document = _loaded(data, "entry")
     try:
@@ -184,7 +173,7 @@ def decoded_entry(data: bytes) -> Entry:
 
 
 def check_entry(entry: Entry) -> None:
-    """Raises ValueError: a name in it cannot be part of a state, or a number cannot be right."""
+    """Raises ValueError if other nodes would reject a name or a number in the entry."""
     for name in _NAMES:
         text = getattr(entry, name)
         if len(text) > _LONGEST_NAME or not text.isprintable():
@@ -229,8 +218,7 @@ def _names(values: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
-    """For people: a part of a text that is too long will do. It is encoded again later, which half a character cannot
-    be."""
+    """A text for users, cut off if it is too long. Lone surrogates are replaced, because they cannot be encoded."""
     text: str = _typed(value, str)
     return text[:longest].encode("utf-8", "replace").decode()
 
@@ -263,12 +251,8 @@ def _dumped(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode("ascii")
 
 
-def _plain(value: Any) -> Any:
-    return dict(value) if hasattr(value, "items") else value
-
-
 def _fields(failure: ProcessFailure, longest: int) -> dict[str, Any]:
-    """Its texts have `longest` characters at most, all together."""
+    """The failure's fields, with at most `longest` characters of texts in total."""
     shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
     shown = {name: value[:_LONGEST_NAME] if isinstance(value, str) else value for name, value in shown.items()}
     share = longest // 4
@@ -286,15 +270,10 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Only the beginning of what came from the network: it can be deep, long, or a number that Python will not
-    print."""
+    """The beginning of a value from the network, which may be deep, long, or a number that Python does not print."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__
-
-
-def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(_text(value) for value in _items(values))
 
 
 def _end(end: End) -> dict[str, Any]:
@@ -320,7 +299,7 @@ def _closed_of(item: Any) -> Closed:
 
 
 def _report(report: Report, most: int, longest: int) -> list[Any]:
-    """With so many failures at most, and so many characters of all their texts."""
+    """The report, with at most `most` failures and `longest` characters of texts."""
     failures = report.failures[:most]
     shown = [_fields(failure, longest // len(failures)) for failure in failures]
     return [report.key, report.node, shown, report.certain, report.number]
@@ -339,8 +318,8 @@ def _reported_of(item: Any) -> Reported:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """The failure as the others will see it. Of its texts the end is kept; of a stack the beginning, and only of the
-    first failure."""
+    """The failure as other nodes will see it: with the end of its texts, and the beginning of its stack if it is a
+    cause."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])
@@ -351,4 +330,4 @@ def bounded(failure: ProcessFailure) -> ProcessFailure:
 def _failure_of(item: Any) -> ProcessFailure:
     values = {name: _typed(item[name], kind) for name, kind in _FAILURE_TYPES.items()}
     values = {name: _text(value) if isinstance(value, str) else value for name, value in values.items()}
-    return ProcessFailure(**values, stderr_tail=_texts(item["stderr_tail"]))
+    return ProcessFailure(**values, stderr_tail=tuple(_text(line) for line in _items(item["stderr_tail"])))

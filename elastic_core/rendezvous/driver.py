@@ -1,12 +1,11 @@
-"""The driver performs what a node asks for and gives it the answers. It is the only part of the rendezvous with threads
-and I/O, and it decides nothing.
+"""The driver performs what a node asks for, and returns the outcome to it. It decides nothing.
 
-It has three threads at most, and starts each when it is first needed. One operates: it asks the node what comes next,
-performs that, and rests. The other two watch the store: one for changes of the state, one for changes of the roster
-while the node wants to know of them.
+It has up to three threads, each started when it is first needed. The operating thread asks the node for the next
+operation, performs it, and rests. Two watchers wait for changes in the store: one for changes of the state, one for
+changes of the roster while the node wants to know of them.
 
-The node is used under one lock, which is never held while the store is asked. So a caller that asks the node gets an
-answer at once, even while the store hangs.
+One lock guards the node. No thread holds it during a store operation, so a caller gets an answer immediately, even
+while the store hangs.
 """
 
 from __future__ import annotations
@@ -49,40 +48,29 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.node import Node
 
 T = TypeVar("T")
-_LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a lost connection is noticed
-_AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to the operations to find out why
+_LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a watcher notices a lost connection
+_AFTER_ERROR: Duration = 1.0
 _MANY = 20
-_BREATH: Duration = 0.1  # for each that ends, also when time has run out: this process may have slept, and they with it
+_BREATH: Duration = 0.1  # for each thread to end, even after the deadline: the whole process may have been suspended
 _STATE, _ROSTER = "state", "roster"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds are waited, at most, for what may never come, and between waits that bring nothing."""
+    """The longest waits, in seconds."""
 
-    answer: Duration = 5.0  # an answer of the store, by who closes or leaves
-    outage: Duration = 1.0  # the same, when the store has not answered before
-    handover: Duration = 3.0  # by the host of the store, for another node to take it over; once more for all to follow
-    linger: Duration = 5.0  # by the host of the store, for the others to have seen that the job is over
-    closing: Duration = 10.0  # for the backend to close; a server that it hosts takes its time
+    answer: Duration = 5.0  # for an answer of the store, when a caller closes the job or leaves
+    outage: Duration = 1.0  # the same, during an outage
+    handover: Duration = 3.0  # for another node to take the store over, and again for all nodes to follow
+    linger: Duration = 5.0  # for all nodes to learn that the job is over, in the process that hosts the store
+    closing: Duration = 10.0  # for the backend to close, which may have to stop a server
     ending: Duration = 2.0  # for the threads to end
     pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # after news that brought nothing new
 
 
-class _Pending:
-    """What a caller waits for. `done` once it was carried out, or `fault` once it never can be."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.fault: Exception | None = None
-
-
 class Driver:
-    """See above. All methods may be called from any thread; `start` and `stop` any number of times.
-
-    Args:
-        backend: becomes this driver's, which closes it.
-    """
+    """See above. All methods may be called from any thread; `start` and `stop` any number of times. The driver closes
+    the backend."""
 
     def __init__(self, node: Node, backend: RosterBackend, clock: Clock, patience: Patience = Patience()) -> None:
         self._node = node
@@ -92,7 +80,7 @@ class Driver:
         self._operations = Operations(backend)
         self._changed, self._due, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
-        self._pending: dict[int, _Pending] = {}
+        self._outcomes: dict[int, list[Exception | None]] = {}  # of requests that a caller waits for; empty until then
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
         self._woken = False
@@ -102,14 +90,14 @@ class Driver:
         self._dropped = False
         drop_in_forks(self)
 
-    # -- what others ask
+    # -- calls of the handler
 
     @property
     def started(self) -> bool:
         return bool(self._threads)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call it after every change of the state, an outage or a fault, in a thread of the driver."""
+        """Call the listener after every change of the state, an outage or a fault, in a thread of the driver."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -117,35 +105,35 @@ class Driver:
             self._start_thread("node", self._operate)
 
     def ask(self, question: Callable[[Node, Instant], T]) -> T:
-        """What the node answers now. Returns at once, even if the store hangs."""
+        """The node's answer to the question. Returns immediately, even if the store hangs."""
         with self._changed:
             found = question(self._node, self._clock.now())
             notes = self._node.take_notes()
         _log(notes)
         return found
 
-    def tell(self, order: Callable[[Node], object]) -> None:
-        """Give the node something to do, in the background."""
+    def tell(self, order: Callable[[Node], T]) -> T:
+        """Give the node something to do in the background."""
         with self._changed:
-            order(self._node)
+            given = order(self._node)
             self._changed.notify_all()
-            self.wake()
+            self._wake()
+            return given
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """The same, and wait until it is done. Returns whether it was in time. Raises what prevents it for good."""
+        """Give the node a request, and wait until it is carried out. Returns whether that was in time. Raises the error
+        if it never can be."""
         with self._changed:
-            request, pending = order(self._node), _Pending()
-            self._pending[id(request)] = pending
-            self._changed.notify_all()
-            self.wake()
-            self._changed.wait_for(lambda: pending.done or pending.fault or self._stopping, timeout)
-            del self._pending[id(request)]
-        if pending.fault is not None:
-            raise pending.fault
-        return pending.done
+            request = self.tell(order)
+            outcome = self._outcomes[id(request)] = []
+            self._changed.wait_for(lambda: outcome or self._stopping, timeout)
+            del self._outcomes[id(request)]
+        if outcome and outcome[0] is not None:
+            raise outcome[0]
+        return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """What `found` finds, asked after every change; None after `until` (None: never)."""
+        """Call `found` after every change until it returns something; None after `until` (None: never)."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -155,15 +143,9 @@ class Driver:
                 left = _LONGEST_WAIT if deadline is None else deadline - now
                 self._changed.wait(min(left, _LONGEST_WAIT))
 
-    def wake(self) -> None:
-        """Something was asked of the node: end the rest of the operating thread."""
-        with self._changed:
-            self._woken = True
-            self._due.notify()
-
     def stop(self) -> bool:
-        """Close the backend, and end the threads. A store call that hangs is left behind. Returns whether there was
-        none. Raises what closing raises."""
+        """Close the backend, and end the threads. Returns False if a store call still hangs. Raises what closing
+        raises."""
         with self._changed:
             self._stopping = True
             threads = list(self._threads.values())
@@ -177,8 +159,7 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """This is a forked child. The threads, the connections and the lock belong to its parent: a thread that does
-        not exist here may hold the lock."""
+        """Called in a forked child, in which the threads do not exist; one of them may hold the lock."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
@@ -192,7 +173,7 @@ class Driver:
             call.result(self._patience.closing)
         except Late:
             bound = f"{self._patience.closing:g} s"
-            reason = f"expected the backend to close within {bound}, found that it hangs; it is left behind"
+            reason = f"the backend did not close within {bound}"
             get_logger().warning("rendezvous fault", reason=reason)
             return False
         return True
@@ -218,22 +199,22 @@ class Driver:
                     self._rest(step)
                 else:
                     outcome = self._performed(step)
-            except Exception as error:  # noqa: BLE001 - without heartbeats the other nodes would call this one gone
+            except Exception as error:  # noqa: BLE001 - without heartbeats this node would be considered lost
                 self._log_once(error)
                 for kind in (_STATE, _ROSTER):  # perhaps no thread can be started to watch
                     self._note_news(kind)
                 self._sleep(self._patience.pauses.pause(_MANY))
 
     def _performed(self, operation: Operation) -> Callable[[Instant], object]:
-        """Perform the operation without the lock. Returns a callable that passes the outcome to the node."""
+        """Perform the operation without the lock. Returns a function that passes the outcome to the node."""
         try:
             return partial(self._node.answered, self._operations.perform(operation))
         except Exception as error:  # noqa: BLE001 - the node decides what a fault of one operation means
             return partial(self._node.broke, error)
 
     def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Rest:
-        """Give the node the outcome of the last operation, if there is one, and ask it for the next step. Wake the
-        threads that wait for what this has changed."""
+        """Pass the outcome of the last operation to the node, and ask it for the next step. Wake the threads that wait
+        for a change."""
         node = self._node
         with self._changed:
             before, now = self._shown(), self._clock.now()
@@ -246,9 +227,7 @@ class Driver:
                 self._rested.notify_all()
             notes, settled = node.take_notes(), node.take_settled()
             for request, fault in settled:
-                if id(request) in self._pending:
-                    pending = self._pending[id(request)]
-                    pending.done, pending.fault = fault is None, fault
+                self._outcomes.get(id(request), []).append(fault)
             changed = any(map(is_not, self._shown(), before))
             if changed or settled:
                 self._changed.notify_all()
@@ -258,14 +237,14 @@ class Driver:
         return step
 
     def _shown(self) -> tuple[object, ...]:
-        """What callers and listeners look at."""
+        """The values whose changes matter to callers and listeners."""
         return self._node.state, self._node.connection.outage, self._node.fault, self._node.lingers
 
     def _notify(self) -> None:
         for listener in self._listeners:
             try:
                 listener()
-            except Exception as error:  # noqa: BLE001 - the beats go on, whatever a listener does
+            except Exception as error:  # noqa: BLE001 - a listener must not stop the heartbeats
                 reason = f"a listener raised {type(error).__name__}: {error}"
                 get_logger().warning("rendezvous fault", reason=reason, exc_info=error)
 
@@ -279,6 +258,11 @@ class Driver:
                 self._start_thread(_STATE, lambda: self._watch(_STATE))
             self._sleep(rest.until - self._clock.now())
 
+    def _wake(self) -> None:
+        """Wake the operating thread. The caller holds the lock."""
+        self._woken = True
+        self._due.notify()
+
     def _sleep(self, seconds: Duration) -> None:
         with self._changed:
             self._due.wait_for(lambda: self._woken or self._stopping, min(max(seconds, 0.0), _LONGEST_WAIT))
@@ -290,14 +274,14 @@ class Driver:
             try:
                 useless = useless + 1 if self._wait_for_news(kind) else 0
                 self._pause(useless)
-            except Exception as error:  # noqa: BLE001 - without its watchers a node hears nothing
+            except Exception as error:  # noqa: BLE001 - without its watchers the node would miss changes
                 if not isinstance(error, RendezvousError) and not self._stopping:
                     self._log_once(error)
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, then until the operating thread rests again: until the node has processed a
-        change, the store reports it again. Returns whether there was a change that the node could not process."""
+        """Wait for a change in the store, then until the operating thread rests again: before the node has processed a
+        change, the backend would report it again. Returns whether the node could not process the change."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
@@ -309,14 +293,13 @@ class Driver:
             return False
         with self._changed:
             self._note_news(kind)
-            self._woken = True
-            self._due.notify()
+            self._wake()
             rest = self._rests + 1
             self._rested.wait_for(lambda: self._rests >= rest or self._stopping, _AFTER_ERROR)
             return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
-        """Only while the node rests: as soon as the roster was read again, the store would wait for later entries."""
+        """Whether to wait for the roster: only while the node rests, because reading it changes what to wait for."""
         return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
@@ -324,12 +307,12 @@ class Driver:
             (self._node.state_changed if kind == _STATE else self._node.roster_changed)()
 
     def _known(self, kind: str) -> object:
-        """Changes when the node takes up news."""
+        """A value that changes when the node has processed a change."""
         return self._node.token if kind == _STATE else self._node.seen.roster
 
     def _pause(self, useless: int) -> None:
-        """News that the node cannot take up (the store is out of reach, or its data cannot be read) returns
-        immediately: without a pause the threads would keep each other busy."""
+        """Pause if the node could not process the change (the store is out of reach, or its data cannot be read):
+        otherwise the threads would keep each other busy."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
@@ -343,7 +326,7 @@ class Driver:
 
 
 class Operations:
-    """A node's operations on a backend, between values and bytes. Used by one thread at a time."""
+    """Performs a node's operations on a backend: converts between values and bytes. Used by one thread at a time."""
 
     def __init__(self, backend: RosterBackend) -> None:
         self._backend = backend
@@ -351,7 +334,7 @@ class Operations:
         self._seats = NOBODY
 
     def perform(self, operation: Operation) -> Any:
-        """The answer to the operation, as `effects` says. Raises what the backend raises, and RendezvousStateError."""
+        """The answer to the operation, as `effects` describes it. Raises what the backend raises."""
         try:
             if isinstance(operation, ReadState):
                 return self._state_of(self._backend.get_state())
@@ -393,8 +376,7 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """The entry, or None if it cannot be read: its node cannot take part, but one bad entry must not stop
-        others."""
+        """The entry; None if it is unreadable. Then its node cannot take part, but other nodes can."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -409,8 +391,8 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Three conditions of one lock: something has changed; there is something to do; the node rests. Each has its own
-    waiters, so that a heartbeat wakes no caller."""
+    """Three conditions with one lock: something has changed; there is something to do; the node rests. Separate
+    conditions, so that a heartbeat wakes no caller."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

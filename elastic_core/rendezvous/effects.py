@@ -1,5 +1,4 @@
-"""Effects, the values that pass between a node and its driver: operations on the backend, requests of the agent, and
-notes."""
+"""The values that pass between a node and its driver: operations on the backend, requests of the agent, and notes."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Registration(NamedTuple):
-    """What stands in the store of one node. `entry`: None if it cannot be read. `beats`: see `Announced`."""
+    """One node's entry in the store. `entry`: None if it is unreadable. `beats`: see `Announced`."""
 
     key: str
     entry: Entry | None
@@ -25,26 +24,26 @@ class Registration(NamedTuple):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What stands in the place of the state is none. `others`: it may be that of other nodes, with another version of
-    elastic-core, say, or another secret. `secret`: this job has one."""
+    """Something else is stored in the place of the state. `others`: it may be the state of other nodes, with another
+    version of elastic-core or another secret. `secret`: this job has one."""
 
     reason: str
     others: bool
     secret: bool = False
 
 
-# -- operations: what the node asks for, one at a time; in brackets, the answer
+# -- operations: the node asks for one at a time
 
 
 @dataclass(frozen=True)
 class ReadState:
-    """[a pair: the state, None or what is unreadable, and the token of its write]"""
+    """Answer: the state (None, a `State` or `Unreadable`) and the token of its write."""
 
 
 @dataclass(frozen=True)
 class WriteState:
-    """Write it in the place of the one that `token` names. [a triple: what stands, its token, and whether this was
-    written; None if that is unknown]"""
+    """Write the state in the place of the one that `token` names. Answer: the state afterwards, its token, and whether
+    this operation wrote it; None if that is unknown."""
 
     state: State
     token: Token | None
@@ -52,26 +51,26 @@ class WriteState:
 
 @dataclass(frozen=True)
 class ReadRoster:
-    """[a tuple of registrations, the oldest first]"""
+    """Answer: a tuple of registrations, the oldest first."""
 
 
 @dataclass(frozen=True)
 class Announce:
-    """[how many entries are older, about]"""
+    """Answer: roughly how many entries are older."""
 
     entry: Entry
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """[None]"""
+    """Answer: None."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Beat:
-    """[the leaders' counter, or None]"""
+    """A heartbeat. Answer: the leaders' counter, or None."""
 
     key: str
     leading: bool
@@ -80,12 +79,8 @@ class Beat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Also a request of the agent: this process hosts the store, and another node is to. [whether one does]
-
-    Args:
-        heirs: keys of nodes that may, the first one first.
-        timeout: seconds for it.
-    """
+    """Also a request of the agent: let another node serve the store. `heirs`: keys of the nodes that may, in order.
+    Answer: whether one does."""
 
     heirs: tuple[str, ...]
     timeout: float
@@ -96,7 +91,7 @@ Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Beat | H
 
 @dataclass(frozen=True)
 class Rest:
-    """Nothing to do until `until`, or until there is news of the state; with `roster`, of the roster as well."""
+    """Nothing to do until `until`, or until the state changes; with `roster`, until the roster changes, too."""
 
     until: Instant
     roster: bool = False
@@ -107,11 +102,11 @@ class Rest:
 
 @dataclass(frozen=True)
 class Amend:
-    """Change the state by `change(state, *arguments)`: a pure function that gives back the same object when there is
-    nothing (more) to change. It is called again for as long as others write at the same time.
+    """Change the state by `change(state, *arguments)`: a pure function that returns the same object if there is nothing
+    (more) to change. The node calls it again while other nodes write at the same time.
 
     Args:
-        later: once the round is over, the node reports this in its entry instead; see `Reported`.
+        later: if the round is over, the node reports this in its entry instead; see `Reported`.
     """
 
     change: Callable[..., State]
@@ -121,12 +116,12 @@ class Amend:
 
 @dataclass(frozen=True)
 class Retire:
-    """Withdraw the entry once all earlier requests are done, unless an entry is wanted again by then."""
+    """Withdraw the entry once all earlier requests are done, unless the node wants a round again by then."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Look which nodes are there, as the leader does with every beat."""
+    """Read the roster, as the leader does with every heartbeat."""
 
 
 Request = Amend | Retire | Look | HandOver

@@ -1,8 +1,8 @@
 """Leader election: which node runs `decide` for all, as one of them sees it. Pure.
 
-It only keeps the store quiet: safety never depends on there being one leader. The leader counts up the leaders' counter
-with every beat. The succession order, in which nodes may lead, follows from the state. When the counter stands still,
-the next node in that order steps in; a node steps in later the further back it is, so that not all do so together.
+Safety does not depend on having one leader: it only keeps the store quiet. The leader increments the leaders' counter
+with every heartbeat. The state gives the succession order of the nodes. When the counter stops, the next node in that
+order takes the lead. A node further back waits longer, so that not all nodes do so at the same time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_DOUBTFUL = 0.5  # failure timeouts of silence of the leader, after which the nodes behind it are counted again
-_ENOUGH = 2  # looks at a counter that stands still
+_DOUBTFUL = 0.5  # failure timeouts of silence, after which a node counts again how many nodes are before it
+_ENOUGH = 2  # looks at a counter that has stopped
 _MOST_FAULTS = 3  # of a leader's work in a row
-_BARRED = 10  # failure timeouts for which a leader that could not work leaves it to others
+_BARRED = 10  # failure timeouts for which a node that could not do the leader's work does not lead
 
 
 def position(state: State, key: str, older: int) -> int:
     """The node's place in the succession order, 0 for the first: members that live, stay and work come first, in rank
-    order, then all others by age. `older`: how many entries are older, about."""
+    order, then all other nodes by age. `older`: roughly how many entries are older."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -48,22 +48,19 @@ class Election:
     """What one node knows of the election.
 
     Args:
-        failure_timeout: seconds of silence after which a node is considered lost.
-        interval: seconds between two beats.
         leading: whether this node leads, as far as it knows.
-        older: how many entries of nodes that wait are older than this node's, about.
-        recount: whether those may have left since they were counted.
+        older: roughly how many entries of waiting nodes are older than this node's.
+        recount: whether `older` may be out of date.
         stepping_in: why this node is about to lead; empty if it is not.
-        succession_read: whether it has looked which nodes are before it, and is not leading.
+        succession_read: whether a node that is about to lead has read which nodes are before it.
         counter: the leaders' counter as last seen.
-        doubted: whether the line was counted anew in this silence.
+        doubted: whether this node has counted `older` again during this silence.
         vacant_since: when the backend first reported that the leader has left.
         faults: how often in a row this node's work as a leader has failed.
         barred_until: until then this node does not lead, because it could not do the work.
     """
 
-    failure_timeout: Duration
-    interval: Duration
+    settings: RendezvousSettings
     leading: bool = False
     older: int = 0
     recount: bool = False
@@ -75,61 +72,49 @@ class Election:
     faults: int = 0
     barred_until: Instant | None = None
 
-    @classmethod
-    def of(cls, settings: RendezvousSettings) -> Election:
-        """Before this node has announced itself."""
-        return cls(settings.failure_timeout, settings.keep_alive_interval)
-
     def patience(self, place: int) -> Duration:
-        """Seconds of silence until the node at this place steps in."""
-        return (1.0 + 0.25 * min(place - 1, 12)) * self.failure_timeout
+        """Seconds of silence until the node at this place takes the lead."""
+        return (1.0 + 0.25 * min(place - 1, 12)) * self.settings.failure_timeout
 
     def looks(self, place: int, beats: int) -> bool:
-        """Whether to look at the leaders' counter with the next beat: those near the head of the line always do."""
+        """Whether to read the leaders' counter with the next heartbeat: the first nodes in succession order always
+        do."""
         return place <= 2 or beats % 2 == 0
 
     def barred(self, now: Instant) -> bool:
-        """Whether this node could not do a leader's work a short while ago."""
+        """Whether this node could not do the leader's work a short while ago."""
         return self.barred_until is not None and now < self.barred_until
 
     def leads(self) -> Election:
-        """From now on."""
+        """This node leads from now on."""
         return replace(self, leading=True, stepping_in="", succession_read=False, faults=0)
 
     def steps_back(self) -> Election:
         """Another node leads, or should."""
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
-    def steps_in(self, reason: str) -> Election:
-        """This node will lead once it has looked which nodes are there and has counted."""
-        return replace(self, stepping_in=reason)
-
-    def read_succession(self) -> Election:
-        """This node has looked which nodes are before it."""
-        return replace(self, succession_read=True)
-
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """This node leads, or is about to, and has counted up. If two count, the one that is not first in succession
-        order steps back."""
+        """This node, which leads or is about to, has incremented the counter. If two nodes do so, the one that is not
+        first in succession order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
 
     def seen(self, value: int, now: Instant, place: int) -> Election:
-        """This node does not lead, and has looked at the counter."""
-        before = self.counter or Counter(value, now)
-        counter = before.seen(value, now, self.interval)
+        """This node, which does not lead, has read the counter."""
+        before, timeout = self.counter or Counter(value, now), self.settings.failure_timeout
+        counter = before.seen(value, now, self.settings.keep_alive_interval)
         silence = now - counter.since
         moved = counter.value != before.value
         if moved or counter.unchanged < _ENOUGH:
             return replace(self, counter=counter, doubted=self.doubted and not moved)
-        doubtful = silence >= _DOUBTFUL * self.failure_timeout and not self.doubted
+        doubtful = silence >= _DOUBTFUL * timeout and not self.doubted
         seen = replace(self, counter=counter, doubted=self.doubted or doubtful, recount=self.recount or doubtful)
         silent = silence >= self.patience(place) and not self.barred(now)
-        return seen.steps_in("the node that led is silent") if silent else seen
+        return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
-        """The leader could not count either."""
+        """The leader could not increment the counter either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def saw_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
@@ -138,19 +123,20 @@ class Election:
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
-        seen = self if since == self.vacant_since else replace(self, vacant_since=since)
-        due = now - since >= self.patience(place) - self.failure_timeout and not self.barred(now)
-        return seen.steps_in("the node that led is gone") if due and not seen.stepping_in else seen
+        seen = replace(self, vacant_since=since)
+        due = now - since >= self.patience(place) - self.settings.failure_timeout and not self.barred(now)
+        return replace(seen, stepping_in="the leader has left") if due and not seen.stepping_in else seen
 
     def worked(self) -> Election:
-        """All the leader's work is done."""
-        return replace(self, faults=0) if self.faults else self
+        """The leader has done all its work."""
+        return replace(self, faults=0)
 
     def failed(self, now: Instant) -> Election:
-        """A part of it has failed, though the store answers. After some such failures in a row this node lets the
-        others try."""
+        """A part of the leader's work has failed, though the store answers. After some failures in a row this node lets
+        other nodes try."""
         if not self.leading:
             return self
         if self.faults + 1 < _MOST_FAULTS:
             return replace(self, faults=self.faults + 1)
-        return replace(self.steps_back(), barred_until=later(now, _BARRED * self.failure_timeout))
+        barred_until = later(now, _BARRED * self.settings.failure_timeout)
+        return replace(self.steps_back(), barred_until=barred_until)

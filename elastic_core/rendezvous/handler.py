@@ -1,5 +1,5 @@
-"""The handler is what the agent talks to. It asks the node through the driver. By itself it reserves the port of the
-workers' store and opens the store of a round."""
+"""The handler, the agent's interface to the rendezvous. It passes calls to the node through the driver, reserves the
+port of the workers' store, and opens the round's store."""
 
 from __future__ import annotations
 
@@ -49,26 +49,25 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
-    from elastic_core.rendezvous.seats import Seat
 
 _PROBE: Duration = 2.0  # seconds for another node to answer at all
-_PROBE_AGAIN: Duration = 30.0  # between two probes of a node that cannot reach the members of the round
+_PROBE_AGAIN: Duration = 30.0  # between two probes by a node that cannot reach members of the round
 _MOST_PROBED = 64
-_SEEING_NODES = 64  # up to so many waiting nodes each look at the roster whenever they are asked; more look more rarely
+_SEEING_NODES = 64  # if there are more nodes, a waiting node does not read the roster for each `progress`
 
 
 class DynamicRendezvousHandler(RoundHandler):
     """Rounds over a backend.
 
     Args:
-        node: what this node tells the others.
+        node: describes this node to other nodes.
         stores: gives every round its store.
-        incarnation: tells this start of the agent from others of the same node.
-        name: by which the backend was chosen; unset: its own.
-        seal: signs what the nodes write; unset: nothing is signed.
+        incarnation: unique for each start of an agent of this node; unset: a random text.
+        name: by which the backend was selected; unset: its own.
+        seal: signs what the node writes; unset: nothing is signed.
 
     Raises:
-        ConfigurationError: the others could not read a name of the node.
+        ConfigurationError: other nodes could not read a name of the node.
     """
 
     def __init__(
@@ -92,11 +91,13 @@ class DynamicRendezvousHandler(RoundHandler):
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
         entry = _checked(Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}"))
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
-        self._lifeline = Lifeline(self._neighbour, lambda key: self._driver.tell(lambda node: node.lost(key)))
+        self._lifeline = Lifeline(
+            lambda: self._driver.ask(lambda node, now: node.neighbour),
+            lambda key: self._driver.tell(lambda node: node.lost(key)),
+        )
         self._driver.subscribe(self._lifeline.look)
         self._shut = self._left = self._stopped = self._hurried = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
-        self._turn = secrets.randbelow(self._turns)  # nodes that begin to wait at once do not look at once
 
     @classmethod
     def from_backend(
@@ -113,13 +114,13 @@ class DynamicRendezvousHandler(RoundHandler):
         node: described.Node | None = None,
         stores: RoundStores | None = None,
     ) -> DynamicRendezvousHandler:
-        """A handler for `backend`; the arguments and their order are torch's, up to `keep_alive_max_attempt`.
+        """A handler for `backend`. The arguments and their order are torch's, up to `keep_alive_max_attempt`.
 
         Args:
-            store: what the rounds' stores are made of: each sees only keys of its own.
+            store: contains the rounds' stores, each under its own prefix.
             local_addr: the address that this node advertises; unset: the one that its default route uses.
-            node: what it tells the others; unset: a node of one worker, named by host and process.
-            stores: another way to give every round its store.
+            node: describes this node; unset: a node with one worker, named by host and process.
+            stores: gives every round its store, instead of `store`.
 
         Raises:
             ValueError: a bound does not hold.
@@ -135,7 +136,7 @@ class DynamicRendezvousHandler(RoundHandler):
         address = local_addr or reached_at
         return cls(backend, settings, node or anonymous_node(), stores or PrefixedStores(store, run_id, address))
 
-    # -- the handler that torch's users know
+    # -- torch's interface
 
     def get_backend(self) -> str:
         return self._name
@@ -155,17 +156,13 @@ class DynamicRendezvousHandler(RoundHandler):
     def lifeline(self) -> int:
         return self._lifeline.descriptor
 
-    def _neighbour(self) -> Seat | None:
-        return self._driver.ask(lambda node, now: node.neighbour)
-
     @property
     def seal(self) -> HmacSeal:
-        """What signs for this node, and counts what is not signed."""
+        """Signs for this node, and counts unsigned values."""
         return self._seal
 
     @property
     def settings(self) -> RendezvousSettings:
-        """What it was made with."""
         return self._settings
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -192,7 +189,7 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """What is found, once it is; None after `until`. Raises a RendezvousError that says why it never will be."""
+        """Wait until `found` returns a state; None after `until`. Raises RendezvousError if it never will."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -206,7 +203,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.wait(look, deadline)
 
     def _unreachable(self) -> tuple[str, ...]:
-        """Keys of the members of the last round that cannot be reached, if that failed as if some could not."""
+        """Keys of members that this node cannot reach, of those that it has reason to check."""
         suspects, host = self._driver.ask(lambda node, now: (node.suspects(_MOST_PROBED), node.host))
         places = {seat.key: RendezvousStoreInfo(seat.member.address, seat.port) for seat in suspects}
         if host in places:
@@ -221,14 +218,15 @@ class DynamicRendezvousHandler(RoundHandler):
         where = self._stores.seen_from_here(RendezvousStoreInfo(host.member.address, host.port))
         store = self._stores.open(state.round.name, where, rank == 0)
         obstacle = self._driver.ask(lambda node, now: node.obstacle(now))
-        if obstacle is not None:  # it left while the store was made
+        if obstacle is not None:  # the node left while the store was opened
             self._stores.release()
             raise obstacle
         agreed = described.Round(state.round.number, state.seats.members, state.restarts, state.reason, of_end(state))
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:
-        """As it stands in the store now. Raises RendezvousConnectionError after some seconds without an answer."""
+        """Whether the job is closed, by the state in the store now. Raises RendezvousConnectionError after some seconds
+        without an answer."""
         if not self._known_closed():
             self._carry_out(lambda node: node.reread())
         return self._known_closed()
@@ -237,16 +235,17 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.state is not None and node.state.closed is not None)
 
     def set_closed(self) -> None:
-        """Raises RendezvousConnectionError after some seconds without an answer; it is still closed once there is
-        one."""
+        """Close the job. Raises RendezvousConnectionError after some seconds without an answer; the node still closes
+        the job when the store answers."""
         self.close("it was closed on request", succeeded=False)
 
     def close(self, reason: str, succeeded: bool) -> None:
-        """Close the rendezvous, and say why. Blocks until it is done. Raises RendezvousConnectionError."""
+        """As `set_closed`, with a reason."""
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
-        """As seen at the last beat by the node that leads; the others look now. Raises RendezvousConnectionError."""
+        """How many waiting nodes the next round has room for. The leader knows that since its last heartbeat; other
+        nodes read the roster now. Raises RendezvousConnectionError."""
         if not self._leads():
             self._carry_out(lambda node: node.request(Look()))
         return self._driver.ask(lambda node, now: node.waiting())
@@ -255,7 +254,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Ask the node for it, and wait until it is done. Raises what prevents it."""
+        """Give the node a request, and wait until it is carried out. Raises the reason if that is impossible."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -266,7 +265,7 @@ class DynamicRendezvousHandler(RoundHandler):
     def shutdown(self) -> bool:
         if not self._shut:
             self._shut = True
-            with contextlib.ExitStack() as ending:  # all of it, whatever fails
+            with contextlib.ExitStack() as ending:  # all steps, even if one fails
                 ending.callback(self._stores.release)
                 ending.callback(self._lifeline.close)
                 ending.callback(self._stop_driver)
@@ -274,7 +273,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._left and self._stopped
 
     def _leave_for_good(self) -> bool:
-        """Whether the other nodes can know of it."""
+        """Leave the job. Returns whether other nodes can know of it."""
         if not self._driver.ask(lambda node, now: node.shut_down()) or not self._driver.started:
             return True
         if self._hurried:
@@ -283,7 +282,10 @@ class DynamicRendezvousHandler(RoundHandler):
         patience = self._patience.outage if away else self._patience.answer
         left = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
         self.hand_over()
-        self._linger()
+        if self._backend.hosts_store:  # wait for a limited time until all nodes have learned how the job ended
+            until = later(self._clock.now(), self._patience.linger)
+            self._driver.tell(lambda node: node.linger())
+            self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
         return left
 
     def _stop_driver(self) -> None:
@@ -295,21 +297,12 @@ class DynamicRendezvousHandler(RoundHandler):
         patience = self._patience.handover
         try:
             self._driver.carry_out(lambda node: node.hand_over(patience), 2 * patience + self._patience.answer)
-        except RendezvousError as error:  # the others do what they do when the host of the store is lost
+        except RendezvousError as error:  # other nodes then react as if this one were lost
             get_logger().warning("rendezvous fault", reason=f"the store was not handed over: {error}")
         return not self._backend.hosts_store
 
     def hurry(self) -> None:
         self._hurried = True
-
-    def _linger(self) -> None:
-        """The host of the store leaves last, so that all nodes learn how the job ended. The wait is bounded, because a
-        node may never ask."""
-        if not self._backend.hosts_store:
-            return
-        until = later(self._clock.now(), self._patience.linger)
-        self._driver.tell(lambda node: node.linger())
-        self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
 
     # -- following a round
 
@@ -356,12 +349,11 @@ class DynamicRendezvousHandler(RoundHandler):
         outage = self._driver.ask(lambda node, now: node.connection.outage)
         if outage is not None:
             return str(outage)
-        if not self._leads() and self._turn == 0:
+        if not self._leads() and secrets.randbelow(self._turns) == 0:
             self._driver.tell(lambda node: node.request(Look()))
-        self._turn = (self._turn + 1) % self._turns
         return self._driver.ask(lambda node, now: node.progress())
 
-    # -- telling
+    # -- reports
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         self._driver.tell(lambda node: node.fail(failures))
@@ -370,28 +362,28 @@ class DynamicRendezvousHandler(RoundHandler):
         self._driver.tell(lambda node: node.succeed())
 
     def leave(self, reason: str, timeout: Duration) -> bool:
-        if not self._driver.started or self._driver.ask(lambda node, now: node.state is None):  # nobody knows of it
+        if not self._driver.started or self._driver.ask(lambda node, now: node.state is None):  # it has no entry yet
             self._driver.ask(lambda node, now: node.leave(reason))
             return True
         return self._driver.carry_out(lambda node: node.leave(reason), timeout)
 
 
 def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> Sequence[described.Candidate]:
-    """What the policy says; the order that they have if it fails, which the log tells."""
+    """The candidates as the policy orders them. If it fails, log that, and keep their order."""
     given = tuple(candidates)
     try:
         found = list(policy(given))
         if sorted(map(id, found)) == sorted(map(id, given)):
             return found
         reason = f"expected the {len(given)} nodes in another order, found {len(found)} of them"
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is a plugin's
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
         reason = f"it broke: {type(error).__name__}: {error}"
     get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")
     return given
 
 
 def _checked(entry: Entry) -> Entry:
-    """Raises ConfigurationError if others could not read it."""
+    """The entry. Raises ConfigurationError if other nodes could not read it."""
     try:
         check_entry(entry)
     except ValueError as error:
@@ -400,7 +392,7 @@ def _checked(entry: Entry) -> Entry:
 
 
 def anonymous_node(host: str = "") -> described.Node:
-    """A node without a description: named by its host and process."""
+    """A node that is named by its host and process."""
     host = host or socket.gethostname()
     return described.Node(described.made_up_name(host), host)
 
@@ -413,11 +405,12 @@ def create_handler(
     name: str = "",
 ) -> DynamicRendezvousHandler:
     """A handler over `backend`, with the options of `params` (see `BACKEND_OPTIONS`). The node advertises
-    `params.local_addr` or, if that is unset, the address of this machine on its way to the hosts in the endpoint.
+    `params.local_addr`; if that is unset, the local address of the route to the hosts in the endpoint.
 
     Args:
-        store: what the rounds' stores are made of; None if `stores` gives every round one.
-        name: what `get_backend()` returns; unset: the backend's own. A plugin with aliases gives `params.backend`.
+        store: contains the rounds' stores; None if `stores` is given.
+        stores: gives every round its store.
+        name: what `get_backend()` returns; unset: the backend's own. A plugin with aliases passes `params.backend`.
 
     Raises:
         ConfigurationError: a bound does not hold.
@@ -429,6 +422,6 @@ def create_handler(
     given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
     settings, seal = settings_of(params), seal_of(params)
     if not seal.signs and params.max_nodes > 1 and reaches_beyond(params.endpoint):
-        advice = "whoever reaches it can join, change or end this job; give every node the same --rdzv-secret-file"
+        advice = "any client that reaches it can change or end this job; give every node the same --rdzv-secret-file"
         get_logger().warning("rendezvous not signed", endpoint=params.endpoint, advice=advice)
     return DynamicRendezvousHandler(backend, settings, node, given, name=name, seal=seal)

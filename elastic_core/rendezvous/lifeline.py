@@ -1,12 +1,12 @@
-"""Lifelines: how an agent learns at once that another one has ended, over no store and with nobody who has to tell it.
+"""Lifelines: how an agent learns immediately, and without the store, that another agent has ended.
 
-Each agent listens at a port of its own and accepts nothing. A member of a round connects to the next one. A machine
-completes the connection by itself, and ends it when the last holder of the listening socket has gone: the agent, or the
-guardian, which holds it until the workers of a killed agent are gone. Neither side ever sends anything.
+Each agent listens at its own port, and accepts no connection. Each member of a round connects to the next one. The
+kernel completes the connection, and closes it when the last process that holds the listening socket has ended: the
+agent, or the guardian, which holds it until the workers of a killed agent have ended. Neither side sends anything.
 
-That a connection has ended means nothing yet, nor that no other can be made: a link may be cut. A machine that then
-*refuses* one says that it lives, and that nobody listens there any more. Only that counts, and only from where a
-connection was made before.
+A closed connection proves nothing, and neither does a failed attempt to reconnect: the network may be down. But if the
+machine then *refuses* a connection, it is running, and no process listens there any more. Only a refusal counts, and
+only by a machine to which there was a connection before.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seats import Seat
 
 _ANSWER: Duration = 2.0  # seconds for the other machine to answer
-_QUIET = 60  # seconds after which the kernels exchange a packet: firewalls forget connections without any
-_MOST_ENDS = 8  # of connections to one seat: something else ends them
-_WAITING = 64  # connections that may wait to be accepted, which none is
+_QUIET = 60  # seconds after which the kernels exchange a packet, because firewalls drop idle connections
+_MOST_ENDS = 8  # connections to one seat that may end before this agent gives up
+_WAITING = 64  # the length of the queue of connections, none of which is accepted
 
 
 class Lifeline:
-    """One agent's own lifeline, and its watch over that of another.
+    """One agent's own lifeline, and its watch over another agent's.
 
     Args:
-        watched: whom to watch, asked whenever that may have changed; None: nobody.
-        lost: called with the key of an agent that has ended, from a thread of its own.
+        watched: returns the member to watch; None: no member.
+        lost: called with the key of an agent that has ended, in a separate thread.
     """
 
     def __init__(self, watched: Callable[[], Seat | None], lost: Callable[[str], None]) -> None:
@@ -46,7 +46,7 @@ class Lifeline:
         self._open = False
         self._changed = threading.Condition()
         self._seat: Seat | None = None
-        self._turn = self._taken = 0  # grows with whom it watches; the last one that the thread has taken up
+        self._turn = self._taken = 0  # counts the members to watch; the last one that the thread has seen
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -54,12 +54,12 @@ class Lifeline:
 
     @property
     def descriptor(self) -> int:
-        """Of the socket that ends with the agent; -1 if there is none."""
+        """The descriptor of the listening socket; -1 if there is none."""
         return -1 if self._own is None else self._own.fileno()
 
     def listen(self, address: str) -> int:
-        """Listen there, if it does not yet; connections from before are ended, and made anew by who watches. Returns
-        the port, 0 if there is none: then the others miss this agent as they miss a machine."""
+        """Listen there, and end older connections; the agent that watches this one reconnects. Returns the port; 0 if
+        listening fails: other nodes then learn of the end of this agent by its heartbeats."""
         if self._own is None or self._closed:
             return 0
         try:
@@ -68,19 +68,15 @@ class Lifeline:
                 self._own.listen(_WAITING)
                 self._own.setblocking(False)
                 self._open = True
-            self._turn_away(self._own)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(_WAITING + 1):  # otherwise connections of nodes that have left would fill the queue
+                    self._own.accept()[0].close()
             return int(self._own.getsockname()[1])
         except OSError:
             return 0
 
-    def _turn_away(self, own: socket.socket) -> None:
-        """Otherwise connections of who has gone would fill the places."""
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(_WAITING + 1):
-                own.accept()[0].close()
-
     def look(self) -> None:
-        """Watch whoever is to be watched now. Returns at once."""
+        """Watch the member that this agent should watch now. Returns immediately."""
         with self._changed:
             seat = None if self._closed else self._watched()
             if seat == self._seat:
@@ -89,16 +85,13 @@ class Lifeline:
             self._turn += 1
             self._let_go()
             if self._thread is None and seat is not None:
-                self._begin()
-
-    def _begin(self) -> None:
-        thread = threading.Thread(target=self._run, name="rendezvous-lifeline", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread can be started: the beats tell
-            thread.start()
-            self._thread = thread
+                thread = threading.Thread(target=self._run, name="rendezvous-lifeline", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread can be started
+                    thread.start()
+                    self._thread = thread
 
     def close(self) -> None:
-        """Watch nobody, and listen no longer. Idempotent."""
+        """Stop watching and listening. Idempotent."""
         with self._changed:
             self._closed, self._seat = True, None
             self._turn += 1
@@ -107,14 +100,14 @@ class Lifeline:
             self._own.close()
 
     def drop(self) -> None:
-        """This is a forked child, which must not hold what ends with its parent."""
+        """Called in a forked child, which must not keep its parent's sockets open."""
         self._changed, self._thread, self._closed = threading.Condition(), None, True
         for held in (self._own, self._connection):
             if held is not None:
                 held.close()
 
     def _let_go(self) -> None:
-        """End the connection; its thread wakes."""
+        """End the connection, and wake the thread."""
         self._changed.notify_all()
         if self._connection is not None:
             with contextlib.suppress(OSError):
@@ -135,8 +128,8 @@ class Lifeline:
                 met = self._follow(seat, turn, met)
 
     def _follow(self, seat: Seat, turn: int, met: str) -> str:
-        """Until it has ended, or there is no telling, or another is to be watched. Returns the key of the last one to
-        whom a connection was made."""
+        """Watch a member until its agent has ended, or this agent gives up, or it should watch another member. Returns
+        the key of the last member to which there was a connection."""
         for _ in range(_MOST_ENDS):
             try:
                 self._hold(seat, turn)
@@ -152,7 +145,7 @@ class Lifeline:
         return met
 
     def _hold(self, seat: Seat, turn: int) -> None:
-        """Connect, and wait for the end of the connection. Raises OSError if none can be made."""
+        """Connect, and wait for the end of the connection. Raises OSError if it cannot connect."""
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import LONG_AGO, later
+from elastic_core.clock import LONG_AGO
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.rendezvous.model import NO_ROUND, Cause, RoundId, first_failures
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration, Instant
+    from elastic_core.clock import Instant
     from elastic_core.rendezvous.model import State
 
 DRAINED = "this node was asked to leave (drain)"
 
 
 class JoinStatus(enum.Enum):
-    """How far a node has come that wants the next round.
+    """How far a node has come with joining the next round.
 
-    MEMBER: the round has formed, with the node in it. GATHERING: no round runs. WAITING: a round runs that will end for
-    this node. SPARE: a round runs that is full. CLOSED, DRAINED, REFUSED: there will be no round for the node.
+    MEMBER: the round has formed, and includes the node. GATHERING: no round runs. WAITING: a round runs that will end
+    for this node. SPARE: a full round runs. CLOSED, DRAINED, REFUSED: the node will get no round.
     """
 
     MEMBER = "member"
@@ -34,17 +34,17 @@ class JoinStatus(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether there will be no round for the node."""
+        """Whether the node will get no round."""
         return self in (JoinStatus.CLOSED, JoinStatus.DRAINED, JoinStatus.REFUSED)
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether a round runs that has to end first, for as long as that may take."""
+        """Whether another round has to end first, for however long that takes."""
         return self in (JoinStatus.WAITING, JoinStatus.SPARE)
 
 
 def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinStatus:
-    """Where the node stands that wants a round newer than `after`."""
+    """The status of the node, which wants a round newer than `after`."""
     if state.closed:
         return JoinStatus.CLOSED
     if state.refusal(key):
@@ -59,14 +59,14 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
-    """The last round, if it formed without the node that wants one newer than `after`, or was over before that looked;
-    None otherwise. The node has to announce that it wants a newer one: until then its entry is of the past."""
+    """The last round, if the node, which wants one newer than `after`, is not in it, or it ended before the node
+    looked; None otherwise. The node then has to announce that it wants a newer one: until then its entry is old."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 
 
 def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
-    """Why the node has to leave this round, of which it is a member; None while the round runs."""
+    """Why the node has to leave its round; None while the round runs."""
     if state.closed:
         return Verdict(
             Outcome.CLOSED,
@@ -87,7 +87,7 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
 
 
 def of_end(state: State) -> Verdict | None:
-    """Why the last round that ended did; None if none has."""
+    """Why the last ended round has ended; None if there is none."""
     if state.end is None:
         return None
     failed, lost = state.end.cause is Cause.FAILURE, state.end.cause is Cause.LOST
@@ -98,20 +98,20 @@ def of_end(state: State) -> Verdict | None:
 
 @dataclass(frozen=True)
 class Membership:
-    """What one node is and wants to be.
+    """One node's part in the job.
 
     Args:
-        round: the round it is in or was in last.
-        formed: the state in which it came to its last round; None before the first.
+        round: its current or last round.
+        formed: the state when that round formed; None before the first.
         running: whether it is in a round.
         done: whether its workers have succeeded.
         joins: whether it wants a round.
         join_by: until when it waits for one to form.
         contact_by: until when it waits for the first answer of the store.
         was_closed: whether the job was over when it first looked.
-        cut_off: whether it has fenced itself off.
-        left: why it takes part no longer; empty if it does.
-        shut: whether it will never take part again.
+        cut_off: whether it stops its workers because it could not reach the store.
+        left: why it has left the job; empty if it has not.
+        shut: whether its handler was shut down.
     """
 
     round: RoundId = NO_ROUND
@@ -125,26 +125,3 @@ class Membership:
     cut_off: bool = False
     left: str = ""
     shut: bool = False
-
-    def begins(self, now: Instant, patience: Duration, first_contact: Duration) -> Membership:
-        """The agent wants a round, and waits `patience` seconds for it, regardless of what was before; for a store that
-        has never answered it waits no longer than `first_contact` seconds."""
-        join_by, contact_by = later(now, patience), later(now, first_contact)
-        return replace(self, running=False, joins=False, done=False, join_by=join_by, contact_by=contact_by)
-
-    def wants(self, state: State | None) -> Membership:
-        """Join the next round that forms after this state."""
-        was_closed = not self.round and state is not None and state.closed is not None
-        return replace(self, joins=True, cut_off=False, was_closed=was_closed)
-
-    def steps_back(self) -> Membership:
-        """It does not come to the round that it wanted."""
-        return replace(self, joins=False, running=False)
-
-    def came_to(self, state: State) -> Membership:
-        """The round has formed with it."""
-        return replace(self, round=state.round, formed=state, joins=False, running=True)
-
-    def waits_from(self, now: Instant, patience: Duration) -> Membership:
-        """The round that the node waited for has ended: its own time to wait for a round begins now."""
-        return replace(self, join_by=later(now, patience))

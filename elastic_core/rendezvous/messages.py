@@ -1,5 +1,4 @@
-"""The messages of a node for people: why it does not reach the round that it wants, why it leaves its round, and which
-nodes are missing. Pure."""
+"""A node's messages for users: why it gets no round, why it leaves its round, and which nodes are missing. Pure."""
 
 from __future__ import annotations
 
@@ -31,52 +30,45 @@ _MOST_NAMES = 8
 
 
 def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
-    """The store did not answer within so many seconds. `outage` and `fault` say why, as far as that is known."""
+    """The store did not answer. `outage` and `fault`: the reason, as far as the node knows."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
     reason = f": {type(fault).__name__}: {fault}" if fault else ""
-    return RendezvousConnectionError(
-        f"expected the rendezvous store to answer within {seconds:g} s, found that it did not{reason}"
-    )
+    return RendezvousConnectionError(f"the rendezvous store did not answer within {seconds:g} s{reason}")
 
 
 def no_contact(
     outage: Exception | None, fault: Exception | None, settings: RendezvousSettings
 ) -> RendezvousConnectionError:
-    """The store has never answered. `outage` and `fault`: as of `no_answer`."""
+    """The store has never answered. `outage` and `fault`: see `no_answer`."""
     seconds, option = settings.first_contact
-    reason = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer at all"))
+    reason = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer"))
     where = f" at {settings.endpoint}" if settings.endpoint not in reason else ""
-    advice = "" if "endpoint" in reason else "; check --rdzv-endpoint, and that the store runs"
+    advice = "" if "endpoint" in reason else "; check --rdzv-endpoint, and that the store is running"
     return RendezvousConnectionError(
-        f"expected a first answer of the rendezvous store{where} within {seconds:g} s (--rdzv-conf={option}), found: "
-        f"{reason}{advice}"
+        f"no answer from the rendezvous store{where} within {seconds:g} s (--rdzv-conf={option}): {reason}{advice}"
     )
 
 
 def no_place(
     state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
 ) -> RendezvousError:
-    """No round will form with the node: it is drained or refused, or the job is closed. `was_closed`: the job was
-    already closed when the node first looked. `has_run`: the node was in a round, which is over."""
+    """The node will get no round: it is drained or refused, or the job is closed. `was_closed`: the job was already
+    closed when the node first looked. `has_run`: the node has been in a round."""
     if status is JoinStatus.DRAINED:
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:
         return RendezvousStateError(
-            f"this node may not take part: {state.refusal(key)}; give every agent a name of its own with --node-id "
-            "(with the backend static, a --node-rank of its own)"
+            f"this node may not take part: {state.refusal(key)}; give every agent its own name with --node-id (or its "
+            "own --node-rank, with the static backend)"
         )
-    return _closed(state, run_id, was_closed, has_run)
-
-
-def _closed(state: State, run_id: str, was_closed: bool, has_run: bool) -> RendezvousError:
     assert state.closed is not None
     reason = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
     if state.closed.succeeded and not was_closed and not has_run:
         return RendezvousGracefulExitError(f"{reason}; this node was not needed")
     advice = "; for a new job choose another --rdzv-id" if was_closed else ""
     if has_run and state.closed.succeeded:
-        advice = "; the workers of this node, which ran before, are not among those that succeeded"
+        advice = "; this node's workers are not among those that succeeded"
     error = RendezvousClosedError(reason + advice)
     error.succeeded = state.closed.succeeded
     error.failures = {} if state.closed.succeeded else first_failures(state)
@@ -84,34 +76,30 @@ def _closed(state: State, run_id: str, was_closed: bool, has_run: bool) -> Rende
 
 
 def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
-    """The round did not form in time. `seen` describes the nodes that were there."""
+    """The round did not form in time. `seen` describes the nodes that have joined."""
+    least, most = settings.min_nodes, settings.max_nodes
+    wanted = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     return RendezvousTimeoutError(
-        f"expected {_bounds(settings)} within {settings.timeout.join.total_seconds():g} s ({settings.join_option}), "
-        f"found: {seen or 'too few'}; start the missing ones, or allow more time with "
+        f"expected {wanted} to join within {settings.timeout.join.total_seconds():g} s ({settings.join_option}), "
+        f"found: {seen or 'too few'}; start the missing nodes, or allow more time with "
         f"--rdzv-conf={settings.join_option}=SECONDS"
     )
 
 
-def _bounds(settings: RendezvousSettings) -> str:
-    if settings.min_nodes == settings.max_nodes:
-        return f"{settings.min_nodes} nodes to join"
-    return f"{settings.min_nodes} to {settings.max_nodes} nodes to join"
-
-
 def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | None) -> Verdict:
-    """The node is fenced: the store was out of reach for so many seconds."""
-    answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
+    """The node stops its workers, because it could not reach the store for this many seconds."""
+    answer = f"the last answer was: {outage}" if outage else "it does not answer"
     return Verdict(
         Outcome.FENCED,
-        f"the rendezvous store was out of reach for {seconds:.1f} s; after {failure_timeout:g} s without a beat other "
-        f"nodes call this node gone, if they reach the store; {answer}",
+        f"the rendezvous store was out of reach for {seconds:.1f} s; after {failure_timeout:g} s without a heartbeat, "
+        f"nodes that reach the store consider this node lost; {answer}",
     )
 
 
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Which nodes are there and which are missing, in one line; empty if nothing is known."""
+    """Which nodes have joined and which are missing, in one line; empty if the node does not know."""
     if state is None:
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
@@ -133,18 +121,18 @@ def progress(
 
 
 def _work_left(state: State, roster: Roster) -> str:
-    """The line for a member of a running round."""
+    """For a member of a running round: which members still work."""
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (
-        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still at work: {few(busy)}"
+        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still working: {few(busy)}"
         if busy
         else ""
     )
 
 
 def few(names: Sequence[str]) -> str:
-    """The names, but at most eight of them."""
+    """The first eight names."""
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,8 +1,7 @@
-"""What nodes agree on and what each of them announces: the state, and the entries. The state changes only when a round
-forms or ends, or members are done, and only by the functions here.
+"""What nodes agree on and what each of them announces: the state, and the entries.
 
-Each function is pure and returns the state that should follow, or the same object if nothing changes, so that repeating
-it after a lost answer does no harm.
+Only the functions here change the state. Each is pure and returns the state that should follow, or the same object if
+nothing changes, so that a node can repeat the change after a lost answer.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class RoundId(NamedTuple):
-    """Which round it is. A store can lose its data, and the rounds that form next get numbers that were used before, so
-    a number alone does not identify a round. False before the first round; as text, the number.
+    """Identifies a round. A number alone does not: after a store has lost its data, numbers are used again. False
+    before the first round; as text, the number.
 
     Args:
         number: counted from 1; 0 before the first round.
@@ -44,22 +43,22 @@ class RoundId(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For keys in a store: see `RoundStores.open`."""
+        """A name for keys in a store: see `RoundStores.open`."""
         return f"{self.number}-{quote(self.by, safe='')}"
 
 
 NO_ROUND = RoundId()
 MOST_REPORTS = 8
-"""In a state: more would not help people, and all nodes read them."""
+"""In a state: all nodes read them, and users need no more."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one node reports of its failed workers.
+    """One node's report of its failed workers.
 
     Args:
-        certain: the failures did not just follow from the loss of a peer.
-        number: counts the reports of the node. A later one replaces an earlier one.
+        certain: the loss of a peer was not the cause.
+        number: counts the node's reports. A later one replaces an earlier one.
     """
 
     key: str
@@ -71,13 +70,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Reported:
-    """What a node reports of a round in its entry, because another node has ended that round already. The leader puts
-    it into the state: if many nodes fail or leave at one time, each would otherwise wait for the writes of all others.
+    """A node's report about a round that another node has ended already. It is a part of the node's entry, and the
+    leader puts it into the state: if many nodes fail or leave at the same time, one write is enough.
 
     Args:
         failure: of its workers.
-        leaves: why it takes part no longer; empty if it does.
-        ended: keys of members whose agents have ended, as it knows by its lifeline.
+        leaves: why the node leaves the job; empty if it stays.
+        ended: keys of members whose agents have ended, as the node knows by its lifeline.
     """
 
     round: RoundId
@@ -88,19 +87,19 @@ class Reported:
 
 @dataclass(frozen=True)
 class Entry:
-    """What one node announces, under a key that only it writes: whether it waits for a round newer than `after`.
+    """What one node announces, under a key that only it writes.
 
     Args:
         key: unique for every start of an agent: the node's name and an incarnation.
         node: the node's name.
-        address, port: where the workers' store would be if this node became rank 0.
+        address, port: of the workers' store if this node becomes rank 0.
         stop_timeout: seconds that this node may take to stop its workers.
         after: the last round that it knows of.
-        waits: whether it waits for the next round; False while it is in that one.
+        waits: whether it waits for a round newer than `after`; False while it is in that one.
         done: the round in which all its workers succeeded.
-        reported: of the last round that it was in.
+        reported: about the last round that it was in.
         unreachable: keys of members of the last round that this node could not reach.
-        lifeline: the port at `address` where the others see whether its agent lives; 0 if they cannot.
+        lifeline: the port at `address` where other nodes watch whether its agent is alive; 0 if they cannot.
     """
 
     key: str
@@ -123,7 +122,7 @@ class Entry:
 
     @classmethod
     def of(cls, node: Node, key: str) -> Entry:
-        """The entry of a node that has been in no round and has no place for a store yet."""
+        """The entry of a node that has been in no round yet."""
         return cls(
             key=key,
             node=node.name,
@@ -179,8 +178,8 @@ class End:
 
     @property
     def awaits_judgement(self) -> bool:
-        """Whether it is a failure that may have followed from the loss of a node. That is known when the node has given
-        no beat for long, or the next round forms."""
+        """Whether it is a failure that may have followed from the loss of a node. The nodes know that when a member's
+        heartbeats have stopped, or when the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
 
 
@@ -211,7 +210,7 @@ class State:
         refused: keys that may not take part, and why.
         min_nodes, max_nodes: bounds of the job, as configured on the node that formed the round; 0 before the first.
         serial: counted up with every change: of two states of one store, the later one has the greater.
-        origin: the key of the node that wrote the first state of the job, which tells it from an earlier job of its id.
+        origin: the key of the node that wrote the first state: distinguishes the job from an earlier one with its id.
     """
 
     round: RoundId = NO_ROUND
@@ -245,18 +244,18 @@ class State:
 
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:
-        """Grows with every change: a store in which it is less than it was has lost its memory."""
+        """Grows with every change. If a store contains a smaller one than before, it has lost data."""
         return self.round.number, self.closed is not None, not self.open, self.restarts, self.serial
 
     @functools.cached_property
     def busy(self) -> tuple[str, ...]:
-        """Keys of the members of the last round that are not known to be gone or done, in rank order."""
+        """Keys of the members of the last round that are not gone or done, in rank order."""
         out = {*self.gone, *self.done}
         return tuple(key for key in self.seats.keys if key not in out)
 
     def neighbour(self, key: str) -> Seat | None:
-        """The seat of whom this member watches: the next one, in rank order, that is not known to be gone or done. So a
-        lost agent is reported by one other. None: there is no other, or the node is no member."""
+        """The member that this one watches: the next one in rank order that is not gone or done. So one node reports
+        each lost agent. None if there is no other member, or the node is none."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -271,9 +270,8 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """The next round, which the node that writes it identifies. `announced`: all keys that have an entry. What is kept
-    about others is forgotten, except for a node that was drained in the last round: it may only be cut off, and come
-    back."""
+    """The next round; the node that writes it adds an identifier. `announced`: the keys of all entries. Forget drained
+    and refused nodes without an entry, but not drained members of the last round, which may only be cut off."""
     taken = Seats.of(seats)
     return replace(
         state,
@@ -290,8 +288,7 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """The round is over because its membership changes. If it is over already, only the list of members that are gone
-    grows."""
+    """The round ends because its membership changes. If it has ended already, more members are gone."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -302,9 +299,9 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
 
 
 def failed(state: State, round_id: RoundId, report: Report) -> State:
-    """Workers of a node failed in this round: the round is over for all nodes. A second report of a node replaces
-    its first; reports of several nodes about one round use one restart together. A failure in a round that was over for
-    another cause followed from that cause, and is not reported."""
+    """Workers of a node failed in this round, which ends for all nodes. A second report of a node replaces its first.
+    Reports of several nodes about one round use one restart together. A failure in a round that has ended for another
+    cause followed from that cause, and is not reported."""
     if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
@@ -319,8 +316,8 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
 
 
 def _is_new(report: Report, end: End) -> bool:
-    """Whether it says more of the end. One that followed from a loss may turn out not to have, once all is known about
-    the workers that failed. Of many reports the certain ones are kept."""
+    """Whether the report adds to what is known of the end. A node may find that a failure did not follow from a loss
+    after all. Of many reports the certain ones are kept."""
     known = next((other for other in end.reports if other.key == report.key), None)
     if known is None:
         full = len(end.reports) >= MOST_REPORTS
@@ -353,8 +350,8 @@ def counted_failure(state: State, incurable: bool = False) -> State:
 
 
 def followed(state: State, cause: Cause, by: str, reason: str) -> State:
-    """The failure that ended the round followed from what became of a member. Such a failure uses no restart. The
-    reports are kept, because they tell people what the loss has done."""
+    """The failure that ended the round followed from the loss of a member, so it uses no restart. The reports are kept,
+    because they show users what the loss has done."""
     end = state.end
     if state.closed or end is None or not end.awaits_judgement:
         return state
@@ -370,15 +367,15 @@ def why(report: Report) -> str:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """The workers' failures that ended the last round, by global rank, of all nodes that reported: first those that
-    certainly did not follow from others, in the order of the reports."""
+    """The workers' failures that ended the last round, by global rank: first those that certainly did not follow from
+    others, in the order of the reports."""
     reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
     causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
     return {failure.global_rank: failure for failures in causes_first for failure in failures}
 
 
 def left(state: State, key: str, reason: str) -> State:
-    """A node goes. If its workers ran, the round is over for all nodes."""
+    """A node leaves. If its workers ran, the round ends for all nodes."""
     if not state.seated(key) or key in state.done:
         return state
     node = state.names([key])[0]
@@ -388,8 +385,8 @@ def left(state: State, key: str, reason: str) -> State:
 
 
 def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
-    """The workers of these members have succeeded in this round. Such members are not missed if they go, and the
-    job is over once there are no others."""
+    """The workers of these members have succeeded in this round. The round continues if such a member leaves, and the
+    job is over when all members have succeeded."""
     if state.closed or state.round != round_id or not state.open:
         return state
     done = set(state.done)
@@ -398,8 +395,7 @@ def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
 
 
 def drained(state: State, key: str) -> State:
-    """A node is asked to leave. Whether a round ends for that is decided by a node that sees whether its workers
-    run."""
+    """A user asks a node to leave. The leader ends the round if that node's workers run."""
     if state.closed or key in state.draining:
         return state
     return replace(state, draining=(*state.draining, key))
@@ -412,18 +408,17 @@ def refused(state: State, keys: Collection[tuple[str, str]]) -> State:
 
 
 def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
-    """The job is over, for good."""
+    """The job is over for good."""
     if state.closed:
         return state
     return replace(state, open=False, closed=Closed(by, reason, succeeded))
 
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
-    """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
-    itself, unless the store has lost its memory. Then it is the later of the two, and keeps what must never be taken
-    back: that the job is over, and the restarts that were used. The end of another job, of an earlier one with the same
-    id, is none. If another node has begun the job again since, and a round of it runs, only a node that `runs` the
-    known round overrules that one."""
+    """What a store should contain in which a node has read `known` before, and reads `found` now. That is `found`,
+    unless the store has lost data. Otherwise it is the later of the two; the end of the job and the used restarts are
+    always kept. The end of an earlier job with the same id does not count. If another node has begun the job again
+    since, and a round of it runs, only a node that `runs` the known round overrules that one."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin

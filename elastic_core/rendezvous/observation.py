@@ -1,13 +1,13 @@
-"""What one node sees of the others, from one look at the store to the next. Pure: what stands in the store comes in,
-and times are the observer's own.
+"""What one node (the observer) sees of other nodes, from one read of the roster to the next. Pure. All times are on the
+observer's own clock.
 
-Where the store shows beats, a node is late when its counter stands still and the observer has looked often enough: an
-observer that could not look has seen nothing. Clocks of two machines are never compared.
+If the store shows heartbeats, a node is late when its counter has not changed for long, in enough looks: an observer
+that could not look has seen nothing.
 
-A store with leases shows no beats and drops the entries of nodes that are gone. But it can be wrong about all of them
-at once: if it was away, if it has lost its memory, or if it is an etcd cluster (before 3.5.11) whose leader was
-suspended, wakes, and ends every lease that was not renewed with *it*. So an observer must not call others lost before
-it could learn that its own entry went too.
+A store with leases shows no heartbeats, and drops the entries of nodes that are gone. But it may drop all entries by
+mistake: after an outage, after a loss of data, or if it is an etcd cluster (before 3.5.11) whose leader was suspended
+and then ends every lease that was not renewed with *it*. So an observer must not consider other nodes lost before it
+could learn that its own entry has gone too.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 CONFIRM: Duration = 0.75
-"""Seconds between the end of one lease and that of the next, when a store ends them all: etcd looks twice a second for
-those that are over, and ends so many of them at a time."""
-SURELY = 1.5  # intervals within which a live node is seen to beat
-DOUBTS = 2  # looks at nodes that may be late, by an observer that has only just begun to look
+"""Seconds between the end of one lease and that of the next, if a store ends all of them: etcd ends a limited number of
+leases twice a second."""
+SURELY = 1.5  # intervals within which an observer sees a heartbeat of a live node
+DOUBTS = 2  # more looks at nodes that may be late, by an observer that has only just begun to look
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter as last seen: its value, when it was first seen with that value, how many looks found it still the
-    same, and when the last of these was; None before the first."""
+    """A counter as last seen: its value, when the observer first saw that value, how many later looks found it
+    unchanged, and when the last of these was."""
 
     value: int
     since: Instant
@@ -45,8 +45,8 @@ class Counter:
     looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """After another look. Looks closer together than half an interval are one: after an outage, in which nobody
-        could beat, many looks in a row have still seen only one moment."""
+        """After another look. Looks less than half an interval apart count once, because many looks right after an
+        outage see only one moment."""
         if value != self.value:
             return Counter(value, now)
         if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
@@ -54,25 +54,25 @@ class Counter:
         return Counter(value, self.since, self.unchanged + 1, now)
 
     def after_outage(self, most: int, now: Instant) -> Counter:
-        """No node could count during the outage: of the looks before it, at most `most` are kept."""
+        """No node could send heartbeats during the outage: keep at most `most` of the looks before it."""
         return replace(self, unchanged=min(self.unchanged, most), looked=now)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of the others after the last look.
+    """What the observer knows of other nodes after its last look.
 
     Args:
-        interval: seconds between two beats of a live node.
-        attempts: beats that may fail to appear.
-        counters: of the beats, by key.
-        registrations: what stood in the store.
-        roster: the entries among them that can be read.
+        interval: seconds between two heartbeats.
+        attempts: how many heartbeats may be missing.
+        counters: the heartbeat counters by key.
+        registrations: what the store contained.
+        roster: the readable entries among these.
         leased: whether the store drops the entries of nodes that are gone.
-        settled: until then no node is lost for having no entry.
-        absent: members that had no entry.
-        looked: whether there was a look.
-        ended: keys whose agents are known to have ended in this round.
+        settled: until then no node is considered lost because it has no entry.
+        absent: members without an entry.
+        looked: whether the observer has looked at all.
+        ended: keys of agents that are known to have ended in this round.
         heard: the keys in `ended` that another node reported. If such an agent returns, the report is ignored.
     """
 
@@ -94,9 +94,9 @@ class Observation:
         return cls(settings.keep_alive_interval, settings.keep_alive_max_attempt)
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
-        """After another look; counters and entries that have gone are forgotten. Who has written its entry anew lives,
-        though it has not beaten yet: else a node that is back from an outage is seated by one that has seen the entry,
-        and called lost by one that waits for the beat, in turn."""
+        """After another look. A node that has written its entry again is alive, though it has sent no heartbeat since:
+        otherwise one observer would give a seat to a node that returns from an outage, and the next would end that
+        round because it still waits for the heartbeat."""
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {
@@ -118,8 +118,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[Seen, ...]:
-        """Members that were seen to be done, and whose entries have gone before any node noted that: they had
-        succeeded, and are not lost."""
+        """Members that the observer saw done, and whose entries have gone before a node recorded that: they succeeded,
+        and are not lost."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -133,7 +133,7 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """A node that is newly absent may not be the last one."""
+        """If a member is newly absent, wait: other entries may disappear too."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}
@@ -141,28 +141,27 @@ class Observation:
         return replace(self, absent=absent, settled=settled)
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
-        """Whether a look that found this shows that the store has dropped the observer's `own` entry, which stood
-        there. Only a store with leases does; one that shows no entry at all may be one."""
+        """Whether a look that found this shows that the store has dropped the observer's `own` entry. Only a store with
+        leases does that; a store without any entry may be one."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
-        """No node could be heard, and some need a moment to come back: they are late only after some more looks. Nodes
-        that were seen before are seen anew, because of two agents with one name it is not known yet which is gone."""
+        """Nodes need a moment to return after an outage: they are late only after some more looks. Reset when the
+        observer first saw each node: of two agents with one name, either may have ended in the meantime."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
 
     def all_back_by(self, until: Instant) -> Observation:
-        """Until then the nodes have time to announce themselves again: a node without an entry is not lost."""
+        """Until then a node without an entry is not lost: nodes have time to announce themselves again."""
         return replace(self, settled=max(until, self.settled))
 
     def presumed_late(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
-        """The first nodes in succession order would lead if they lived: they are late, as if they had been watched for
-        long, until they beat again. Those between them and this node may be about to lead themselves, so some doubt
-        remains. A node whose counter was not seen to stand still may be alive, though it does not lead: it may have
-        been cut off."""
+        """The first nodes in succession order would lead if they were alive: they are late until they send a heartbeat
+        again. The nodes between them and the observer may be about to lead, so these get some more looks. A node whose
+        counter has changed recently may be alive though it does not lead: it may have been cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
@@ -173,8 +172,8 @@ class Observation:
         return replace(self, counters={**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
-        """Whether the counter has stood still for too long, by the clock and by the number of looks; or it is known
-        that nobody counts."""
+        """Whether the agent is known to have ended, or its counter has not changed for too long, by the clock and by
+        the number of looks."""
         if key in self.ended:
             return True
         counter = self.counters.get(key)
@@ -183,25 +182,25 @@ class Observation:
         return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
 
     def age(self, key: str, now: Instant) -> Duration | None:
-        """Seconds since the counter was first seen as it is."""
+        """Seconds since the observer first saw the counter's current value."""
         counter = self.counters.get(key)
         return None if counter is None else now - counter.since
 
     def knows_ended(self, key: str) -> Observation:
-        """The agent with this key has ended, however lately it has beaten."""
+        """The agent with this key has ended, even if it has just sent a heartbeat."""
         return replace(self, ended=self.ended | {key})
 
     def forgets(self, key: str) -> Observation:
-        """Its entry was withdrawn: if another one comes with that key, the agent lives."""
+        """The entry with this key was withdrawn. If the key returns, its agent is alive."""
         return replace(self, ended=self.ended - {key}) if key in self.ended else self
 
-    def to_tell(self, state: State) -> bool:
-        """Whether the state or an entry still speaks of an agent that has ended as of one that lives."""
+    def has_unreported(self, state: State) -> bool:
+        """Whether the state or an entry still treats an agent that has ended as alive."""
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:
-        """A key whose entry is useless: it has been late for another failure timeout, or its agent has ended, and no
-        running round has it."""
+        """A key whose entry is useless: it has been late for two failure timeouts, or its agent has ended; and it is
+        not in a running round."""
         patience = 2 * self.interval * self.attempts
         idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
         for key in idle:  # also one whose entry cannot be read

@@ -1,5 +1,5 @@
-"""A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait: versions of the
-state, and a log of announcements. Push is the store's `wait`."""
+"""A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait. It keeps versions
+of the state, and a log of announcements. The store's `wait` pushes changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
-from elastic_core.rendezvous.roster_log import Announcer, RosterLog
+from elastic_core.rendezvous.roster_log import RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import Line
 from elastic_core.rendezvous.versions import (
@@ -52,12 +52,11 @@ _MOST_MOVES = 3  # that one operation follows
 
 @dataclass
 class _Epoch:
-    """What is known of one epoch of the store: of the time since it was last empty, or something else has spoilt what
-    stood there."""
+    """What this process knows of one epoch of the store. A new epoch begins when the store has lost its data, or when
+    something else has overwritten a part of it."""
 
     keys: Keys
     versions: Versions
-    announcer: Announcer
     log: RosterLog
 
     @property
@@ -65,37 +64,27 @@ class _Epoch:
         return self.keys.epoch
 
 
-@dataclass(frozen=True)
-class _Pushed:
-    epoch: _Epoch
-    number: int
-    value: bytes
-
-
 class OverStore(RosterBackend):
     """A backend over any store.
 
-    It uses up to three connections, made when they are first needed: one for operations and one for each of the two
-    waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect
-    by themselves, by counters that fell; everything known of the old one is forgotten then, and the next beat raises
-    EntryDroppedError. Only if another node has taken the store over, with its data, the entries of this node are
-    announced there. The same holds for a store that came
-    back with data of an earlier time, without the newest version of the state; and for one in which something else has
-    written, so that what stands there cannot be: the nodes leave that behind and begin a new epoch beside it.
+    It makes up to three connections when it first needs them: one for operations, and one for each of the two waits. It
+    notices that the store was restarted empty when it connects or, since some clients reconnect by themselves, because
+    counters fell. It then forgets everything, and the next heartbeat raises EntryDroppedError. The same happens if the
+    store came back with older data, or if something else has written contradictory data: the nodes begin a new epoch.
+    Only if another node has taken the store over, with its data, this node announces its entries there by itself.
 
     Args:
-        connector: becomes this backend's.
+        connector: this backend closes it.
         run_id: the job; jobs with different ids do not see each other in one store.
-        name: that it is selected by.
+        name: selects the backend.
         clock: times how long a slot of the log stays unfilled.
-        hole_patience: seconds after which an unfilled slot is given up.
-        observes: it only looks, until it announces, beats or writes the state: it changes nothing, and does not begin
-            the epoch of an empty store.
-        mover: can have the store elsewhere; None: the store never moves.
+        hole_patience: seconds after which an unfilled slot is voided.
+        observes: this process only reads, until it announces an entry, sends a heartbeat or writes the state.
+        mover: can move the store; None: the store never moves.
 
     Every method but `close` raises:
         RendezvousConnectionError: the store cannot be reached. The next call tries again.
-        RendezvousStateError: something else writes to our keys all the time, or has once, and this one only looks.
+        RendezvousStateError: something else keeps writing to the job's keys, or has, and this process only reads.
     """
 
     def __init__(
@@ -120,10 +109,10 @@ class OverStore(RosterBackend):
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
-        self._pushed: _Pushed | None = None
-        self._state_line = Line(connector, aside=True, greet=self._greet_aside)
-        self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
-        self._main = Line(connector, aside=False, greet=self._arrived)
+        self._pushed: tuple[_Epoch, int, bytes] | None = None  # a version that came with its own announcement
+        self._state_line = Line(connector, aside=True, on_connect=self._check_epoch)
+        self._roster_line = Line(connector, aside=True, on_connect=self._check_epoch)
+        self._main = Line(connector, aside=False, on_connect=self._reconnected)
 
     @property
     def name(self) -> str:
@@ -144,15 +133,14 @@ class OverStore(RosterBackend):
         return True
 
     def connect(self) -> None:
-        """Connect now rather than at the first use. Takes as long as the connector's patience at most, and comes back
-        with an error soon after `close`."""
+        """Connect now rather than at the first use. Fails soon after `close`."""
         self._use("connecting", lambda store, epoch: None)
 
     def get_state(self) -> tuple[bytes, Version] | None:
         pushed, self._pushed = self._pushed, None
 
         def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
-            if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
+            if pushed is not None and pushed[0] is epoch and epoch.versions.adopt(*pushed[1:]):
                 return epoch.versions.standing()
             return epoch.versions.newest(store)
 
@@ -160,7 +148,7 @@ class OverStore(RosterBackend):
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
-            epoch = self._greet(store)  # a token of before must write nothing in a store that began anew
+            epoch = self._current_epoch(store)  # an older token must not write anything into an emptied store
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
                 return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
@@ -169,28 +157,24 @@ class OverStore(RosterBackend):
         return self._use("writing the state", write, takes_part=True)
 
     def announce(self, key: str, entry: bytes) -> int:
-        def write(store: Store, epoch: _Epoch) -> int:
-            return epoch.announcer.announce(store, key, entry)
-
-        return self._use("announcing this node", write, takes_part=True)
+        return self._use(
+            "announcing this node", lambda store, epoch: epoch.log.announce(store, key, entry), takes_part=True
+        )
 
     def withdraw(self, key: str) -> None:
-        def write(store: Store, epoch: _Epoch) -> None:
-            epoch.announcer.withdraw(store, key, epoch.log.first_slot(key))
-
-        self._use("withdrawing a node", write)
+        self._use("withdrawing a node", lambda store, epoch: epoch.log.withdraw(store, key))
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         def write(store: Store, epoch: _Epoch) -> int | None:
             self._give_way(store, epoch)
             try:
-                epoch.announcer.beat(store, key)
+                epoch.log.beat(store, key)
             except EntryDroppedError:
-                self._greet(store)
+                self._current_epoch(store)
                 raise
             return self._counted_lead(store, epoch.keys.lead, int(leading)) if leading or look else None
 
-        return self._use("beating", write, takes_part=True)
+        return self._use("sending a heartbeat", write, takes_part=True)
 
     def roster(self) -> tuple[Announced, ...]:
         return self._use("reading the roster", lambda store, epoch: epoch.log.read(store))
@@ -207,8 +191,9 @@ class OverStore(RosterBackend):
         except EpochLeft:
             return True
         if value is None:
-            return self._has_passed(epoch, number - 1)
-        self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
+            # The waiting thread may have slept until the version was written and deleted again.
+            return bool(self._state_line.look(lambda store: epoch.versions.passed(store, number - 1)))
+        self._pushed = epoch, number, value
         return True
 
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
@@ -216,14 +201,14 @@ class OverStore(RosterBackend):
         if epoch is None or not epoch.name:
             return self._is_filled(Keys(self._run_id).id, timeout, epoch)
         log = epoch.log
-        if log.behind:  # the next look fills the hole; until then there is nothing else to see
+        if log.behind:  # nothing can be read before the next `roster` has voided the hole
             patience = min(timeout, self._hole_patience)
             return self._is_filled(epoch.keys.slot(log.cursor + 1), patience, epoch) or timeout >= self._hole_patience
         return self._is_filled(epoch.keys.slot(log.cursor + more), timeout, epoch)
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
-            own = set(epoch.announcer.keys)
+            own = set(epoch.log.own_keys)
             present = [item.key for item in epoch.log.read(store) if item.key not in own]
             first = [key for key in heirs if key in present]
             if not present:
@@ -235,7 +220,7 @@ class OverStore(RosterBackend):
             return False
         pointer, found = self._pointer, None
         if pointer is not None:
-            pointer.close()  # before an heir takes the place that it is for
+            pointer.close()  # so that an heir can take its port
         try:
             found = self._use("handing over the store", ended)
         finally:
@@ -245,31 +230,27 @@ class OverStore(RosterBackend):
             return False
         where, present = found
         get_logger().info("store handed over", endpoint=where)
-        self._go(where)
+        self._move_to(where)
         self._await(present, later(self._clock.now(), timeout))
         return True
 
     def close(self) -> None:
-        """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where the
-        connections cannot be cut, waits need 1 s, and others as long as they need."""
+        """Every blocked call returns immediately: waits with False, others with RendezvousConnectionError. If the
+        connections cannot be cut, waits need 1 s, and other calls may hang."""
         if self._pointer is not None:
             self._pointer.close()
         for line in (self._main, self._state_line, self._roster_line):
-            line.close()  # before connecting is given up, which is no fault of the store then
+            line.close()  # before the connector, so that no line reports a fault of the store
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """What counts is that it moves: if something else has written to it, the leader begins anew."""
+        """The leaders' counter. If something else has written to it, the leader resets it: only its changes matter."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
             if amount:
                 store.set(key, b"%d" % amount)
             return amount
-
-    def _has_passed(self, epoch: _Epoch, number: int) -> bool:
-        """Whether the version that was waited for has long come and gone: the waiting thread may have slept before."""
-        return bool(self._state_line.look(lambda store: epoch.versions.passed(store, number)))
 
     def _is_filled(self, slot: str, timeout: Duration, epoch: _Epoch | None) -> bool:
         try:
@@ -278,57 +259,48 @@ class OverStore(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
-        trail: dict[str, bool] = {}
+        trail: dict[str, bool] = {}  # where the operation was directed, and whether it arrived there
         for _ in range(_MOST_MOVES):
             try:
-                return self._use_here(doing, operation, takes_part, trail)
+                return self._main.use(doing, lambda store: self._in_epoch(store, operation, takes_part, trail))
             except Moved as moved:
                 trail[moved.where] = False
-                self._go(moved.where)
-        raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
+                self._move_to(moved.where)
+        raise RendezvousConnectionError("the rendezvous store keeps moving from node to node")
 
-    def _use_here(
-        self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
+    def _in_epoch(
+        self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
-        def with_epoch(store: Store) -> T:
-            assert self._epoch is not None  # `_greet` came first
-            if self._observes and takes_part:
-                self._observes, self._epoch = False, None  # what it has seen it looks at again
-            epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
-            for _ in range(_MOST_EPOCHS):
+        """Carry out the operation in the current epoch; first begin a new one if the nodes have to leave it. Raises
+        Moved if the store is elsewhere now."""
+        assert self._epoch is not None  # `_current_epoch` came first
+        if self._observes and takes_part:
+            self._observes, self._epoch = False, None
+        epoch = self._current_epoch(store) if self._epoch is None or not self._epoch.name else self._epoch
+        for _ in range(_MOST_EPOCHS):
+            try:
                 try:
-                    return self._followed(store, epoch, operation, trail)
-                except EpochLeft as error:
-                    if self._greet(store) is epoch:
-                        self._leave(store, epoch, str(error) or "a marker of another epoch")
-                except Foreign as error:
-                    if self._observes and self._greet(store) is epoch:
-                        raise
-                    self._leave(store, epoch, str(error))
-                epoch = self._greet(store)
-            raise foreign("the keys of a job", "that something else writes to them all the time")
-
-        return self._main.use(doing, with_epoch)
+                    return operation(store, epoch)
+                except Moving as moving:
+                    if where := self._directed_to(store, epoch, moving.heirs, trail):
+                        raise Moved(where) from None
+                    self._begin_epoch(store, epoch)
+                    raise EpochLeft from None
+            except EpochLeft as error:
+                if self._current_epoch(store) is epoch:
+                    self._leave(store, epoch, str(error) or "a marker of another epoch")
+            except Foreign as error:
+                if self._observes and self._current_epoch(store) is epoch:
+                    raise
+                self._leave(store, epoch, str(error))
+            epoch = self._current_epoch(store)
+        raise foreign("the keys of a job", "that something else keeps writing to them")
 
     # -- where the store is, see `handover`
 
-    def _followed(
-        self, store: Store, epoch: _Epoch, operation: Callable[[Store, _Epoch], T], trail: dict[str, bool]
-    ) -> T:
-        """What it returns. `trail`: where this operation was led, and whether it came there. Raises Moved where the
-        store is another one now, and EpochLeft where it stays after all."""
-        try:
-            return operation(store, epoch)
-        except Moving as moving:
-            heirs = moving.heirs
-        if where := self._led_on(store, epoch, heirs, trail):
-            raise Moved(where)
-        self._begin_epoch(store, epoch)
-        raise EpochLeft
-
-    def _led_on(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
-        """Where a marker leads; empty if it counts for nothing, because it leads nowhere or the nodes have left this
-        epoch. Raises RendezvousConnectionError while that is not known, and to who only looks."""
+    def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
+        """Where a marker leads; empty if the store stays here, because the marker leads nowhere or the nodes have left
+        this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only reads."""
         if self._has_ended(store, epoch):
             return ""
         try:
@@ -336,25 +308,25 @@ class OverStore(RosterBackend):
             if self._mover is None or not where or (where not in trail and not self._mover.leads_to(where)):
                 return where
             trail.update((place, True) for place in trail if self._mover.leads_to(place))
-            found, circles = f"that nobody answers at {where}", trail.get(where, True)
+            found, circles = f"no store answers at {where}", trail.get(where, True)
         except RendezvousConnectionError as error:
-            found, circles = str(error), self._connector.hosts  # which would know
+            found, circles = str(error), self._connector.hosts  # the host of the store would know
         if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
             return ""
-        raise RendezvousConnectionError(f"expected the store where its last host says, found {found}")
+        raise RendezvousConnectionError(f"the rendezvous store has moved: {found}")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
 
     def _is_left(self, store: Store, epoch: _Epoch) -> bool:
-        """Whether no host of the store has looked here for some time."""
+        """Whether the store's host has not checked its pointer here for some time."""
         looks, now = peek(store, epoch.keys.pointed), self._clock.now()
         if self._unanswered is None or self._unanswered[:2] != (epoch.name, looks):
             self._unanswered = epoch.name, looks, now
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
-    def _go(self, where: str) -> None:
-        """Use the store at `where` from now on. If this node serves it, keep pointers to it at the endpoint."""
+    def _move_to(self, where: str) -> None:
+        """Use the store at `where` from now on. If this node serves it, keep a pointer to it at the endpoint."""
         assert self._mover is not None
         if self._pointer is not None:
             self._pointer.close()
@@ -367,17 +339,12 @@ class OverStore(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Where the store is from now on; empty: here. This node takes it over in its turn.
-
-        Args:
-            stays: it is this node's, and stays if nobody has taken it over in time.
-
-        Raises:
-            RendezvousConnectionError: nobody has taken it over yet.
-        """
+        """Where the store is from now on; empty: here. When it is this node's turn, this node takes it over. `stays`:
+        this node serves it, and keeps it if no other node takes it over in time. Raises RendezvousConnectionError if
+        no node has taken it over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has")
-        place = None if self._observes else turn(heirs, epoch.announcer.keys, self._mover.listed)
+        place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
         key = epoch.keys.moved
         value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
         if value is None and place is not None:
@@ -385,7 +352,7 @@ class OverStore(RosterBackend):
         if value is None and stays:
             value = create(store, key, self._seal.sealed(key, b""))
         if value is None:
-            raise RendezvousConnectionError("that it has gone, and that no other node has taken it over yet")
+            raise RendezvousConnectionError("its host has left, and no other node has taken it over yet")
         opened = self._seal.opened(key, value)
         where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
         try:
@@ -397,7 +364,8 @@ class OverStore(RosterBackend):
         return host and joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
-        """Serve the store, and say so. Returns what stands in the old one afterwards; None if it cannot be here."""
+        """Serve the store in this process, and write that into the old one. Returns what the old one contains
+        afterwards; None if this process cannot serve it."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
@@ -406,12 +374,12 @@ class OverStore(RosterBackend):
         forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
+            with contextlib.suppress(SpoiltStateError):  # then the nodes write back what they know
                 standing = epoch.versions.standing()
                 if standing is not None:
                     begun.versions.write(connection.store, standing[0], 0)
             found = create(store, epoch.keys.moved, forward)
-        except Moving:  # somebody has pointed it elsewhere, before anything stood in it
+        except Moving:  # another process has written a pointer into the empty store
             self._mover.serve_no_more()
             return None
         finally:
@@ -423,8 +391,8 @@ class OverStore(RosterBackend):
         return forward
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
-        """Raises Moving where nodes have gone on at the endpoint, while this store was cut off from it: all that are
-        here join them."""
+        """Raise Moving if other nodes have continued at the endpoint while this store was cut off from it. All nodes
+        here then join them."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
@@ -432,7 +400,7 @@ class OverStore(RosterBackend):
             raise Moving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
-        """Wait for these nodes to come to the store where it is now."""
+        """Wait until these nodes have announced themselves in the store where it is now."""
         left = until - self._clock.now()
         while left > 0 and not present <= {item.key for item in self.roster()}:
             epoch = self._epoch
@@ -441,21 +409,21 @@ class OverStore(RosterBackend):
                 self._main.fetch(epoch.keys.slot(epoch.log.cursor + 1), left)
             left = until - self._clock.now()
 
-    def _arrived(self, store: Store) -> None:
-        """A connection before this one was lost. Those beside it may lead to where nothing comes from any more."""
-        self._greet(store)
+    def _reconnected(self, store: Store) -> None:
+        """The main connection is new. The two others may still lead to a store that no node uses any more."""
+        self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
 
-    def _greet(self, store: Store) -> _Epoch:
-        """The epoch of the store, begun anew where it is another one than before."""
+    def _current_epoch(self, store: Store) -> _Epoch:
+        """The store's current epoch. Forgets the one before, if that is another one."""
         name = self._name_of_epoch(store)
         before = self._epoch
         if before is None or before.name != name:
             epoch = self._known_as(name)
             if before is not None and self._is_handed_over:
                 try:
-                    before.announcer.move_to(epoch.announcer, store)
+                    before.log.move_to(epoch.log, store)
                 except Foreign:
                     self._begin_epoch(store, epoch)
                     raise
@@ -463,23 +431,23 @@ class OverStore(RosterBackend):
             self._epoch = epoch
             if before is not None:
                 before.versions.leave(store)
-                self._roster_line.renew()  # it may wait for a slot of the epoch before, which no node fills
+                self._roster_line.renew()  # it may wait for a slot of the old epoch, which no node will fill
         assert self._epoch is not None
         return self._epoch
 
     def _known_as(self, name: str) -> _Epoch:
         keys = Keys(self._run_id, name)
         log = RosterLog(keys, self._seal, self._clock, self._hole_patience, self._observes)
-        return _Epoch(keys, Versions(keys, self._seal, self._observes), Announcer(keys, self._seal), log)
+        return _Epoch(keys, Versions(keys, self._seal, self._observes), log)
 
     def _leave(self, store: Store, epoch: _Epoch, found: str) -> None:
-        """All nodes are to leave the epoch."""
+        """Something else has overwritten data of the epoch: let all nodes leave it."""
         if not self._observes:
             get_logger().warning("store spoilt", reason=found)
             self._begin_epoch(store, epoch)
 
     def _begin_epoch(self, store: Store, after: _Epoch) -> None:
-        """Unless another node has done so already."""
+        """Begin a new epoch, unless another node has done so already."""
         standing = peek(store, after.keys.id)
         if standing is not None and epoch_named(standing) == after.name:
             compare_set(store, after.keys.id, standing, new_epoch())
@@ -490,7 +458,8 @@ class OverStore(RosterBackend):
             return epoch_named(peek(store, key) or b"")
         return epoch_named(create(store, key, new_epoch()))
 
-    def _greet_aside(self, store: Store) -> None:
-        name = standing(store, Keys(self._run_id).id)  # none where it began anew, or is observed before it begins
+    def _check_epoch(self, store: Store) -> None:
+        name = standing(store, Keys(self._run_id).id)  # none if the store is empty
+
         if self._epoch is not None and epoch_named(name or b"") != self._epoch.name:
             raise EpochLeft

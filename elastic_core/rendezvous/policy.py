@@ -1,19 +1,18 @@
-"""The whole membership policy: one pure function from what is seen to what should follow, with its reason.
+"""The whole membership policy: one pure function from what a node sees to what should follow, with its reason.
 
-Any node may run it at any time. That is safe because the state is written by compare-and-swap, against the very state
-that was decided about. To keep the store quiet one node runs it, the leader (see `election`).
+Any node may run it at any time. That is safe because a node writes the state by compare-and-swap, against the very
+state that it decided about. To keep the store quiet, only the leader runs it (see `election`).
 
 The policy, in order:
 
-- Closed: nothing follows.
-- A round runs: end it when a member is lost; close the job when all its members are done; end it when a member is to be
-  drained, or when nodes wait and there is room for them. Members that are done are noted, so that they never count as
-  lost. Once the first is done, no new node is let in: the job is ending.
-- No round runs: note members whose agents have ended. Form a round when `min_nodes` are ready, and all nodes we know of
-  are back, or have had the time to come back. The round waits for a live member that stops its workers for as long as
-  that may take, even if spares fill all places. A new job, whose nodes are not known yet, waits for the last call
-  instead, or until `max_nodes` are ready. Nodes that cannot reach each other do not meet in a round, as long as enough
-  others can.
+- The job is closed: nothing follows.
+- A round runs: end it when a member is lost; close the job when all members are done; end the round when a member is to
+  be drained, or when nodes wait and there is room for them. Record which members are done, so that these are never
+  considered lost. Once a member is done, admit no new node: the job is ending.
+- No round runs: record members whose agents have ended. Form a round when `min_nodes` are ready, and all surviving
+  members have rejoined, or have had the time to do so. The round waits for a live member for as long as that one may
+  take to stop its workers, even if there are enough spares. A new job has no members yet: it waits for the last call,
+  or until `max_nodes` are ready. Nodes that cannot reach each other do not get into one round, if enough others can.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Write:
-    """Replace the state that was decided about with `state`."""
+    """Write `state` in the place of the one that was decided about."""
 
     state: State
     reason: str
@@ -57,8 +56,8 @@ class Wait:
     """Nothing to write now; decide again at `until` (None: when something changes).
 
     Args:
-        joined: nodes that are ready.
-        wanted: how many it needs.
+        joined: how many nodes are ready.
+        wanted: how many the round needs.
         missing: names of known nodes that are not ready.
     """
 
@@ -85,7 +84,7 @@ def decide(
     Args:
         enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the clock of `now`;
             None if they are not (see `enough`).
-        settled: the store was away and may have lost its entries: until then members without one are not lost.
+        settled: until then members without an entry are not lost: the store was away, and may have lost entries.
     """
     if state.closed:
         return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
@@ -101,7 +100,7 @@ def decide(
 
 
 def with_reports(roster: Roster, state: State) -> State:
-    """The state with the failures that nodes report in their entries, and without those that leave."""
+    """The state with what nodes report in their entries: failures, and that they leave."""
     for key, reported in ((seen.entry.key, seen.entry.reported) for seen in roster):
         if reported is not None and reported.round == state.round:
             state = state if reported.failure is None else failed(state, reported.round, reported.failure)
@@ -139,7 +138,7 @@ def _while_running(roster: Roster, state: State, settings: RendezvousSettings, r
         until = returning if absent else None
         return Wait("the round runs", until, len(busy), len(busy))
     names = ", ".join(entry.node for entry in newcomers)
-    reason = f"{names} want{'s' if len(newcomers) == 1 else ''} to take part"
+    reason = f"{names} want{'s' if len(newcomers) == 1 else ''} to join"
     return Write(ended(state, Cause.JOINED, names, reason), reason)
 
 
@@ -147,8 +146,8 @@ def _why_lost(state: State, lost: list[str], roster: Roster, settings: Rendezvou
     late = {seen.entry.key: seen.ended for seen in roster if seen.late}
     kinds = {
         "its agent has ended": [key for key in lost if late.get(key)],
-        f"no beat for {settings.failure_timeout:g} s": [key for key in lost if late.get(key) is False],
-        "left without a word": [key for key in lost if key not in late],
+        f"no heartbeat for {settings.failure_timeout:g} s": [key for key in lost if late.get(key) is False],
+        "its entry has disappeared": [key for key in lost if key not in late],
     }
     return "; ".join(f"lost {', '.join(state.names(keys))}: {why}" for why, keys in kinds.items() if keys)
 
@@ -168,56 +167,52 @@ def _while_gathering(
     ready = waiting(roster, state)
     missing = _missing(roster, state)
     names = tuple(entry.node for entry in missing)
+
+    def waits_for(what: str, until: Instant, missing: tuple[str, ...] = names) -> Wait:
+        reason = f"{len(ready)} nodes joined, waiting for {what}"
+        return Wait(reason, until, len(ready), settings.max_nodes, missing)
+
     if len(ready) < settings.min_nodes:
         blamed = None if now < settled else _blamed(state, ready, missing, roster, settings)
-        if blamed is not None and blamed.end is not None:  # people need to know before the next round forms, if it does
+        if blamed is not None and blamed.end is not None:  # users need to know before the next round forms
             return Write(blamed, blamed.end.reason)
         reason = f"{len(ready)} of {settings.min_nodes} nodes joined"
         return Wait(reason, None, len(ready), settings.min_nodes, names)
     since = now if enough_since is None else enough_since
     ahead = any(entry.after.number > state.round.number for entry in alive(roster, state))
     if ahead and now < (given_back := later(since, settings.failure_timeout)):
-        reason = f"{len(ready)} nodes joined, waiting for the state that the store has lost"
-        return Wait(reason, given_back, len(ready), settings.max_nodes, names)
+        return waits_for("the state that the store has lost", given_back)
     until = _until(ready, missing, state, settings, since)
     if until is not None and now < until:
-        waits_for = "the last call" if not missing else f"{', '.join(names)} to come back"
-        return Wait(f"{len(ready)} nodes joined, waiting for {waits_for}", until, len(ready), settings.max_nodes, names)
-    if now < settled and (unsettled := _without_entry(roster, state)):
-        reason = f"{len(ready)} nodes joined, waiting for {', '.join(state.names(unsettled))} to come back"
-        return Wait(reason, settled, len(ready), settings.max_nodes, state.names(unsettled))
+        return waits_for(f"{', '.join(names)} to rejoin" if missing else "the last call", until)
+    present = {seen.entry.key for seen in roster}
+    unsettled = state.names(key for key in state.busy if key not in present) if now < settled else ()
+    if unsettled:
+        return waits_for(f"{', '.join(unsettled)} to rejoin", settled, unsettled)
     if until is None:
-        full = len(ready) >= settings.max_nodes
-        return _form(
-            ready, missing, roster, state, settings, f"all {settings.max_nodes} nodes are there" if full else ""
-        )
-    late = "the last call is over" if not missing else f"{', '.join(names)} did not come back in time"
-    return _form(ready, missing, roster, state, settings, late)
+        reason = f"all {settings.max_nodes} nodes have joined" if len(ready) >= settings.max_nodes else ""
+    else:
+        reason = f"{', '.join(names)} did not rejoin in time" if missing else "the last call is over"
+    return _form(ready, missing, roster, state, settings, reason)
 
 
 def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
-    """When to form a round with those that are ready, at the latest; None for at once. Spares are always ready first:
-    without this they would take the places of members that only stop their workers. Such members live, so they learn of
+    """The latest time to form a round with the nodes that are ready; None for now. Without this wait, spares would take
+    the places of members that still stop their workers, because spares are always ready first. A live member learns of
     the end of the round within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
         return later(since, stopping if full else max(stopping, settings.timeout.close.total_seconds()))
-    known = any(state.seated(entry.key) for entry in ready)  # else no member of the last round is left: a new gathering
-    return None if (full and not missing) or known else later(since, settings.timeout.last_call.total_seconds())
-
-
-def _without_entry(roster: Roster, state: State) -> list[str]:
-    """Members of the last round that had not gone, and have no entry."""
-    present = {seen.entry.key for seen in roster}
-    return [key for key in state.busy if key not in present]
+    known = any(state.seated(entry.key) for entry in ready)  # else it is like a new job
+    return None if full or known else later(since, settings.timeout.last_call.total_seconds())
 
 
 def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Live agents with the name of another one, with the reason. If the other one were gone, it would be late by now,
-    and its lease would have ended even if it was granted anew meanwhile."""
+    """Live agents that have the name of another live agent, with the reason. Only after two failure timeouts: if the
+    other agent had ended, its heartbeats would be late by then, and a lease of it would have expired."""
     names = holders(roster, state)
     found = []
     for seen in roster:
@@ -229,8 +224,8 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
 
 
 def _missing(roster: Roster, state: State) -> list[Entry]:
-    """Members of the last round that live and are not back yet: their workers may still run. These include a drained
-    member until it says that it goes, and a member that was called lost but beats again."""
+    """Members of the last round that are alive and have not rejoined: their workers may still run. These include a
+    drained member until it leaves, and a member that was considered lost but sends heartbeats again."""
     return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
 
 
@@ -242,9 +237,10 @@ def _form(
     settings: RendezvousSettings,
     reason: str,
 ) -> Decision:
-    """A round of the nodes that are ready: members of the last one first, then older nodes first; the rest are
-    spares."""
-    state = _judged(state, ready, missing, roster, settings)
+    """A round of the nodes that are ready: first the members of the last one, then the older nodes; the rest are
+    spares. First judge an uncertain failure: if a member is gone, its loss was the cause, and that costs no restart."""
+    if state.end is not None and state.end.awaits_judgement:
+        state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
         return Write(state, state.closed.reason)
     veterans_first = sorted(ready, key=lambda entry: not state.seated(entry.key))
@@ -257,14 +253,14 @@ def _form(
     max_restarts = max(entry.max_restarts for entry in members)
     announced = {seen.entry.key for seen in roster}
     apart = ", ".join(entry.node for entry in ready if entry.key not in meets)
-    reason = f"{apart} cannot be reached by the others" if apart else reason or _who_is_back(state, ready)
+    reason = f"{apart} cannot be reached by the other nodes" if apart else reason or _who_is_back(state, ready)
     bounded = replace(state, min_nodes=settings.min_nodes, max_nodes=settings.max_nodes)
     return Write(formed(bounded, (entry.seat for entry in members), max_restarts, reason, announced), reason)
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """Those of them that can reach each other: the node with the most broken links is removed, of several the last,
-    until no broken link is left. All of them if that leaves fewer than `least`."""
+    """The nodes that can reach each other: remove the node with the most broken links, of several the last one, until
+    no broken link is left. All nodes if that leaves fewer than `least`."""
     broken = _broken_links(ready)
     worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
     heapq.heapify(worst)
@@ -274,7 +270,7 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
         count = sum(other not in out for other in broken[key])
         if count == -noted:
             out.add(key)
-        elif count:  # fewer than when it was noted: others may have more
+        elif count:  # fewer than before, so another node may have more
             heapq.heappush(worst, (-count, place, key))
     return [entry for entry in ready if entry.key not in out] if len(ready) - len(out) >= least else ready
 
@@ -292,24 +288,14 @@ def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
 def _who_is_back(state: State, ready: list[Entry]) -> str:
     back = {entry.node for entry in ready}
     gone = tuple(name for name in state.names(state.seats.keys) if name not in back)
-    return f"every node is back but {', '.join(gone)}" if gone else "every node known is back"
-
-
-def _judged(
-    state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
-) -> State:
-    """The state after judging an uncertain failure: if a member is gone, its loss was the cause, and that costs no
-    restart. `max_restarts` is that of the round in which it happened."""
-    if state.end is None or not state.end.awaits_judgement:
-        return state
-    return _blamed(state, ready, missing, roster, settings) or counted_failure(state)
+    return f"all members but {', '.join(gone)} have rejoined" if gone else "all members have rejoined"
 
 
 def _blamed(
     state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
 ) -> State | None:
-    """The state in which the uncertain failure has followed from members that are gone; None if there are none, or no
-    such failure."""
+    """The state in which the uncertain failure followed from the loss of members that are gone; None if there is no
+    such failure, or no such member."""
     if state.end is None or not state.end.awaits_judgement:
         return None
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}

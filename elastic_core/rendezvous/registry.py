@@ -1,4 +1,4 @@
-"""Handlers by the name of their backend: a registry with the names of torch's, and the installed plugins after it."""
+"""Handlers by the name of their backend: torch's registry, then the installed plugins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 
 class RendezvousHandlerRegistry:
-    """The functions by which a program itself makes handlers, by the name of the backend."""
+    """A program's own functions that make handlers, by the name of the backend."""
 
     def __init__(self) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
@@ -27,8 +27,8 @@ class RendezvousHandlerRegistry:
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Raises ValueError if the backend is not registered, RuntimeError if the creator made a handler for another
-        backend."""
+        """Raises ValueError if the backend is not registered, and RuntimeError if the creator returned a handler for
+        another backend."""
         creator = self._creators.get(params.backend)
         if creator is None:
             return self._unregistered(params)
@@ -72,9 +72,6 @@ rendezvous_handler_registry: RendezvousHandlerRegistry = _WithInstalled()
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A handler for `params.backend`, from the registry or else from an installed plugin.
-
-    Raises:
-        ConfigurationError: no plugin brings the backend (the message lists what is installed), or an option is wrong.
-    """
+    """A handler for `params.backend`, from the registry or else from an installed plugin. Raises ConfigurationError if
+    no plugin has the backend, or an option is invalid."""
     return rendezvous_handler_registry.create_handler(params)

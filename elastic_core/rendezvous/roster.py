@@ -1,5 +1,5 @@
-"""The roster: all announced entries, oldest first, as one observer sees them; which of them count; and the order of the
-members of a round. All functions are pure, so nodes need no store traffic to agree on the ranks."""
+"""The roster: all entries as one observer sees them, which nodes may take part, and the rank order of a round's
+members. All functions are pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Seen:
     """An entry as one observer sees it.
 
     Args:
-        late: whether its beat is late; a late node counts as gone.
+        late: whether its heartbeat is late; a late node is considered lost.
         since: when the observer first saw the entry's key, on its own clock.
         ended: late because its agent is known to have ended.
     """
@@ -41,8 +41,8 @@ Roster = tuple[Seen, ...]
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """The entry that holds each node name. Of two live agents with one name, a surviving member holds it (the other one
-    may have slept, and was replaced); otherwise the older one that may take part."""
+    """The entry that owns each node name. Of two live agents with one name, a surviving member owns it (the other one
+    may have been suspended, and was replaced); otherwise the older one that may take part."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
@@ -53,23 +53,22 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _claim(entry: Entry, state: State) -> int:
-    """The strength of the node's claim to its name. A member that was lost and has not beaten since has the weakest."""
+    """The strength of the node's claim to its name."""
     if state.seated(entry.key) and entry.key not in state.gone:
         return 2
     return int(is_ready(entry, state))
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
-    """The nodes that count: they are not late, and no other node holds their name. A node whose name another one holds
-    waits until that node has left, or is itself refused."""
+    """The nodes that are not late, and own their name. A node whose name another one owns waits until that node has
+    left, or is itself refused."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Whether the node waits for the next round, and knows of this last one: an entry that names another round is of
-    the past, or of a history that the store has lost. A member waits only after the end of its round, and does not
-    wait if it leaves."""
+    """Whether the node waits for the next round, and knows the last one: an entry that names another round is old, or
+    of a history that the store has lost. A member is not ready before its round has ended, or if it leaves."""
     reported = entry.reported
     leaves = reported is not None and reported.leaves and reported.round == state.round
     return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))
@@ -82,16 +81,16 @@ def waiting(roster: Roster, state: State) -> list[Entry]:
 
 
 def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
-    """The members in the order of their ranks.
+    """The members in rank order.
 
-    Survivors keep their order. If rank 0 is gone, the first survivor takes its place, so that no newcomer gets it.
-    Newcomers, sorted by host and then by age, take the places of members that are gone; the rest go to the end. A node
-    that asks for a rank (`rank_hint`) gets it if the rank exists; of two such nodes, the one that would have the lower
-    rank without asking.
+    Survivors keep their order. If rank 0 has left, the first survivor takes its place, so that no newcomer gets it.
+    Newcomers, sorted by host and then by age, take the places of members that have left; the rest are added at the end.
+    A node that asks for a rank (`rank_hint`) gets it if the rank exists; of two such nodes, the one that would have the
+    lower rank without asking.
 
     Args:
         entries: the members, oldest first.
-        before: the keys of the last round's members in rank order; survivors are the members among them.
+        before: the keys of the last round's members in rank order.
     """
     by_key = {entry.key: entry for entry in entries}
     survivors = set(before) & set(by_key)
@@ -102,7 +101,7 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
 
 
 def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | None) -> list[Entry]:
-    """The members in the order of a rank policy, which is given them in `order`; see `ordered` for `before`."""
+    """The members as the rank policy orders them. `order`: without the policy; `before`: see `ordered`."""
     if policy is None:
         return order
     last_ranks = {key: rank for rank, key in enumerate(before)}
@@ -112,7 +111,7 @@ def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | Non
 
 
 def _with_first(places: list[Entry | None]) -> list[Entry | None]:
-    """The places after the first survivor has moved to the place of rank 0, if that is empty."""
+    """The places after the first survivor has moved to rank 0, if that is free."""
     first = next((place for place, entry in enumerate(places) if entry is not None), 0)
     if first:
         places[0], places[first] = places[first], None

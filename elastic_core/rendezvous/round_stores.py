@@ -1,4 +1,4 @@
-"""A store of its own for every round, if the backend brings no better way: the same store, under another prefix."""
+"""Stores of rounds: by default, the same store under another prefix for each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PrefixedStore:
-    """`interfaces.store.Store` over another one, of which it sees the keys with a prefix only."""
+    """The keys of another store that begin with a prefix, as an `interfaces.store.Store`."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix = prefix
@@ -52,13 +52,13 @@ class PrefixedStore:
         return self._store.delete_key(self._key(key))
 
     def num_keys(self) -> int:
-        """The number of keys in the whole store, since it cannot tell whose they are."""
+        """The number of keys in the whole store, since a store cannot count those with a prefix."""
         return self._store.num_keys()
 
 
 def prefixed(prefix: str, store: Store) -> Store:
-    """The keys of `store` that begin with `prefix`: of a torch store as a torch store. torch is not imported for that;
-    where there is a store of torch's, it has been."""
+    """The keys of `store` that begin with `prefix`. For a torch store this is a torch store; torch is not imported for
+    any other."""
     torch_stores: Any = sys.modules.get("torch.distributed")
     if torch_stores is not None and isinstance(store, torch_stores.Store):
         found: Store = torch_stores.PrefixStore(prefix, store)
@@ -67,12 +67,8 @@ def prefixed(prefix: str, store: Store) -> Store:
 
 
 class LateStore:
-    """A store that is made when it is first used: most jobs never use that of a round. Passes all on. Used from one
-    thread.
-
-    Args:
-        prefix: of the keys that it sees; empty: it sees all.
-    """
+    """A store that is made when it is first used, because most jobs never use a round's store. Used from one thread.
+    `prefix`: see `prefixed`; empty: none."""
 
     def __init__(self, make: Callable[[], Store], prefix: str = "") -> None:
         self._make = make
@@ -81,7 +77,7 @@ class LateStore:
         self._seen: Store | None = None
 
     def close(self) -> None:
-        """Let go of what was made, if anything was."""
+        """Close the store, if it was made."""
         close_store(self._made)
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +90,7 @@ class LateStore:
 
 
 def close_store(store: object) -> None:
-    """Not every store can be closed, and there may be none."""
+    """Close the store, if it has a `close`."""
     close = getattr(store, "close", None)
     if close is not None:
         close()
@@ -104,12 +100,11 @@ class MadeStores(RoundStores):
     """A store for the members of every round, and the workers' store in rank 0's agent.
 
     Args:
-        make: makes what the members of a round share, given the round's name. It is closed before the next round, if
-            it can be.
-        address: the address that this node advertises; a function is asked when it is needed, since names may have to
-            be looked up.
-        workers: the node's place for the workers' store.
-        host: where this node's workers find the workers' store, in place of the address that rank 0 advertises.
+        make: makes the store that the members of a round share, given the round's name. It is closed before the next
+            round.
+        address: the address that this node advertises, or a function that looks it up.
+        workers: serves the workers' store.
+        host: where this node's workers find the workers' store, instead of the address that rank 0 advertises.
     """
 
     def __init__(
@@ -156,7 +151,7 @@ class MadeStores(RoundStores):
 
 
 class PrefixedStores(MadeStores):
-    """The same over one store for all rounds: each has its keys under a prefix of its own."""
+    """Rounds' stores in one store, each under its own prefix."""
 
     def __init__(self, store: Store, run_id: str, address: str | Callable[[], str]) -> None:
         super().__init__(lambda name: prefixed(f"elastic/{run_id}/{name}", store), address)

@@ -1,10 +1,10 @@
-"""Signatures of what nodes write into the store: HMAC-SHA256 with a key that is derived from the job's secret and its
-run id, over the place where the bytes stand and the bytes. Who does not know the secret can neither write nor move what
-passes for a node's; only remove it, or put something else there, which is as if nothing were there.
+"""Signatures of the values that nodes write into the store: HMAC-SHA256 over the value and its place, with a key that
+is derived from the job's secret and its run id. A client without the secret can neither write nor move a node's value.
+It can only delete or overwrite one, and nodes then treat the place as empty.
 
-A place is the name of a thing in the backend: a version of the state in one epoch of a store, say. A backend in whose
-places different bytes stand one after the other cannot tell an old value that was put back from a new one; what the
-nodes agree on is counted up with every change, so that they can.
+A place is a name in the backend, such as a version of the state in one epoch of a store. If a place may contain several
+values one after another, the signature does not distinguish an old one that was put back. The state has a serial number
+that does.
 """
 
 from __future__ import annotations
@@ -12,40 +12,42 @@ from __future__ import annotations
 import hmac
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.errors import ConfigurationError, ElasticError, Problem
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import Announced, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
 from elastic_core.support.secret_files import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.interfaces.backend import Token
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.backend import Seal, Token
     from elastic_core.interfaces.handler import RendezvousParameters
 
+T = TypeVar("T")
 MARK = b"signed "
 _HEX = 64
 _ID = 8
 _LENGTH = len(MARK) + _ID + 1 + _HEX + 1
 LEAST_SECRET = 16
 _MOST_SECRETS = 8
-_MOST_TOLD = 64
+_MOST_LOGGED = 64
 _STATE = b'{"version":'
+_STATE_PLACE = "state"
 
 
 class HmacSeal:
-    """Signs and checks for one job. Without a secret all bytes pass as they are. Thread-safe.
+    """Signs and checks values of one job. Without a secret it changes nothing. Thread-safe.
 
     Args:
-        run_id: the job; the key is derived for it.
-        secrets: the first signs; what is signed with any of them is ours. None: nothing is signed.
-        reread: the secrets as they are now, asked for when something is signed with another one: it may be new.
+        run_id: the job.
+        secrets: the first one signs; a signature with any of them is valid. Empty: nothing is signed.
+        reread: reads the secrets again, in case a value is signed with a new one.
 
     Attributes:
-        refused: in how many places something stood, at a time, that was not signed with one of the secrets for that
-            place.
+        refused: how many values without a valid signature for their place it has found.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class HmacSeal:
         self._reread = reread
         self._keys = _keys_of(run_id, secrets)
         self._lock = threading.Lock()
-        self._told: set[tuple[str, bytes]] = set()
+        self._logged: set[tuple[str, bytes]] = set()
         self.refused = 0
 
     @property
@@ -64,15 +66,15 @@ class HmacSeal:
         return bool(self._keys)
 
     def sealed(self, place: str, data: bytes) -> bytes:
-        """The bytes with a signature, for this place only."""
+        """The bytes with a signature for this place."""
         if not self._keys:
             return data
         identity, key = next(iter(self._keys.items()))
         return _head(identity, key, place, data) + data
 
     def opened(self, place: str, value: bytes) -> bytes | None:
-        """The bytes without the signature; None for what nobody has signed for this place who knows a secret. That is
-        counted, and logged once."""
+        """The bytes without the signature; None if the signature is not valid for this place. Counts and logs each such
+        value once."""
         if not self._keys:
             return value
         head, data = value[:_LENGTH], value[_LENGTH:]
@@ -90,11 +92,11 @@ class HmacSeal:
         return None
 
     def is_others(self, value: bytes) -> bool:
-        """Whether it looks as if nodes with another secret, or with one where this one has none, had signed it."""
+        """Whether nodes with another secret may have signed it, or nodes with a secret if this node has none."""
         return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """The same for a state. Raises SpoiltStateError: it is none of ours."""
+        """As `opened`, for a state. Raises SpoiltStateError if the signature is not valid."""
         found = self.opened(place, value)
         if found is not None:
             return found
@@ -108,27 +110,27 @@ class HmacSeal:
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
-        """The keys, once the secrets were read again: not for what was refused already."""
-        if self._reread is not None and (place, head) not in self._told:
+        """The keys, after reading the secrets again if this value is not known to be refused."""
+        if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())
-            except ElasticError as error:  # whoever writes it now has not finished
+            except ElasticError as error:  # perhaps a user is just replacing the file
                 get_logger().warning("secret not read", reason=str(error))
         return self._keys
 
     def _refuse(self, place: str, head: bytes, found: str) -> None:
         with self._lock:
-            if (place, head) in self._told:
+            if (place, head) in self._logged:
                 return
             self.refused += 1
-            if len(self._told) >= _MOST_TOLD:
-                return  # somebody writes all the time; it is counted
-            self._told.add((place, head))
+            if len(self._logged) >= _MOST_LOGGED:
+                return  # a client keeps writing such values: only count them
+            self._logged.add((place, head))
         get_logger().warning("not signed", place=place, reason=f"found {found}; it is passed over")
 
 
 def _keys_of(run_id: str, secrets: Sequence[bytes]) -> dict[bytes, bytes]:
-    """By the beginning of a digest, which tells what is signed with one from what is signed with another."""
+    """The keys by id, which is a part of each signature."""
     keys = [_digest(secret, b"elastic-core rendezvous", run_id.encode()) for secret in secrets]
     return {_digest(key, b"id").hex()[:_ID].encode(): key for key in keys}
 
@@ -139,20 +141,100 @@ def _head(identity: bytes, key: bytes, place: str, data: bytes) -> bytes:
 
 
 def _digest(key: bytes, *parts: bytes) -> bytes:
-    """Of the parts, each with its length, so that no two lists of parts have one digest."""
+    """A digest of the parts, each with its length, so that different lists of parts have different digests."""
     return hmac.digest(key, b"".join(b"%d:%s" % (len(part), part) for part in parts), "sha256")
 
 
+class SignedBackend(RosterBackend):
+    """Signs the states and entries of a backend that does not sign by itself, and closes it. A place there may contain
+    one value after another, so an older signed value that an attacker puts back is accepted."""
+
+    def __init__(self, backend: RosterBackend, seal: Seal) -> None:
+        self._backend = backend
+        self._seal = seal
+        self._opened: dict[tuple[str, bytes], bytes | None] = {}
+
+    @property
+    def name(self) -> str:
+        return self._backend.name
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        found = _checked(self._backend.get_state)
+        return None if found is None else (self._seal.state(_STATE_PLACE, *found), found[1])
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        found = _checked(lambda: self._backend.set_state(self._seal.sealed(_STATE_PLACE, state), token))
+        return None if found is None else (self._seal.state(_STATE_PLACE, *found[:2]), *found[1:])
+
+    def announce(self, key: str, entry: bytes) -> int:
+        return self._backend.announce(key, self._seal.sealed(f"entry/{key}", entry))
+
+    def withdraw(self, key: str) -> None:
+        self._backend.withdraw(key)
+
+    def beat(self, key: str, leading: bool, look: bool) -> int | None:
+        return self._backend.beat(key, leading, look)
+
+    def roster(self) -> tuple[Announced, ...]:
+        found, known = self._backend.roster(), self._opened
+        self._opened = {
+            (key, entry): known[key, entry] if (key, entry) in known else self._seal.opened(f"entry/{key}", entry)
+            for key, entry in ((item.key, item.entry) for item in found)
+        }
+        opened = ((item, self._opened[item.key, item.entry]) for item in found)
+        return tuple(Announced(item.key, entry, item.beats) for item, entry in opened if entry is not None)
+
+    def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
+        return self._backend.wait_for_state(token, timeout)
+
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
+        return self._backend.wait_for_roster(timeout, more)
+
+    @property
+    def vacant(self) -> bool:
+        return self._backend.vacant
+
+    @property
+    def lease_ttl(self) -> Duration | None:
+        return self._backend.lease_ttl
+
+    @property
+    def grace(self) -> Duration:
+        return self._backend.grace
+
+    @property
+    def hosts_store(self) -> bool:
+        return self._backend.hosts_store
+
+    def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
+        return self._backend.hand_over(heirs, timeout)
+
+    def store_members(self) -> Sequence[str]:
+        return self._backend.store_members()
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def _checked(call: Callable[[], T]) -> T:
+    """Call the backend. What it rejects itself does not belong to other nodes, because it is not signed."""
+    try:
+        return call()
+    except SpoiltStateError as error:
+        error.others = False
+        raise
+
+
 def seal_of(params: RendezvousParameters) -> HmacSeal:
-    """The seal of the job, with the secrets in the file that the option `secret_file` names. Raises
-    ConfigurationError: that cannot be read, or is open to others."""
+    """The job's seal, with the secrets in the file that the option `secret_file` names. Raises ConfigurationError if
+    the file cannot be read, or other users can read it."""
     path = params.get("secret_file")
     reread = partial(_secrets_in, path) if path else tuple
     return HmacSeal(params.run_id, reread(), reread)
 
 
 def _secrets_in(path: str) -> tuple[bytes, ...]:
-    """One on each line that is not empty."""
+    """The secrets in the file, one on each line that is not empty."""
     try:
         found = tuple(line for line in (line.strip() for line in read_secret(path).splitlines()) if line)
         if not 1 <= len(found) <= _MOST_SECRETS:

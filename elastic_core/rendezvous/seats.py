@@ -1,6 +1,5 @@
 """The seats of a round: one text with a line for each seat, parsed on demand. Every node of a round receives all seats,
-and most nodes read two of them. To make ten thousand objects would take a node longer than everything else in a
-round."""
+but most nodes read only two. To create ten thousand objects would take longer than everything else in a round."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
 
 class Seat(NamedTuple):
-    """A member's place in a round. `port` is that of the workers' store, if the member has rank 0; `lifeline` that at
-    which the others see whether its agent lives, 0 if they cannot."""
+    """A member's place in a round. `port`: of the workers' store, if the member has rank 0. `lifeline`: the port at
+    which other nodes watch whether its agent is alive; 0 if they cannot."""
 
     key: str
     member: Member
@@ -43,8 +42,7 @@ def _seat(line: str) -> Seat:
 
 
 def _member(line: str) -> Member:
-    _, node, host, address, role, _, _, size = line.split("\t")
-    return Member(node, host, address, role, int(size))
+    return _seat(line).member
 
 
 class _Lazy(Sequence[T]):
@@ -98,8 +96,8 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def checked(cls, text: str) -> Seats:
-        """The seats of an untrusted text. Raises ValueError if a line is not that of a seat, two seats have one key, or
-        there are more than a round can have."""
+        """The seats of an untrusted text. Raises ValueError if it is malformed, two seats have the same key, or there
+        are too many."""
         if text.count("\n") > _MOST:  # a few bytes may unpack to millions
             raise ValueError(f"more than {_MOST} members")
         keys = _KEYS.findall(text)
@@ -140,7 +138,7 @@ class Seats(_Lazy[Seat]):
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """The compressed text, with a checksum: a few bytes for each seat, because most seats are alike."""
+        """The compressed text, with a checksum: a few bytes for each seat, because most seats are similar."""
         return zlib.compress(self.text.encode(), 1)
 
     @classmethod

@@ -1,7 +1,8 @@
-"""The settings of a rendezvous: bounds, timeouts, beats."""
+"""The settings of a rendezvous: bounds, timeouts, heartbeats."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.node import RankPolicy
 
 LOOPBACK = "127.0.0.1"
-_ANY_PORT = 9  # nothing is sent there
+_ANY_PORT = 9  # no packet is sent there
 
 
 def in_seconds(duration: timedelta | float) -> Duration:
@@ -44,13 +45,13 @@ def _as_timedelta(duration: timedelta | float) -> timedelta:
 
 
 class RendezvousTimeout:
-    """How long each step may take, given as timedeltas or seconds, and read as timedeltas, as torch's are.
+    """How long each step may take: timedeltas, as in torch. Seconds are accepted, too.
 
     Args:
-        join: for a round to form. It is counted anew for every round, and not while another round runs.
-        last_call: for more nodes of a new job to join, from the moment that `min_nodes` have joined.
-        close: for the members of an ended round to stop their workers and come back, before the others go on.
-        heartbeat: for one beat to be answered, before an outage of the store is logged.
+        join: for a round to form, not counting the time while another round runs.
+        last_call: for more nodes of a new job to join after `min_nodes` have joined.
+        close: for the members of an ended round to stop their workers and rejoin, before a round forms without them.
+        heartbeat: for the store to answer a heartbeat, before an outage is logged.
 
     Raises:
         ValueError: a timeout is not above 0 (`last_call` may be 0).
@@ -79,14 +80,13 @@ class RendezvousSettings:
     """The settings of one rendezvous, the same on every node of the job.
 
     Args:
-        keep_alive_interval: seconds between two beats.
-        keep_alive_max_attempt: the number of beats that may be missing before a node counts as gone; at least 2.
-        lease_ttl: seconds without a beat after which the backend itself drops a node (see `RosterBackend.lease_ttl`);
-            None if it does not.
+        keep_alive_interval: seconds between two heartbeats.
+        keep_alive_max_attempt: how many heartbeats may be missing before a node is considered lost; at least 2.
+        lease_ttl: see `RosterBackend.lease_ttl`.
         connect_timeout: seconds for the store to answer for the first time; None: as long as a round may take to form.
         endpoint: where the store is, for messages.
-        join_option: the name of the option that says how long a round may take to form, for messages.
-        rank_policy: the order of the nodes of a round; None: nodes keep their ranks. It never raises.
+        join_option: the name of the option that sets the join timeout, for messages.
+        rank_policy: orders the nodes of a round; None: nodes keep their ranks. It never raises.
 
     Raises:
         ValueError: a bound does not hold.
@@ -113,7 +113,7 @@ class RendezvousSettings:
 
     @property
     def first_contact(self) -> tuple[Duration, str]:
-        """Seconds for the store to answer for the first time, and the name of the option that says so."""
+        """Seconds for the store to answer for the first time, and the name of the option that sets them."""
         join = self.timeout.join.total_seconds()
         if self.connect_timeout is None or self.connect_timeout >= join:
             return join, self.join_option
@@ -121,19 +121,14 @@ class RendezvousSettings:
 
     @property
     def failure_timeout(self) -> Duration:
-        """Seconds without a beat after which a node counts as gone. After as many seconds without the store a node is
-        fenced."""
+        """Seconds without a heartbeat after which other nodes consider a node lost."""
         if self.lease_ttl is not None:
             return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt
 
 
 def settings_of(params: RendezvousParameters) -> RendezvousSettings:
-    """The settings in the parameters; an option that is missing has its default.
-
-    Raises:
-        ConfigurationError: it lists every option with an impossible value.
-    """
+    """The settings in the parameters, with defaults. Raises ConfigurationError, which lists every invalid option."""
     known = options_of(params, BACKEND_OPTIONS)
     timeout = RendezvousTimeout(
         known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
@@ -152,26 +147,22 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 
 def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str, int]] | None = None) -> str:
-    """The address that this node tells the others: `--local-addr`; for a job of one node 127.0.0.1; else that of this
-    end of the way to the first of `places` to which there is one, each a host and a port. Unset, these are the hosts
-    in the endpoint; if there are none, the way is the default route. Blocks while names are looked up."""
+    """The address that this node advertises: `--local-addr`; 127.0.0.1 for a job with one node; otherwise the local
+    address of the route to the first of `places` that has one. These are hosts with ports; unset, the hosts in the
+    endpoint. If there are none, use the default route. Blocks while names are looked up."""
     if params.local_addr:
         return params.local_addr
     if params.max_nodes == 1:
         return LOOPBACK
-    return reached_at(_hosts_in(params.endpoint) if places is None else places)
-
-
-def _hosts_in(endpoint: str) -> list[tuple[str, int]]:
-    try:
-        return hosts_of(endpoint, _ANY_PORT)
-    except ValueError:
-        return []
+    if places is None:
+        with contextlib.suppress(ValueError):  # another kind of endpoint
+            places = hosts_of(params.endpoint, _ANY_PORT)
+    return reached_at(places or ())
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """The typed values of these options, with defaults filled in. The parameters may come from a program and hold text.
-    Raises ConfigurationError, which lists every option with an impossible value."""
+    """The typed values of these options, with defaults. The parameters may come from a program and contain text.
+    Raises ConfigurationError, which lists every invalid option."""
     from elastic_core.hooks.options import type_options
 
     given = {option.name: params.get(option.name) for option in options}

@@ -1,5 +1,4 @@
-"""Connections to a store: how they are made, what they can do besides, and one thread's line to the store, which
-connects when it is first used and after every fault, and can be cut from outside."""
+"""Connections to a store, how they are made, and one thread's line to the store."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ class StoreConnection:
         self.where = where
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """The value of the key, once it is there; None after `timeout` seconds, soon after `closed` is set, and for a
-        key that was there and is not any more."""
+        """Wait for the key, and return its value. None after `timeout` seconds, soon after `closed` is set, and if the
+        key was deleted again."""
         clock = SystemClock()
         until = later(clock.now(), timeout)
         while not closed.is_set() and (left := until - clock.now()) > 0:
@@ -53,7 +52,7 @@ class StoreConnection:
         return None
 
     def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
-        """The same for a store whose `wait` cannot be used: the key is asked for, with these pauses."""
+        """The same for a store whose `wait` cannot be used: poll the key, with these pauses."""
         clock, asked = SystemClock(), 0
         until = later(clock.now(), timeout)
         while not closed.is_set():
@@ -66,16 +65,16 @@ class StoreConnection:
         return None
 
     def hasten(self, seconds: Duration) -> None:
-        """Let a `multi_get` of a key that has just been deleted wait for so long, if that can be said. Here by torch's
-        `set_timeout`."""
+        """Let a `multi_get` of a key that has just been deleted wait for this long, if the store can be told so by
+        torch's `set_timeout`."""
         if hasattr(self.store, "multi_get") and hasattr(self.store, "set_timeout"):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def abort(self) -> None:
-        """Let every operation on it fail now, blocked ones included, if that is possible. Any thread. Idempotent."""
+        """If possible, let all operations fail now, blocked ones included. Any thread may call it. Idempotent."""
 
     def release(self) -> None:
-        """Release it. Idempotent."""
+        """Close the client. Idempotent."""
         close = getattr(self.store, "close", None)
         if close is not None:
             close()
@@ -100,16 +99,12 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """A connection. `aside`: one for waiting, beside a main one that stands or has just failed: no long patience.
-
-        Raises:
-            RendezvousConnectionError: none could be made within the connector's own bounds, or the connector was
-                closed.
-        """
+        """A new connection. `aside`: it is for waiting, next to the main one, so do not try for long. Raises
+        RendezvousConnectionError: the connector cannot make one, or was closed."""
         ...
 
     def close(self) -> None:
-        """Let connecting fail, now and later. Ends what is hosted here. Idempotent."""
+        """Let `connect` fail, now and later, and stop a store that this process hosts. Idempotent."""
         ...
 
 
@@ -138,48 +133,45 @@ class FactoryConnector:
             raise unreachable_error("connecting", self.where, error) from error
 
     def close(self) -> None:
-        """The caller that got a connection releases it."""
+        """Nothing to do: callers release their connections."""
 
 
 def unreachable_error(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
-    """The error for a store operation that failed. Raise it `from error`. A stack trace of C++ is cut off."""
+    """The error for a store operation that failed, without torch's C++ stack trace. Raise it `from error`."""
     lines = str(error).strip().splitlines()
     said = lines[0].strip() if lines else type(error).__name__
     return RendezvousConnectionError(f"{doing} at {where} failed: {said}")
 
 
 class Line:
-    """One thread's line to the store: connects when it is first used and after every fault, and can be cut from
-    outside.
+    """One thread's line to the store. It connects when it is first used and after every fault, and another thread can
+    cut it.
 
     Args:
-        connector: where connections come from.
-        aside: this line only waits, beside a main one.
-        greet: called with the store of every new connection before it is used otherwise.
+        connector: makes the connections.
+        aside: see `StoreConnector.connect`.
+        on_connect: called with the store of every new connection, before anything else.
     """
 
-    def __init__(self, connector: StoreConnector, aside: bool, greet: Callable[[Store], object]) -> None:
+    def __init__(self, connector: StoreConnector, aside: bool, on_connect: Callable[[Store], object]) -> None:
         self._connector = connector
         self._aside = aside
-        self._greet = greet
+        self._on_connect = on_connect
         self._lock = threading.RLock()
         self._connection: StoreConnection | None = None
         self._closed = threading.Event()
         self._elsewhere = False
 
     def use(self, doing: str, operation: Callable[[Store], T]) -> T:
-        """Do something with the store. After a fault the connection is dropped, and the next call makes a new one.
-
-        Raises:
-            RendezvousConnectionError: the store cannot be reached, the operation broke off, or the line was closed.
-        """
+        """Call the operation with the store. After a fault, the next call makes a new connection. Raises
+        RendezvousConnectionError: the store cannot be reached, the operation failed, or the line was closed."""
         with self._lock:
             return self._tried(doing, lambda connection: operation(connection.store))
 
     def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
-        """The value of the key, once it is there; None after `timeout` seconds, and when the line is closed. `stands`:
-        whether it is still the key to wait for, asked once there is a connection. Raises: as `use`, except that a
-        closed line is no fault; EpochLeft if the key does not stand."""
+        """Wait for the key, and return its value. None after `timeout` seconds, or if the line was closed. `stands`
+        returns whether to wait for the key at all; it is called once the line is connected. Raises what `use` raises,
+        and EpochLeft if `stands` returns False."""
 
         def waited(connection: StoreConnection) -> bytes | None:
             if not stands():
@@ -189,7 +181,7 @@ class Line:
         return self._unless_closed(waited)
 
     def look(self, operation: Callable[[Store], T]) -> T | None:
-        """The same for any operation: None when the line is closed."""
+        """As `use`, but None if the line was closed."""
         return self._unless_closed(lambda connection: operation(connection.store))
 
     def _unless_closed(self, operation: Callable[[StoreConnection], T]) -> T | None:
@@ -202,13 +194,13 @@ class Line:
                 raise
 
     def close(self) -> None:
-        """Cut the line. Any thread."""
+        """Cut the line for good. Any thread may call it."""
         self._closed.set()
         self._cut()
 
     def renew(self) -> None:
-        """The store is elsewhere: cut the connection, and make another one when it is needed. Who waits is told that
-        there is no news. Any thread."""
+        """The store is elsewhere: cut the connection, and connect again when necessary. A waiting `fetch` returns None.
+        Any thread may call it."""
         self._elsewhere = True
         self._cut()
 
@@ -216,7 +208,7 @@ class Line:
         connection = self._connection
         if connection is not None:
             connection.abort()
-        if self._lock.acquire(blocking=False):  # else the thread that uses it finds it cut, and drops it
+        if self._lock.acquire(blocking=False):  # else the thread that uses the connection drops it
             try:
                 self._drop()
             finally:
@@ -226,13 +218,13 @@ class Line:
         try:
             return operation(self._connected())
         except (ElasticError, EpochLeft, Moving, Moved):
-            raise  # no word of the store about its connection
+            raise  # they say nothing about the connection
         except Exception as error:
             self._drop()
-            if isinstance(error, ImportError):  # which comes again
+            if isinstance(error, ImportError):  # it would happen again
                 needed = f"expected a store whose client can be imported, found {type(error).__name__}: {error}"
                 raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair what is installed")) from error
-            if isinstance(error, MISTAKES):  # no word about the connection either, but a client may be broken for good
+            if isinstance(error, MISTAKES):  # a defect of the client, and no outage
                 raise
             raise unreachable_error(doing, self._connector.where, error) from error
         finally:
@@ -247,13 +239,12 @@ class Line:
             connection = self._connector.connect(self._aside)
             try:
                 connection.hasten(_ABSENT_PATIENCE)
-                self._greet(connection.store)
+                self._on_connect(connection.store)
             except BaseException:
                 connection.release()
                 raise
             self._connection = connection
         if self._connection is None or self._closed.is_set():
-            self._drop()
             raise RendezvousConnectionError(f"the connection to {self._connector.where} was closed by this side")
         return self._connection
 

@@ -47,10 +47,9 @@ from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.policy import Write, decide
 from elastic_core.rendezvous.roster_log import LogRecord, decoded_record
-from elastic_core.rendezvous.seal import HmacSeal, seal_of
+from elastic_core.rendezvous.seal import HmacSeal, SignedBackend, seal_of
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.signed import SignedBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import Keys, epoch_named
 from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port

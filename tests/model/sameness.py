@@ -29,7 +29,7 @@ _MOST_KEPT = 100_000
 _FAR = 99
 _OUT = (
     *("key", "settings", "gathering", "_settled", "_notes", "_beats", "_reports", "told", "formed", "registrations"),
-    *("failure_timeout", "interval", "attempts", "patience"),
+    *("interval", "attempts"),
 )
 _DUE = (
     *("_beat_at", "_decide_at", "_requests_at", "retry_at", "extended", "barred_until", "join_by", "contact_by"),
@@ -166,7 +166,7 @@ class Sameness:
             "_to_give_back": self._given,
             "entry": self._entry,
             "registered": self._entry,
-            "_stood": self._entry,
+            "_stored_before": self._entry,
             "_enough": lambda enough, view: enough and (enough[0], self._age(enough[1], view)),
             "_decision": self._decision,
             "_requests": lambda requests, view: tuple([self._request(request) for request in requests]),

@@ -7,13 +7,14 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.connection import Connection
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 OUTAGE = RendezvousConnectionError("refused")
 
 
 @pytest.fixture
 def well():
-    return Connection(failure_timeout=5.0, interval=1.0, patience=2.0)
+    return Connection(RendezvousSettings("job", 1, 2, RendezvousTimeout(heartbeat=2.0), 1.0, 5))
 
 
 def failing(connection, times):
@@ -29,7 +30,7 @@ def answered(connection):
 def test_an_operation_that_is_not_answered_is_waited_for_since_it_began(well):
     assert well.silent_since(None) is None
     assert well.silent_since(Instant(1.0)) == 1.0
-    assert well.answered(Instant(1.0), Instant(1.1)) is well
+    assert well.answered(Instant(1.0), Instant(1.1)) == well
 
 
 def test_an_outage_begins_with_the_first_attempt_that_was_not_answered(well):
@@ -51,7 +52,7 @@ def test_once_nothing_is_left_to_do_what_went_wrong_is_past(well):
     away = failing(well, range(9))
     assert answered(away).outage is OUTAGE
     assert answered(away).rests() == well
-    assert well.rests() is well
+    assert well.rests() == well
 
 
 def test_a_slow_answer_means_that_the_store_was_away(well):

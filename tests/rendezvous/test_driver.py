@@ -242,7 +242,7 @@ def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory
     one = start(nodes=(1, 2))
     one.join()
     for number in range(100):
-        one.driver.wake()
+        one.driver.tell(lambda node: None)
         if number % 10 == 0:
             assert one.driver.carry_out(lambda node: node.request(Look()), LONG)
         assert len(rendezvous_threads() - before) <= 3
@@ -367,7 +367,7 @@ def test_to_stop_ends_all_threads_at_once_and_for_good(request, who):
     assert time.monotonic() - begun < LONG
     assert rendezvous_threads() <= before
     one.driver.start()
-    one.driver.wake()
+    one.driver.tell(lambda node: None)
     assert rendezvous_threads() <= before
     assert not one.driver.carry_out(lambda node: node.leave("too late"), LONG * 2)
 

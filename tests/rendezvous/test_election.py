@@ -9,14 +9,15 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.rendezvous.election import Election, goes_by_age, position
 from elastic_core.rendezvous.model import Cause, RoundId, State, drained, ended, succeeded
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
-WINDOW, INTERVAL = 5.0, 1.0
+INTERVAL = 1.0
 
 
 @pytest.fixture
 def waits():
     """A node that does not lead."""
-    return Election(WINDOW, INTERVAL)
+    return Election(RendezvousSettings("job", 1, 9, RendezvousTimeout(), INTERVAL, keep_alive_max_attempt=5))
 
 
 def after(election, looks, value=7, place=1):
@@ -53,7 +54,7 @@ def test_the_nearer_the_sooner(waits):
 
 def test_the_next_in_line_steps_in_after_a_window_of_silence(waits):
     assert not after(waits, range(5)).stepping_in
-    assert after(waits, range(6)).stepping_in == "the node that led is silent"
+    assert after(waits, range(6)).stepping_in == "the leader is silent"
     assert not after(waits, range(6), place=2).stepping_in
     assert after(waits, range(8), place=2).stepping_in
 
@@ -87,7 +88,7 @@ def test_of_two_that_count_the_first_in_line_goes_on(waits):
 
 
 def test_a_vacancy_need_not_be_waited_for(waits):
-    assert waits.saw_vacant(True, Instant(0.0), 1).stepping_in == "the node that led is gone"
+    assert waits.saw_vacant(True, Instant(0.0), 1).stepping_in == "the leader has left"
     second = waits.saw_vacant(True, Instant(0.0), 2)
     assert not second.stepping_in
     assert second.saw_vacant(True, Instant(1.25), 2).stepping_in

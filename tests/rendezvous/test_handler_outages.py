@@ -44,9 +44,9 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
         clock.advance(0.4)  # more at once, and it would take itself for one that has slept
         verdict = handler.verdict()
     assert verdict.outcome is Outcome.FENCED
-    told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a beat", verdict.reason)
+    told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
     assert told and 8.9 <= float(told.group(1)) <= 10.1
-    assert ("does not answer at all" if how == "hangs" else "took it away") in verdict.reason
+    assert ("does not answer" if how == "hangs" else "took it away") in verdict.reason
 
 
 def test_an_unreadable_state_leaves_healthy_workers_alone_and_costs_no_later_round(job):

@@ -127,3 +127,13 @@ def test_heir_that_loses_an_answer_tries_again_and_leaves_pointers(lands):
     assert mover.followed == "here:1"
     assert mover.looks_at_endpoint.wait(LONG)
     node.close()
+
+
+def test_marker_in_a_store_that_never_moves_begins_a_new_epoch():
+    place = Place().begin()
+    node = place.backend()
+    node.set_state(b"state")
+    Versions(KEYS, HmacSeal("job")).freeze(place.store, ["a/1"])
+    assert node.get_state() is None
+    assert place.store.get(KEYS.id) != KEYS.epoch.encode()
+    place.close()

@@ -33,8 +33,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.membership import JoinStatus
 from elastic_core.rendezvous.model import Cause, Entry, State
-from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.signed import SignedBackend
+from elastic_core.rendezvous.seal import HmacSeal, SignedBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
 INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone
@@ -432,7 +431,7 @@ def test_a_store_that_has_never_answered_is_given_less_time_than_other_nodes():
     one.run(0.2)
     error = one.node.obstacle(one.clock.now())
     assert isinstance(error, RendezvousConnectionError)
-    assert "store at here:1 within 10 s (--rdzv-conf=connect_timeout), found: " in str(error)
+    assert "store at here:1 within 10 s (--rdzv-conf=connect_timeout): " in str(error)
 
 
 def test_a_store_that_has_answered_once_may_be_away_for_as_long_as_nodes_may_join():
@@ -727,7 +726,7 @@ def test_whose_store_falls_silent_while_it_waits_for_a_round_to_end_gives_up_aft
     spare.clock.advance(59.0)
     assert spare.node.obstacle(spare.clock.now()) is None
     spare.clock.advance(2.0)
-    assert "expected the rendezvous store to answer within 60 s" in str(spare.node.obstacle(spare.clock.now()))
+    assert "the rendezvous store did not answer within 60 s" in str(spare.node.obstacle(spare.clock.now()))
 
 
 # -- joining again, leaving, and the end

@@ -57,7 +57,7 @@ def test_too_few_wait_without_limit(say, choose):
 def test_all_that_may_be_are_there(say, choose):
     decision = choose(say.roster("abcd"), State())
     assert members(decision) == "abcd"
-    assert (decision.state.round.number, decision.reason) == (1, "all 4 nodes are there")
+    assert (decision.state.round.number, decision.reason) == (1, "all 4 nodes have joined")
     assert (decision.state.min_nodes, decision.state.max_nodes) == (2, 4)
 
 
@@ -94,14 +94,14 @@ def test_the_budget_is_that_of_the_members(say, choose):
 def test_a_member_that_is_lost_ends_it(say, choose, roster):
     seen = say.roster("ab", late="b") if roster == "late" else say.roster("a")
     decision = choose(seen, say.state("ab"))
-    assert decision.reason == f"lost b: {'no beat for 5 s' if roster == 'late' else 'left without a word'}"
+    assert decision.reason == f"lost b: {'no heartbeat for 5 s' if roster == 'late' else 'its entry has disappeared'}"
     assert (decision.state.open, decision.state.gone, decision.state.end.cause) == (False, ("b",), Cause.LOST)
 
 
 def test_a_newcomer_ends_it_if_there_is_room(say, choose):
     decision = choose(say.roster("abc", after=1), say.state("ab"))
-    assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to take part")
-    assert choose(say.roster("abcd", after=1), say.state("ab")).reason == "c, d want to take part"
+    assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to join")
+    assert choose(say.roster("abcd", after=1), say.state("ab")).reason == "c, d want to join"
     assert isinstance(choose(say.roster("abc", after=1), say.state("ab"), bounds=(2, 2)), Wait)
 
 
@@ -160,16 +160,16 @@ def test_once_the_first_is_done_nobody_is_let_in(say, choose):
 def test_when_everybody_is_back_the_next_round_forms_at_once(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "c", "silent")
     decision = choose(say.roster("ab", after=1), state)
-    assert (members(decision), decision.state.round.number, decision.reason) == ("ab", 2, "every node known is back")
+    assert (members(decision), decision.state.round.number, decision.reason) == ("ab", 2, "all members have rejoined")
 
 
 def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
     state = ended(say.state("abc"), Cause.JOINED, "d", "")
     roster = (say.seen("a", after=1), say.seen("b", after=1), say.seen("c", after=0))
     decision = choose(roster, state, enough_since=Instant(50.0))
-    assert decision == Wait("2 nodes joined, waiting for c to come back", Instant(110.0), 2, 4, ("c",))
+    assert decision == Wait("2 nodes joined, waiting for c to rejoin", Instant(110.0), 2, 4, ("c",))
     decision = choose(roster, state, enough_since=Instant(40.0))
-    assert (members(decision), decision.reason) == ("ab", "c did not come back in time")
+    assert (members(decision), decision.reason) == ("ab", "c did not rejoin in time")
 
 
 def test_nobody_waits_for_the_lost_and_the_done(say, choose):
@@ -211,7 +211,7 @@ def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(sa
     state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
     roster = (say.seen("b", stop_timeout=30.0), say.seen("c", after=1), say.seen("d", after=1))
     decision = choose(roster, state, bounds=(2, 2), enough_since=NOW)
-    assert (decision.reason, decision.until) == ("2 nodes joined, waiting for b to come back", Instant(135.0))
+    assert (decision.reason, decision.until) == ("2 nodes joined, waiting for b to rejoin", Instant(135.0))
     back = say.roster("bcd", after=1)
     assert members(choose(back, state, bounds=(2, 2), enough_since=NOW)) == "bc"
     assert members(choose(roster, state, bounds=(2, 2), enough_since=Instant(65.0))) == "cd"
@@ -263,8 +263,8 @@ def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose,
     assert (members(decision), decision.state.restarts) == ("a", 0)
     end = decision.state.end
     cause, reason = {
-        "late": (Cause.LOST, "lost b: no beat for 5 s"),
-        "no entry": (Cause.LOST, "lost b: left without a word"),
+        "late": (Cause.LOST, "lost b: no heartbeat for 5 s"),
+        "no entry": (Cause.LOST, "lost b: its entry has disappeared"),
     }.get(loss, (Cause.LEFT, "b left"))
     assert (end.cause, end.by, end.reason) == (cause, "b", f"{reason}; what followed: {uncertain.end.reason}")
     assert (end.counted, end.reports) == (False, uncertain.end.reports)
@@ -333,7 +333,7 @@ def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
 
 def test_who_left_without_a_word_is_told_apart_from_who_is_silent(say):
     decision = decide(say.roster("ac", late="c"), say.state("abc"), say.settings(), Instant(0.0), None)
-    assert decision.reason == "lost c: no beat for 5 s; lost b: left without a word"
+    assert decision.reason == "lost c: no heartbeat for 5 s; lost b: its entry has disappeared"
     assert set(decision.state.gone) == {"b", "c"}
 
 
@@ -364,7 +364,7 @@ def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):
     assert (type(decision), decision.until) == (Wait, until)
     assert decide(say.roster("ab"), state, settings, until, None, until).state.gone == ("c",)
     silent = decide(say.roster("ab", late="b"), state, settings, Instant(4.0), None, until)
-    assert (silent.state.gone, silent.reason) == (("b",), "lost b: no beat for 5 s")
+    assert (silent.state.gone, silent.reason) == (("b",), "lost b: no heartbeat for 5 s")
 
 
 def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
@@ -396,7 +396,7 @@ def test_those_that_cannot_reach_each_other_do_not_meet(say, choose):
         say.seen("c", after=1, unreachable=("a",)),
     )
     decision = choose(roster, state)
-    assert (members(decision), decision.reason) == ("ab", "c cannot be reached by the others")
+    assert (members(decision), decision.reason) == ("ab", "c cannot be reached by the other nodes")
 
 
 def test_who_reaches_nobody_goes_first(say, choose):

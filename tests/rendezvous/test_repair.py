@@ -10,10 +10,11 @@ from elastic_core.clock import Instant
 from elastic_core.rendezvous.effects import Unreadable
 from elastic_core.rendezvous.model import RoundId, State
 from elastic_core.rendezvous.repair import Remedy, Repair
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 AGREED, NEW = State(round=RoundId(3)), State()
 RUBBISH, OTHERS, OF_ANOTHER_SECRET = Unreadable("", False), Unreadable("", True), Unreadable("", True, secret=True)
-WELL = Repair(patience=5.0)
+WELL = Repair(RendezvousSettings("job", 1, 2, RendezvousTimeout(), 1.0, 5))
 EARLY, LATE = Instant(104.9), Instant(105.0)
 SEEN = replace(WELL, since=Instant(100.0))
 
@@ -46,7 +47,6 @@ def test_others_that_answer_each_challenge_live():
         repair, remedy = repair.sees(OF_ANOTHER_SECRET, None, LATE)
         remedies.append(remedy)
     assert remedies == [Remedy.CHALLENGE] * 3 + [Remedy.REFUSE] * 2
-    assert repair.over() == WELL
 
 
 def test_a_state_of_no_round_may_be_overwritten_by_who_was_challenged():

@@ -208,7 +208,7 @@ def test_dead_slots_at_the_front_are_deleted_and_void_ones_as_well(place, clock)
 
 
 @pytest.mark.parametrize("died_at", [1, 5, 11])
-def test_what_who_tidies_and_dies_leaves_is_deleted_by_the_next_one(place, died_at):
+def test_next_reader_deletes_what_a_dead_one_left(place, died_at):
     dying, node = place.backend(), place.backend()
     node.announce("old/1", b"")
     node.announce("gone/1", b"")

@@ -116,7 +116,7 @@ def test_an_agent_that_sleeps_longer_than_its_lease_comes_back_to_another_round(
     sleeper = agents[0]
     sleeper.signal(signal.SIGSTOP)
     until = time.monotonic() + 20.0
-    agents[1].says("left without a word")
+    agents[1].says("its entry has disappeared")
     eventually(lambda: time.monotonic() > until, "the time to pass")
     sleeper.signal(signal.SIGCONT)
     second = job.round(2, after=first)
