@@ -127,7 +127,7 @@ class Late(sessions.ProcTable):
         return found
 
 
-def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up):
+def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
     """As the fork server does, to which the agent had just handed the order."""
     mark, report = make_pipe(), make_pipe()
     for end in (mark[1], report[1]):
@@ -138,7 +138,8 @@ def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, runnin
     for end in mark:
         os.close(end)
     table = Late(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
-    sessions.guard(io.StringIO(f"expect {link}\n"), table)
+    monkeypatch.setattr(sessions, "best_table", lambda: table)
+    sessions.guard(io.StringIO(f"expect {link}\n"))
     assert holder.wait() == -signal.SIGKILL
     assert len(clean_up) == 3
     assert not any(map(running, clean_up))
