@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
+    from elastic_core.workers.output import RoundOutput
     from elastic_core.workers.process import WorkerProcess
-    from elastic_core.workers.round_output import RoundOutput
 
 LOG, CPU, BEAT = "log", "cpu", "beat"
 

@@ -31,7 +31,7 @@ from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, HangingWorker, HangPatience, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
-from elastic_core.workers.output import Delivery
+from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
     WorkerProcess,
     best_sentinel,
@@ -42,7 +42,6 @@ from elastic_core.workers.process import (
     remedy,
     wait_readable,
 )
-from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 
 if TYPE_CHECKING:
@@ -284,7 +283,7 @@ class LocalWorkers:
             return
         self._close_leftover_sentinels()
         current.activity.close()
-        if current.output.finish() is Delivery.STALLED:
+        if not current.output.finish():
             get_logger().warning("output lost", reason="the console did not take it")
         self._failures = self._explained(current)
         current.output.close()

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.workers.output import RoundOutput
     from elastic_core.workers.process import WorkerProcess
-    from elastic_core.workers.round_output import RoundOutput
 
 _MOST_BELOW = 3  # processes that are asked in place of the one that started them
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
