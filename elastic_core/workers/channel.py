@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_core.support.files import open_to_append
-from elastic_core.workers.stacks import DumpSink
+from elastic_core.workers.hang import DumpSink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,6 @@ from elastic_core.clock import SystemClock
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger
 from elastic_core.workers import sessions
-from elastic_core.workers.activity import Activity
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.failure import (
     Evidence,
@@ -28,7 +27,7 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, HangingWorker, HangPatience, Killed
+from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, HangPatience, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import RoundOutput, make_folder, unwritable

@@ -12,8 +12,7 @@ import time
 import pytest
 
 from elastic_core.workers import sessions
-from elastic_core.workers.hang import HangPatience
-from elastic_core.workers.stacks import NO_STACK
+from elastic_core.workers.hang import NO_STACK, HangPatience
 from elastic_core.workers.starters import CommandStarter
 
 pytestmark = pytest.mark.integration
