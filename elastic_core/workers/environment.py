@@ -1,4 +1,4 @@
-"""The environment of a worker, as a pure function. Variables are those of torchrun, spelled as torchrun does."""
+"""The environment of a worker, as a pure function. It has torchrun's variables, in torchrun's spelling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 
 
+EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
+"""Makes the environment of one worker from the round's plan, its ranks, what it inherits, and its error file."""
+
+
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """What the user decided about the workers' environment. `faulthandler`: workers may be asked for their stacks."""
+    """The user's choices about the workers' environment. `faulthandler`: workers may be asked for their stacks."""
 
     virtual_local_rank: bool = False
     faulthandler: bool = False
@@ -22,25 +26,16 @@ class EnvironmentPolicy:
     def __call__(
         self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
     ) -> dict[str, str]:
-        return worker_environment(plan, ranks, parent, self, error_file)
-
-
-EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
-"""Gives the environment of one worker, from the plan of the round, its ranks, what it inherits, and its error file."""
-
-
-def worker_environment(
-    plan: RoundPlan,
-    ranks: WorkerRanks,
-    parent: Mapping[str, str],
-    policy: EnvironmentPolicy,
-    error_file: str,
-) -> dict[str, str]:
-    """All variables of one worker: the parent's, then what plugins contribute, then ours. Those of ours that are mere
-    defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) yield to both."""
-    given = {**parent, **plan.contributed}
-    stacks = {"PYTHONFAULTHANDLER": "1", **given} if policy.faulthandler else given
-    return {**stacks, **_ours(plan, ranks, given, error_file), **_device(ranks, given, policy)}
+        """All variables of one worker: the parent's, then those that plugins contribute, then the agent's. The agent's
+        defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) do not replace either."""
+        given = {**parent, **plan.contributed}
+        variables = {**given, **_ours(plan, ranks, given, error_file)}
+        if self.faulthandler:
+            variables.setdefault("PYTHONFAULTHANDLER", "1")
+        if self.virtual_local_rank:
+            device = _own_device(ranks.local, given.get("CUDA_VISIBLE_DEVICES"))
+            variables |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
+        return variables
 
 
 def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_file: str) -> dict[str, str]:
@@ -64,15 +59,8 @@ def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_f
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": given.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if len(plan.ranks) > 1 and "OMP_NUM_THREADS" not in given:
-        variables["OMP_NUM_THREADS"] = "1"  # n workers with a thread per core each would fight for the cores
+        variables["OMP_NUM_THREADS"] = "1"  # several workers, each with a thread per core, would compete for the cores
     return variables
-
-
-def _device(ranks: WorkerRanks, given: Mapping[str, str], policy: EnvironmentPolicy) -> dict[str, str]:
-    if not policy.virtual_local_rank:
-        return {}
-    visible = given.get("CUDA_VISIBLE_DEVICES")
-    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": _own_device(ranks.local, visible)}
 
 
 def _own_device(local_rank: int, visible: str | None) -> str:
@@ -91,5 +79,5 @@ def _own_device(local_rank: int, visible: str | None) -> str:
 
 
 def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
-    """The script's arguments with `${local_rank}` replaced, as torchrun does."""
+    """The arguments with `${local_rank}` replaced, as torchrun does."""
     return [argument.replace("${local_rank}", str(local_rank)) for argument in arguments]

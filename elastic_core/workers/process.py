@@ -1,6 +1,7 @@
-"""One worker's process, however it was started: how its end is noticed, and which limit kept it from starting.
+"""One worker's process: how a command is started (for functions see `functions`), how the agent notices the end of any
+worker, and which limit kept one from starting.
 
-A sentinel is a file descriptor that becomes readable when a process has ended, so that nothing is polled."""
+A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,25 +19,69 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.environment import substitute_local_rank
+from elastic_core.workers.numa import bound_to_cpus
 from elastic_core.workers.sessions import start_of
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.workers import Child, WorkerRanks
+    from elastic_core.interfaces.workers import Child, Launch, WorkerRanks
 
 FileLimit = tuple[int, int]
 """How many files a process may open: soft and hard."""
 
-_MOST_FILES = 1 << 16  # more than any job here needs; programs that go through all numbers would take long
+_MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
 """Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
 
 
+class CommandStarter:
+    """The starter `subprocess`: runs a command line, in which it replaces `${local_rank}`."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._command = command
+
+    def start(self, launch: Launch) -> Child:
+        command = substitute_local_rank(self._command, launch.local_rank)
+        try:
+            with bound_to_cpus(launch.cpus):
+                process = subprocess.Popen(
+                    command,
+                    env=launch.environment,
+                    stdout=launch.stdout,
+                    stderr=launch.stderr,
+                    start_new_session=True,
+                    pass_fds=(launch.mark,),
+                )
+        except OSError as error:
+            raise cannot_run(command[0], error) from error
+        return _CommandChild(process)
+
+    def result(self, launch: Launch) -> object:
+        return None
+
+
+class _CommandChild:
+    """A subprocess with the interface of `Child`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def poll(self) -> int | None:
+        if self._process.returncode is None:
+            self._process.returncode = reap_child(self.pid)
+        return self._process.returncode
+
+    def own_sentinel(self) -> int | None:
+        return None
+
+
 @dataclass
 class WorkerProcess:
     """A worker that has just been started. `start` (clock ticks since boot) and the process id are unique together.
-    `sentinel` becomes readable when the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
+    `sentinel` becomes readable once the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
     child: Child
@@ -51,12 +97,12 @@ class WorkerProcess:
         return self.child.pid
 
     def watch(self, open_sentinel: OpenSentinel) -> None:
-        """Open the sentinel. Raises OSError when no file descriptor is left."""
+        """Open the sentinel. Raises OSError if no file descriptor is left."""
         own = self.child.own_sentinel()
         self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
-        """True once: when the process is found to have ended. Releases the sentinel then."""
+        """Return true once, when the process is first found to have ended; then the sentinel is closed."""
         if self.exitcode is not None:
             return False
         self.exitcode = self.child.poll()
@@ -73,8 +119,8 @@ class WorkerProcess:
 
 
 def reap_child(pid: int) -> int | None:
-    """The exit code of a child that has ended, None while it runs. Where the host program waits for all children
-    (`waitpid(-1)`) the code may be lost; `subprocess` would call that a success and `multiprocessing` never answer."""
+    """The exit code of a child that has ended; None while it runs. If the host program waits for all children
+    (`waitpid(-1)`), the code may be lost; `subprocess` would report success then, and `multiprocessing` nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -83,8 +129,8 @@ def reap_child(pid: int) -> int | None:
 
 
 def make_exits_visible() -> None:
-    """Where the agent was started with SIGCHLD ignored, the kernel forgets how children ended, and every failure would
-    look like a success. Undo that; the workers inherit it too. Raises ConfigurationError outside the main thread."""
+    """Undo an inherited SIG_IGN for SIGCHLD: with it the kernel discards exit codes, and every failure would look like
+    a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -104,16 +150,16 @@ OpenSentinel = Callable[[int], int]
 
 
 def pidfd_sentinel(pid: int) -> int:
-    """The kernel's own handle (Linux 5.3). Raises OSError or AttributeError where there is none."""
+    """The kernel's own handle. Raises OSError or AttributeError on systems without it (it came with Linux 5.3)."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        return thread_sentinel(pid)  # ended, and reaped by others: readable at once
+        return thread_sentinel(pid)  # it has ended, and other code has reaped it: readable immediately
 
 
 def thread_sentinel(pid: int) -> int:
-    """The same, made by a thread that waits for the child without reaping it. Works for children only. Raises
-    RuntimeError when no thread is left."""
+    """The same for a child, made by a thread that waits for the child without reaping it. Raises RuntimeError if no
+    thread can be started."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -122,7 +168,7 @@ def thread_sentinel(pid: int) -> int:
         except ChildProcessError:
             pass  # reaped already, so it has ended
         try:
-            os.write(writable, b"!")  # closing alone would not do: a forked sibling may hold the pipe open
+            os.write(writable, b"!")  # closing is not enough: a worker forked later may hold the pipe open
         except BrokenPipeError:
             pass
         finally:
@@ -138,30 +184,25 @@ def thread_sentinel(pid: int) -> int:
 
 
 def wait_readable(fd: int, timeout: Duration) -> bool:
-    """Wait at most `timeout` seconds for one sentinel; whether it became readable."""
+    """Wait at most `timeout` seconds for one descriptor. Returns whether it is readable."""
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     return bool(waiter.poll(timeout * 1000))
 
 
-def has_pidfd() -> bool:
-    """Whether this kernel and this Python have pidfd."""
+def best_sentinel() -> OpenSentinel:
+    """`pidfd_sentinel` if this kernel and this Python have it, otherwise `thread_sentinel`."""
     try:
         os.close(pidfd_sentinel(os.getpid()))
     except (AttributeError, OSError):
-        return False
-    return True
-
-
-def best_sentinel() -> OpenSentinel:
-    """`pidfd_sentinel` where it works, else `thread_sentinel`."""
-    return pidfd_sentinel if has_pidfd() else thread_sentinel
+        return thread_sentinel
+    return pidfd_sentinel
 
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Inside, this process may open as many files as its hard limit allows: each worker takes some. Yields the limit
-    that there was before, which is what workers get."""
+    """Inside, this process may open as many files as its hard limit allows, because each worker needs some. Yields the
+    previous limit, which the workers get."""
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= enough:
@@ -175,7 +216,7 @@ def more_files() -> Iterator[FileLimit]:
 
 
 def limit_files(pid: int, limit: FileLimit) -> None:
-    """Let a child that has just been started open so many files."""
+    """Set the limit of a child that has just been started."""
     with contextlib.suppress(OSError):  # it has ended
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
@@ -190,12 +231,19 @@ _REMEDIES = {
 
 
 def remedy(error: OSError) -> str | None:
-    """What to do about the error; None when no limit explains it."""
+    """What to do about the error; None if no limit explains it."""
     return _REMEDIES.get(error.errno or 0)
 
 
+def cannot_run(program: str, error: OSError) -> ConfigurationError:
+    """The error for a program that the system refuses to run."""
+    advice = remedy(error) or "check the path, its permissions and its first line (#!)"
+    found = f"expected a program that can be run, found that {program!r} cannot: {error.strerror}"
+    return ConfigurationError(Problem("entry point", f"{found}; {advice}"))
+
+
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
-    """The error for an OSError that came while `workers` workers were being started."""
+    """The error for an OSError that was raised while `workers` workers were being started."""
     if error.errno is None and "path too long" in str(error):  # the fork server of multiprocessing cannot listen
         found = f"expected a temporary folder with a path short enough for a Unix socket, found {tempfile.gettempdir()}"
         advice = "set TMPDIR to a shorter path, or use the start method spawn"
@@ -204,7 +252,7 @@ def cannot_start(error: OSError, workers: int) -> ConfigurationError:
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """The error for an OSError that came when it was looked which processes of the workers still run."""
+    """The error for an OSError that was raised when the agent read which processes of the workers still run."""
     return _cannot(error, "/proc", "see which processes of the workers run")
 
 

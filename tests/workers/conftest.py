@@ -22,8 +22,8 @@ from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.numa import NO_BINDING
+from elastic_core.workers.process import CommandStarter
 from elastic_core.workers.sessions import best_table
-from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
 # A leader whose child is orphaned by a parent that ends; both report their ids through the pipe in argv[1].

@@ -14,8 +14,7 @@ import threading
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.workers.process import thread_sentinel
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter, thread_sentinel
 
 SLEEP = "import time; time.sleep(600)"
 

@@ -169,7 +169,7 @@ import os, select, sys
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 TREE = {tree!r}
 
@@ -223,7 +223,7 @@ import os, signal, sys, time
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 class Killing:
     def __init__(self, starter):
@@ -261,7 +261,7 @@ def test_a_worker_that_an_agent_was_starting_when_it_was_killed_ends_too(method,
 GUARDING = """
 import os, sys
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 workers = LocalWorkers(CommandStarter(("true",)), GroupPolicy(), dict(os.environ))
 workers.guard(sys.argv[1:])
 print("guarded", flush=True)

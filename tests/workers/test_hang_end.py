@@ -13,7 +13,7 @@ import pytest
 
 from elastic_core.workers import sessions
 from elastic_core.workers.hang import NO_STACK, HangPatience
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 IGNORING = """
 import os, select, signal, sys
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 plan = RoundPlan(1, "job", "here", "default", 0, 1, 1, 1, "h", 1, False, 0, 0, (WorkerRanks(0, 0, 0),))
 workers = LocalWorkers(CommandStarter(("/bin/sh", "-c", "exit 3")), GroupPolicy(), dict(os.environ))
