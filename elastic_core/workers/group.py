@@ -21,9 +21,9 @@ from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.failure import (
     Evidence,
     OomWatch,
-    counters_of_this_machine,
     explain,
     in_causal_order,
+    oom_counters,
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
     from elastic_core.workers.environment import EnvironmentMaker
-    from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
     from elastic_core.workers.process import FileLimit, OpenSentinel
 
@@ -105,7 +104,7 @@ class LocalWorkers:
         parent_environment: what the workers inherit.
         clock: for the timestamps of reports.
         open_sentinel: how to wait for a process; the best this platform has by default.
-        oom_counters: where the kernel counts out-of-memory kills.
+        counters: of out-of-memory kills, see `OomWatch`; by default those that the kernel has.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class LocalWorkers:
         parent_environment: Mapping[str, str],
         clock: Clock | None = None,
         open_sentinel: OpenSentinel | None = None,
-        oom_counters: tuple[OomCounter, ...] | None = None,
+        counters: Mapping[Path, str] | None = None,
     ) -> None:
         self._starter = starter
         self._policy = policy
@@ -123,7 +122,7 @@ class LocalWorkers:
         self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
         self._clock = clock or SystemClock()
         self._open_sentinel = open_sentinel or best_sentinel()
-        self._counters = counters_of_this_machine() if oom_counters is None else oom_counters
+        self._counters = oom_counters() if counters is None else counters
         self._guardian: Guardian | None = None
         self._lifeline = -1
         self._scratch: Path | None = None

@@ -295,7 +295,7 @@ def local_workers():
         binding=NO_BINDING,
         virtual_local_rank=False,
         environment=None,
-        oom_counters=(),
+        oom_counters=None,
         sentinel=None,
         faulthandler=False,
         progress=(),
@@ -305,7 +305,7 @@ def local_workers():
         own = EnvironmentPolicy(virtual_local_rank, faulthandler)
         policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress), patience or HangPatience())
         given = dict(os.environ) if environment is None else environment
-        workers = LocalWorkers(starter, policy, given, open_sentinel=sentinel, oom_counters=oom_counters)
+        workers = LocalWorkers(starter, policy, given, open_sentinel=sentinel, counters=oom_counters or {})
         made.append(workers)
         return Rounds(workers)
 

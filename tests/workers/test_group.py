@@ -12,7 +12,6 @@ import pytest
 from elastic_testing import eventually
 
 from elastic_core.interfaces.workers import WorkerProcesses
-from elastic_core.workers.failure import OomCounter
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.process import thread_sentinel, wait_readable
 
@@ -116,7 +115,7 @@ def test_a_worker_killed_by_others_fails(local_workers, python, plan):
 def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 1\n")
-    rounds = local_workers(python(SLEEP), oom_counters=(OomCounter(counter, "counted here"),))
+    rounds = local_workers(python(SLEEP), oom_counters={counter: "here"})
     pids = rounds.start(plan())
     counter.write_text("oom_kill 2\n")
     os.kill(pids[0], signal.SIGKILL)
