@@ -354,7 +354,7 @@ def test_a_log_file_that_cannot_be_written_is_told_once(local_workers, python, p
     assert shown.out == "one\ntwo\n"
     assert shown.err.count("output lost") == 1
     assert "No space left on device" in shown.err
-    assert "what follows goes to the console" in shown.err
+    assert "later output goes to the console" in shown.err
 
 
 def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_workers, python, plan, tmp_path, capfd):
@@ -368,4 +368,4 @@ def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_worker
     shown = capfd.readouterr()
     assert (folder / "rank-0.out").read_text() == "one\n"
     assert shown.out == ""
-    assert "what follows is only where the workers' other lines go" in shown.err
+    assert "later output is only where the workers' other lines go" in shown.err
