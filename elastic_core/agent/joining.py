@@ -1,9 +1,9 @@
-"""Joining: how a node gets into its next round, learns which nodes are in it, and numbers its workers.
+"""Joining: how a node joins its next round, learns the round's members, and numbers its workers.
 
-`next_rendezvous` runs in a thread of its own, so that a signal is answered while it blocks. Handlers written for
-torchrun give a rank and a size, but do not name the other members. So each node writes what the others have to know
-into the round's store, under its rank, and reads theirs: two small operations for each member. JSON, never pickle: a
-program that reaches the store must not be able to run code here.
+`next_rendezvous` runs in a separate thread, so that the agent can react to a signal while it blocks. Handlers written
+for torchrun return a rank and a size, but not the other members. So each node introduces itself in the round's store,
+under its rank, and reads the others' introductions: two small operations per member. Introductions are JSON, never
+pickle, because a program that can write to the store must not be able to run code here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MOST = 2**31
 
 
 class Introduction(NamedTuple):
-    """A node as it introduces itself to its peers: the role and number of its workers, the restarts of the job that it
-    knows of, the number that it would give the round, its name and its host."""
+    """A node's introduction to its peers: the role and number of its workers, the restarts of the job that it knows of,
+    the number that it would give the round, its name and its host."""
 
     role: str
     local_world_size: int
@@ -46,15 +46,15 @@ class Introduction(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """The node as a member of the round. Its address is not known."""
+        """The node as a member of the round, without its address, which is unknown."""
         return Member(self.node, self.host, "", self.role, self.local_world_size)
 
 
 def next_round(
     handler: RendezvousHandler, own: Introduction, events: EventQueue, clock: Clock, progress: Progress
 ) -> RendezvousInfo | None:
-    """Wait for the next round, and return it with what its members agree on; None when a signal asks the agent to
-    leave. Raises what the handler raises."""
+    """Wait for the next round, and return it with its members; None if a signal asks the agent to leave. Raises the
+    handler's errors."""
     if events.signals:
         return None
     joining = BackgroundCall(lambda: _with_members(handler.next_rendezvous(), own), "rendezvous", events.wake)
@@ -67,7 +67,7 @@ def next_round(
 
 
 def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
-    """Handlers that were written for torchrun return a class of torch's, which has no members."""
+    """Add the members if the handler returned none, as handlers written for torchrun do."""
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
         formed = exchange_introductions(info.store, info.rank, info.world_size, own)
@@ -78,19 +78,19 @@ def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
 
 
 def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
-    """The round as all its members see it. The restart count is the highest that one of them knows, and so is the
-    number. A node that is alone asks no other. Blocks for as long as the store waits for a key.
+    """The round as all its members see it, with the highest restart count and number that any of them knows. A single
+    node does not use the store. Blocks for as long as the store waits for a key.
 
     Raises:
         RendezvousTimeoutError: a member has not written in time.
         RendezvousConnectionError: the store cannot be reached.
-        RendezvousStateError: what a member wrote cannot be read.
+        RendezvousStateError: a member's introduction cannot be read.
     """
     if world_size > 1:
         store.set(_KEY.format(rank=rank), json.dumps(own))
-    told = [own if other == rank else _read(store, other) for other in range(world_size)]
-    members = tuple(node.member for node in told)
-    return Round(max(node.round for node in told), members, max(node.restart_count for node in told))
+    nodes = [own if other == rank else _read(store, other) for other in range(world_size)]
+    members = tuple(node.member for node in nodes)
+    return Round(max(node.round for node in nodes), members, max(node.restart_count for node in nodes))
 
 
 def _read(store: Store, rank: int) -> Introduction:
@@ -117,7 +117,7 @@ def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, hos
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
-    """Raises RendezvousStateError when the round is not of this size, or holds this node for another one."""
+    """Raise RendezvousStateError if the round has another size, or another node in this node's place."""
     own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
     if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
         found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
@@ -131,9 +131,9 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
 def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
     """The workers of the member with rank `group_rank`, by local rank.
 
-    Global ranks count through the workers of all members in the order of their group ranks, role ranks through those of
-    members of the same role. So no node has to ask for them. The loop looks at every member only once, because each
-    look makes a large round's members anew.
+    Global ranks number the workers of all members in the order of their group ranks; role ranks number those of members
+    with the same role. So every node can compute them. The loop visits each member only once, because a large round
+    builds a new object for each access to a member.
     """
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0

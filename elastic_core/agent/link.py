@@ -1,8 +1,8 @@
-"""The agent's link to the other nodes: the same calls for handlers that push and count, and for plain ones that only
-form rounds.
+"""The agent's link to the other nodes: one interface for handlers that push verdicts and count failures, and for plain
+handlers that only form rounds.
 
-The link makes up for what a plain handler cannot tell: it asks now and then whether a node waits, and the agent's own
-budget counts the failures. There is no exit barrier.
+With a plain handler, the link polls whether nodes wait, the agent's own budget counts the failures, and there is no
+exit barrier.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousHandler
 
-LEAVE_PATIENCE: Duration = 2.0  # seconds that telling the others may hold up the stop of the workers
-LONGEST_INTERVAL: Duration = 1.0  # between two questions whether a node waits
+LEAVE_PATIENCE: Duration = 2.0  # seconds that notifying the other nodes may delay the stop of the workers
+LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
-_SHARE = 9  # an answer that takes long is followed by a pause of so many times that
-_OVERDUE: Duration = 0.05  # a handler that wants to be asked in the past is asked this often
+_SHARE = 9  # the pause after a poll is at least so many times the poll's duration
+_OVERDUE: Duration = 0.05  # seconds until the next question to a handler whose wanted time has passed
 
 
 class Link:
-    """Used from the agent's thread; `progress` and `leave` also while the handler forms a round in another one. A plain
-    handler only gets `close`, because it understands nothing else.
+    """Used from the agent's thread; `progress` and `leave` also while the handler forms a round in another thread. With
+    a plain handler most methods do nothing.
 
     Args:
-        interval: seconds until a plain handler is first asked how many nodes wait.
+        interval: seconds until a plain handler is first polled.
         listener: called, from any thread, when there may be a verdict.
     """
 
@@ -49,26 +49,26 @@ class Link:
             self._rounds.subscribe(listener)
 
     def introduce(self, spec: WorkerSpec, stop_timeout: Duration) -> None:
-        """Tell the other nodes what this one runs."""
+        """Announce what this node runs."""
         if self._rounds:
             self._rounds.introduce(spec.role, spec.local_world_size, spec.max_restarts, stop_timeout)
 
     @property
     def follows_rounds(self) -> bool:
-        """Whether the handler counts the failures of all nodes together, and tells when the others have succeeded."""
+        """Whether the handler counts the failures of all nodes, and reports when the other nodes have succeeded."""
         return self._rounds is not None
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the others lose the rendezvous store when this node ends."""
+        """Whether the other nodes lose the rendezvous store when this node ends."""
         return self._rounds is not None and self._rounds.hosts_store
 
     def hand_over(self) -> bool:
-        """Let another node serve the store. Returns whether the others do without this node now."""
+        """Let another node host the store. Returns whether the other nodes can continue without this one."""
         return self._rounds is None or self._rounds.hand_over()
 
     def hurry(self) -> None:
-        """Let the handler's `shutdown` wait for no other node."""
+        """Make the handler's `shutdown` not wait for other nodes."""
         if self._rounds:
             self._rounds.hurry()
 
@@ -77,22 +77,22 @@ class Link:
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
-        """What has become of the round. `running`: this node's workers run. Raises what the handler raises once that
-        cannot be tolerated any more."""
+        """The verdict about the round, once it is over. `running`: this node's workers run. Raises the handler's errors
+        if they have lasted for too long."""
         if self._rounds:
             return self._rounds.verdict()
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """When to ask for the verdict though nothing has happened; None for never."""
+        """When to ask for the verdict again if no event comes; None for never."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
-        """By when workers that are told to end have to be gone, whatever their grace; None: their grace counts. Never
-        raises: a stop that has begun goes on."""
+        """By when stopped workers must have ended, even within their grace period; None: there is no such limit. Never
+        raises, so that a stop that has begun continues."""
         try:
             return self._rounds.stop_by() if self._rounds else None
         except Exception as error:  # noqa: BLE001 - it may be a plugin's
@@ -100,54 +100,53 @@ class Link:
             return None
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Tell the others at once, if there are any."""
+        """Report the failures to the other nodes immediately, if there are any."""
         if self._rounds and failures:
             self._rounds.report_failure(failures)
 
     def report_success(self) -> None:
-        """Tell the others that the workers of this node have succeeded."""
+        """Report to the other nodes that the workers of this node have succeeded."""
         if self._rounds:
             self._rounds.report_success()
 
     def leave(self, reason: str) -> None:
-        """Tell the others, once, that this node goes; blocks for a moment at most, and never raises."""
+        """Notify the other nodes, once, that this node leaves. Blocks for LEAVE_PATIENCE at most, and never raises."""
         if self._rounds is None or self._left:
             return
         self._left = True
         try:
             verdict = self._rounds.verdict()
-            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # there is no one to tell
+            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # no other node would read it
                 return
             notified = self._rounds.leave(reason, LEAVE_PATIENCE)
-        except Exception as error:  # noqa: BLE001 - the node leaves, whether or not it can say so
+        except Exception as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
             get_logger().warning("round left", reason=reason, notified=False, error=str(error))
             return
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """The job is over on this node: close the rendezvous where that is the agent's business. Returns what to add to
-        the reason if that failed."""
+        """Close a plain handler's rendezvous at the end of the job. Returns text for the reason if that failed."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
-        except Exception as error:  # noqa: BLE001 - a foreign handler may raise whatever its library does
+        except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
             return f"; the other nodes could not be told: {error}"
         return ""
 
     def progress(self) -> dict[str, str]:
-        """For a line about a wait: the missing nodes, if they are known."""
+        """The missing nodes, if they are known, as a field of a log line about a wait."""
         found = self._rounds.progress() if self._rounds else ""
         return {"progress": found} if found else {}
 
 
 class Polling:
-    """Asks a plain handler how many nodes wait, while workers run: first after `interval` seconds and then ever less
-    often, down to once a second. A slow handler is asked less often, so that at most a tenth of the agent's time goes
-    into asking. What the handler raises is logged, and tolerated for its `outage_patience`, because healthy workers do
+    """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
+    often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
+    agent's time. The handler's errors are logged, and tolerated for its `outage_patience`, because healthy workers do
     not need it.
 
     Attributes:
-        due: when to ask next; None for never.
+        due: when to poll next; None for never.
     """
 
     def __init__(self, handler: RendezvousHandler, clock: Clock, interval: Duration) -> None:
@@ -165,7 +164,7 @@ class Polling:
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """The verdict that the round is over, if it is time to ask and a node waits."""
+        """The verdict that the round is over, if a poll is due and finds a waiting node."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None
@@ -178,7 +177,7 @@ class Polling:
     def _waiting(self) -> int:
         try:
             waiting = self._handler.num_nodes_waiting()
-        except Exception as error:  # noqa: BLE001 - a foreign handler may raise whatever its library does
+        except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
             self._tolerate(error)
             return 0
         if self._failing_since is not None:
@@ -188,7 +187,7 @@ class Polling:
         return waiting
 
     def _tolerate(self, error: Exception) -> None:
-        """Raises `error` when the handler has failed for too long."""
+        """Raise `error` if the handler has failed for too long."""
         now, patience = self._clock.now(), self._handler.outage_patience
         if self._failing_since is None:
             self._failing_since = now

@@ -185,7 +185,7 @@ def test_a_signal_during_a_stop_is_answered_before_the_next_rendezvous(result, w
     class SignalledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
-            self._wait((), None)  # as the local agent does: the signal is taken while its workers end
+            self._events.wait((), None)  # as the local agent does: the signal is taken while its workers end
             super()._stop_workers(worker_group)
 
     handler = scripted_handler(waiting=waiting)
