@@ -27,7 +27,7 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, HangPatience, Killed
+from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import RoundOutput, make_folder, unwritable
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
     from elastic_core.workers.environment import EnvironmentMaker
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.process import FileLimit, OpenSentinel
+    from elastic_core.workers.process import FileLimit
 
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit, if others could not be started
@@ -61,13 +61,12 @@ _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit, if others 
 class GroupPolicy:
     """The user's choices about the workers of this node. `progress`: the signs that a worker does not hang, from `log`,
     `cpu` and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit of open files; None: that of
-    this process. `patience` with a hung worker is not a setting, but tests may change it."""
+    this process."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
     binding: Binding = NO_BINDING
     progress: frozenset[str] = frozenset()
-    patience: HangPatience = field(default_factory=HangPatience)
     files: FileLimit | None = None
 
 
@@ -103,8 +102,6 @@ class LocalWorkers:
         policy: where output goes, environment, NUMA binding.
         parent_environment: what the workers inherit.
         clock: for the timestamps of reports.
-        open_sentinel: how to wait for a process; the best this platform has by default.
-        counters: of out-of-memory kills, see `OomWatch`; by default those that the kernel has.
     """
 
     def __init__(
@@ -113,16 +110,14 @@ class LocalWorkers:
         policy: GroupPolicy,
         parent_environment: Mapping[str, str],
         clock: Clock | None = None,
-        open_sentinel: OpenSentinel | None = None,
-        counters: Mapping[Path, str] | None = None,
     ) -> None:
         self._starter = starter
         self._policy = policy
         self._parent = parent_environment
         self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
         self._clock = clock or SystemClock()
-        self._open_sentinel = open_sentinel or best_sentinel()
-        self._counters = oom_counters() if counters is None else counters
+        self._open_sentinel = best_sentinel()
+        self._counters = oom_counters()
         self._guardian: Guardian | None = None
         self._lifeline = -1
         self._scratch: Path | None = None
@@ -250,7 +245,7 @@ class LocalWorkers:
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
         if leader is None or (local := running[leader].ranks.local) in current.killed:
             return None
-        hanging = HangingWorker(running[leader], current.output, self._parent, self._clock, self._policy.patience)
+        hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
         current.killed[local] = Killed(reason, hanging.stacks(pid) if ask else NOT_ASKED)
         current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
         hanging.kill(pid, wait=ask)

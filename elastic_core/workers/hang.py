@@ -60,6 +60,12 @@ _MOST_OF_SPY = 256 * 1024  # bytes
 _MOST_BELOW = 3  # processes that are asked in place of the one that started them
 _ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
 
+# How long the agent waits, in seconds, before it kills a hung worker without an answer.
+ANSWER: Duration = 0.5  # for a worker to write its stacks and die, which usually takes milliseconds
+SPY: Duration = 2.0  # for py-spy, which has to read the symbols of large libraries
+CONSOLE: Duration = 0.25  # for the stacks to pass through the pipe, which a stalled console blocks
+END: Duration = 1.0  # for a killed worker to exit
+
 
 class Activity:
     """The signs of progress of one round's workers. `sources` names those that are read: `log`, `cpu` and `beat`.
@@ -186,23 +192,6 @@ def bounded(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class HangPatience:
-    """How long the agent waits, in seconds, before it kills a hung worker without the answer.
-
-    Attributes:
-        answer: for a worker to write its stacks and die, which usually takes milliseconds.
-        spy: for py-spy, which has to read the symbols of large libraries.
-        console: for the stacks to pass through the pipe, which a stalled console blocks.
-        end: for a killed worker to exit.
-    """
-
-    answer: Duration = 0.5
-    spy: Duration = 2.0
-    console: Duration = 0.25
-    end: Duration = 1.0
-
-
-@dataclass(frozen=True)
 class Killed:
     """Why a worker was killed, and what to report if no stack has arrived through its stderr."""
 
@@ -218,7 +207,6 @@ class HangingWorker:
     output: RoundOutput
     environ: Mapping[str, str]
     clock: Clock
-    patience: HangPatience
 
     def stacks(self, pid: int) -> str:
         """Make `pid`, a process of the worker's session, and the worker itself write their stacks and die. Returns what
@@ -229,8 +217,8 @@ class HangingWorker:
         if self.output.dump(self.worker.ranks.local):
             return ""
         silent = asked[0] if asked else pid
-        why = why_silent(silent, self.patience.answer) if asked else _NOT_PYTHON
-        text, no_spy = spied(silent, self.environ, self.patience.spy) if _runs(silent) else ("", "")
+        why = why_silent(silent, ANSWER) if asked else _NOT_PYTHON
+        text, no_spy = spied(silent, self.environ, SPY) if _runs(silent) else ("", "")
         return text or explained([why, no_spy])
 
     def kill(self, pid: int, wait: bool) -> None:
@@ -241,7 +229,7 @@ class HangingWorker:
             sessions.send(pid, signal.SIGKILL)
         sessions.kill_all_but_helpers(leaders)
         if wait:
-            wait_readable(self.worker.sentinel, self.patience.end)
+            wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
         """The process that hangs, if it is not the worker itself, and then the worker. If the worker is a program that
@@ -256,7 +244,7 @@ class HangingWorker:
 
     def _ask(self, pids: Sequence[int]) -> None:
         """Ask each process for its stacks, and wait until it ends."""
-        until = later(self.clock.now(), self.patience.answer)
+        until = later(self.clock.now(), ANSWER)
         if pids and self.worker.pid not in pids:
             sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would execute its next line
         for pid in pids:
@@ -266,7 +254,7 @@ class HangingWorker:
                 wait_readable(self.worker.sentinel, left)
             else:
                 _wait_for_end(pid, left)
-        self.output.catch_up(self.patience.console)
+        self.output.catch_up(CONSOLE)
 
 
 def _runs(pid: int) -> bool:

@@ -17,10 +17,10 @@ import time
 import pytest
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+from elastic_core.workers import group
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.process import CommandStarter
 from elastic_core.workers.sessions import best_table
@@ -286,7 +286,7 @@ def python():
 
 
 @pytest.fixture
-def local_workers():
+def local_workers(monkeypatch):
     """A function that makes LocalWorkers, closed at the end. Keywords of OutputPolicy go to it."""
     made = []
 
@@ -299,13 +299,15 @@ def local_workers():
         sentinel=None,
         faulthandler=False,
         progress=(),
-        patience=None,
         **output,
     ):
         own = EnvironmentPolicy(virtual_local_rank, faulthandler)
-        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress), patience or HangPatience())
+        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress))
         given = dict(os.environ) if environment is None else environment
-        workers = LocalWorkers(starter, policy, given, open_sentinel=sentinel, counters=oom_counters or {})
+        monkeypatch.setattr(group, "oom_counters", lambda: oom_counters or {})
+        if sentinel:
+            monkeypatch.setattr(group, "best_sentinel", lambda: sentinel)
+        workers = LocalWorkers(starter, policy, given)
         made.append(workers)
         return Rounds(workers)
 

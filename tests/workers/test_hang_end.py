@@ -11,8 +11,9 @@ import time
 
 import pytest
 
+from elastic_core.workers import hang as hang_module
 from elastic_core.workers import sessions
-from elastic_core.workers.hang import NO_STACK, HangPatience
+from elastic_core.workers.hang import ANSWER, NO_STACK
 from elastic_core.workers.process import CommandStarter
 
 pytestmark = pytest.mark.integration
@@ -29,13 +30,14 @@ SLEEP = WAIT.format(hang="time.sleep(600)")
 
 
 @pytest.fixture
-def hang(local_workers, plan, until):
+def hang(local_workers, plan, until, monkeypatch):
     """A function that runs workers until all have said that they are ready; returns rounds and process ids. `patience`:
     seconds that one has to answer. A machine that stalls takes longer than the agent's own."""
 
     def hang(starter, workers=1, faulthandler=True, ready="ready", patience=LONG, **more):
-        bounds = HangPatience(patience, LONG, LONG, LONG)
-        rounds = local_workers(starter, faulthandler=faulthandler, patience=bounds, redirects=lambda rank: 2, **more)
+        for name, seconds in {"ANSWER": patience, "SPY": LONG, "CONSOLE": LONG, "END": LONG}.items():
+            monkeypatch.setattr(hang_module, name, seconds)
+        rounds = local_workers(starter, faulthandler=faulthandler, redirects=lambda rank: 2, **more)
         pids = rounds.start(plan(workers))
 
         def said(rank):
@@ -131,7 +133,7 @@ def test_all_threads_are_there_whole_after_much_else_and_the_main_one_first(hang
         (
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGABRT})",
             "it did not react to SIGABRT for 0.5 s",
-            HangPatience().answer,
+            ANSWER,
         ),
         ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "it died of SIGABRT, and no stack came", LONG),
         ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, which it may have sent elsewhere", LONG),
