@@ -126,7 +126,7 @@ class PContext:
         until = later(self._clock.now(), timeout) if timeout >= 0 else None
         while self._result is None:
             self._processes.reap()
-            if self._processes.failures_so_far() or not self._processes.running():
+            if self._processes.failures() or not self._processes.running():
                 self.close()
             elif until is not None and self._clock.now() >= until:
                 return None

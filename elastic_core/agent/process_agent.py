@@ -78,10 +78,9 @@ class ProcessAgent(SimpleElasticAgent):
 
     @prof_as("LocalElasticAgent._monitor_workers")
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        for ended in self._processes.reap():
-            self._exited(ended)
+        self._group_stop.reap()
         # A killed worker that hangs in the kernel still runs, but it has failed; the stop will report it.
-        if failures := self._processes.failures_so_far():
+        if failures := self._processes.failures():
             return RunResult(WorkerState.FAILED, failures=failures)
         return RunResult(WorkerState.HEALTHY if self._processes.running() else WorkerState.SUCCEEDED)
 

@@ -115,7 +115,7 @@ class GroupStop:
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
             self._deliver_output()
         finally:
-            self._reap()
+            self.reap()
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
@@ -163,9 +163,10 @@ class GroupStop:
                     self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
             self._events.take_expired()  # ignore timers, so that a worker that is stopped has its whole grace period
-            self._reap()
+            self.reap()
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Report the workers that have ended."""
         for ended in self._processes.reap():
             self._exited(ended)
 

@@ -208,11 +208,9 @@ class WorkerProcesses(Protocol):
     def finish(self) -> None:
         """Release what the round held. Output that is not delivered yet is dropped, with a log line about it."""
 
-    def failures_so_far(self) -> dict[int, ProcessFailure]:
-        """While the round runs: the failed workers, by global rank. Their last lines may still be missing."""
-
     def failures(self) -> dict[int, ProcessFailure]:
-        """After `finish`: the workers of the round that failed, by global rank."""
+        """The workers of the latest round that have failed, by global rank. Before `finish`, their last lines may be
+        missing."""
 
     def return_values(self) -> dict[int, Any]:
         """After `finish`: the return values of functions, by global rank (None for scripts)."""

@@ -293,11 +293,8 @@ class LocalWorkers:
             if self._guardian and worker.exitcode is not None and not current.unseen:
                 self._guardian.forget(worker.pid)
 
-    def failures_so_far(self) -> dict[int, ProcessFailure]:
-        return self._explained(self._round) if self._round else {}
-
     def failures(self) -> dict[int, ProcessFailure]:
-        return self._failures
+        return self._explained(self._round) if self._round else self._failures
 
     def return_values(self) -> dict[int, Any]:
         return self._values

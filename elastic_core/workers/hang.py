@@ -118,7 +118,7 @@ class Activity:
     def _held_up(self) -> bool:
         """Whether output has been waiting for the console, which has accepted none since the last look."""
         before, self._delivered = self._delivered, self._output.delivered()
-        return self._output.busy and self._delivered == before
+        return self._output.pump.busy and self._delivered == before
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
@@ -254,7 +254,7 @@ class HangingWorker:
                 wait_readable(self.worker.sentinel, left)
             else:
                 _wait_for_end(pid, left)
-        self.output.catch_up(CONSOLE)
+        self.output.pump.catch_up(CONSOLE)
 
 
 def _runs(pid: int) -> bool:

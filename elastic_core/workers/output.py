@@ -199,8 +199,8 @@ class OutputPump:
 
 
 class RoundOutput:
-    """Opened before the workers start; `stdio` gives each its pipes or files; `begin` when all have started; then
-    `finish`.
+    """Make it before the workers start, give each the descriptors of `stdio`, call `begin` after all have started, and
+    `finish` in the end. `pump` moves the output.
 
     Raises ConfigurationError if a log file cannot be opened, or a limit on open files is reached.
     """
@@ -222,7 +222,7 @@ class RoundOutput:
                     stream_plan = plan_stream(stream, ranks, plan, policy, folder, placement)
                     if stream_plan.captured:
                         self._open(ranks.local, stream, stream_plan)
-            self._pump = OutputPump(self._channels)
+            self.pump = OutputPump(self._channels)
             self._pipes = {_identity(fd) for fd in self._owned()}
         except OSError as error:
             self._abandon()
@@ -241,23 +241,23 @@ class RoundOutput:
         """Close our copies of the write ends, now that all workers have theirs, so that a stream ends with its last
         writer. Then start the pump."""
         self._close_write_ends()
-        self._pump.start()
+        self.pump.start()
 
     def drain(self) -> int:
         """Read the rest, after all workers have ended. Returns a descriptor that becomes readable once the rest has
         been delivered."""
-        self._pump.end()
-        return self._pump.done
+        self.pump.end()
+        return self.pump.done
 
     def delivered(self) -> int:
         """Bytes read plus bytes written to the console so far; it grows while output moves."""
-        return self._pump.moved + sum(console.written for console in self._consoles.values())
+        return self.pump.moved + sum(console.written for console in self._consoles.values())
 
     def finish(self) -> bool:
         """Release everything but the workers' files; see `OutputPump.finish`."""
         self._close_write_ends()
-        self._pump.end()
-        delivered = self._pump.finish()
+        self.pump.end()
+        delivered = self.pump.finish()
         for sink in self._filtered.values():
             sink.close()
         return delivered
@@ -284,18 +284,9 @@ class RoundOutput:
         """The stacks that faulthandler wrote to the worker's stderr, as far as they have been moved."""
         return self._sources[local_rank, Stream.ERR].dump()
 
-    def catch_up(self, patience: Duration) -> None:
-        """Wait until all that the workers have written by now has been moved, at most `patience` seconds."""
-        self._pump.catch_up(patience)
-
     def written(self, local_rank: int) -> int:
         """Bytes that the worker has written so far: to files, or moved through the pump."""
         return sum(source.written for source in self._streams(local_rank))
-
-    @property
-    def busy(self) -> bool:
-        """Whether output is being written to the console or a file right now."""
-        return self._pump.busy
 
     def drop(self) -> None:
         """Close, in a forked child, every descriptor of this round: a worker has its own copies by then, and none of
@@ -314,7 +305,7 @@ class RoundOutput:
         return [source for source in self._sources.values() if isinstance(source, OwnFile)]
 
     def _owned(self) -> list[int]:
-        return [*self._write_ends, *(file.descriptor for file in self._own_files()), *self._pump.owned()]
+        return [*self._write_ends, *(file.descriptor for file in self._own_files()), *self.pump.owned()]
 
     def _open(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
         place, path, filtered = (local_rank, stream), plan.only_file, plan.filtered

@@ -58,17 +58,16 @@ def test_failures_are_by_global_rank(local_workers, python, plan):
 def test_a_failure_is_known_before_the_others_have_been_stopped(local_workers, python, plan):
     code = "import os, sys, time; sys.exit(5) if os.environ['RANK'] == '1' else time.sleep(600)"
     rounds = local_workers(python(code))
-    assert rounds.workers.failures_so_far() == {}
+    assert rounds.workers.failures() == {}
     rounds.start(plan(2))
-    assert rounds.workers.failures_so_far() == {}
+    assert rounds.workers.failures() == {}
     rounds.wait_for_exits(1)
     assert rounds.workers.running() == [0]
-    assert {rank: failure.reason for rank, failure in rounds.workers.failures_so_far().items()} == {1: "exit code 5"}
+    assert {rank: failure.reason for rank, failure in rounds.workers.failures().items()} == {1: "exit code 5"}
     rounds.workers.send_signal(signal.SIGTERM)
     rounds.wait_for_exits(1)
     rounds.finish()
     assert list(rounds.workers.failures()) == [1]
-    assert rounds.workers.failures_so_far() == {}
 
 
 @pytest.mark.parametrize("sentinel", [None, thread_sentinel])

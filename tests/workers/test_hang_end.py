@@ -317,7 +317,7 @@ def test_the_stack_is_there_before_the_round_ends(hang, python, tmp_path):
     """Other nodes are told at once, and only once if the job is over with it."""
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     rounds.workers.kill(pids[0], "hang: it hangs")
-    failure = rounds.workers.failures_so_far()[0]
+    failure = rounds.workers.failures()[0]
     assert failure.hung and " in train_step" in failure.stack
     assert rounds.workers.kill(pids[0], "hang: once more") is None
 
@@ -344,7 +344,7 @@ def test_many_that_hang_in_the_kernel_do_not_hold_up_the_agent(hang, python, tmp
         assert rounds.workers.kill(pid, "hang: it hangs", ask=False) == rank
     assert time.monotonic() - begun < LONG  # as long as a single one would be waited for
     assert rounds.workers.running() == list(range(8))
-    assert all(failure.hung for failure in rounds.workers.failures_so_far().values())
+    assert all(failure.hung for failure in rounds.workers.failures().values())
     for _, writer in pipes:
         os.close(writer)
     rounds.wait_for_exits(8)
