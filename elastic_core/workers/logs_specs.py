@@ -114,14 +114,11 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._root_log_dir == os.devnull:
             return LogsDest()
         redirects, tee = (to_map(wanted, max(envs, default=-1) + 1) for wanted in (self._redirects, self._tee))
-        run_id, attempt = (
-            next(iter(envs.values()), {}).get(name, default)
-            for name, default in (("TORCHELASTIC_RUN_ID", "job"), ("TORCHELASTIC_RESTART_COUNT", "0"))
-        )
-        folder = Path(self._make_run_log_dir(run_id), f"attempt_{attempt}")
-        dest = LogsDest(
-            filtered_stdout=f"{folder}/filtered_stdout.log", filtered_stderr=f"{folder}/filtered_stderr.log"
-        )
+        env = next(iter(envs.values()), {})
+        attempt = f"attempt_{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        folder = Path(self._make_run_log_dir(env.get("TORCHELASTIC_RUN_ID", "job")), attempt)
+        dest = LogsDest()
+        dest.filtered_stdout, dest.filtered_stderr = (f"{folder}/filtered_{name}.log" for name in ("stdout", "stderr"))
         for rank in envs:
             own = folder / str(rank)
             own.mkdir(parents=True, exist_ok=True)
@@ -209,24 +206,22 @@ def _as_torch(text: str) -> Any:
 def _place(name: str, specs: Any, environments: dict[int, dict[str, str]]) -> Placement:
     try:
         found = specs.reify(environments)  # it may add variables, as in torch
-        return Placement(
-            files={
-                **{(rank, Stream.OUT): path for rank, path in found.stdouts.items() if path},
-                **{(rank, Stream.ERR): path for rank, path in found.stderrs.items() if path},
-            },
-            teed=frozenset(
-                [(rank, Stream.OUT) for rank, path in found.tee_stdouts.items() if path and path != os.devnull]
-                + [(rank, Stream.ERR) for rank, path in found.tee_stderrs.items() if path and path != os.devnull]
-            ),
-            error_files={rank: path for rank, path in found.error_files.items() if path and path != os.devnull},
-            filtered={
-                stream: path
-                for stream, name in ((Stream.OUT, "filtered_stdout"), (Stream.ERR, "filtered_stderr"))
-                if (path := getattr(found, name, ""))
-            },
-        )
+        files: dict[tuple[int, Stream], str] = {}
+        teed: set[tuple[int, Stream]] = set()
+        filtered: dict[Stream, str] = {}
+        for stream, suffix in ((Stream.OUT, "stdout"), (Stream.ERR, "stderr")):
+            files |= {(rank, stream): path for rank, path in getattr(found, f"{suffix}s").items() if path}
+            teed |= {(rank, stream) for rank, path in getattr(found, f"tee_{suffix}s").items() if _is_file(path)}
+            if path := getattr(found, f"filtered_{suffix}", ""):
+                filtered[stream] = path
+        error_files = {rank: path for rank, path in found.error_files.items() if _is_file(path)}
+        return Placement(files, frozenset(teed), error_files, filtered)
     except Exception as error:
         raise _broken(name, error) from error
+
+
+def _is_file(path: str) -> bool:
+    return bool(path) and path != os.devnull
 
 
 def _broken(name: str, error: Exception) -> PluginError:
