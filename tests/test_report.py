@@ -132,9 +132,9 @@ def test_of_a_long_message_the_last_lines_are_shown():
 
 
 def test_workers_that_would_not_die_hide_no_failure():
-    error = UnkillableWorkersError("found 1 still there: 7 (python)")
+    error = UnkillableWorkersError("1 process(es) exist: 7 (python)")
     assert (
-        as_text(error, "job") == "elastic: job job ended, but not all of its processes: found 1 still there: 7 (python)"
+        as_text(error, "job") == "elastic: job job ended, but not all of its processes: 1 process(es) exist: 7 (python)"
     )
     error.failures = {0: failure(0, message="boom")}
     assert as_text(error, "job").endswith(

@@ -97,14 +97,14 @@ def _read(store: Store, rank: int) -> Introduction:
     try:
         raw = store.get(_KEY.format(rank=rank))
     except TimeoutError as error:
-        raise RendezvousTimeoutError(f"expected the node with rank {rank} to tell its role: {error}") from error
+        raise RendezvousTimeoutError(f"the node with rank {rank} has not introduced itself in time: {error}") from error
     except Exception as error:
-        message = f"expected the node with rank {rank} to tell its role through the round's store, found: {error}"
+        message = f"the introduction of the node with rank {rank} cannot be read from the round's store: {error}"
         raise RendezvousConnectionError(message) from error
     try:
         return _checked(*json.loads(raw if len(raw) <= _LONGEST else b""))
     except (ValueError, TypeError, RecursionError) as error:
-        message = f"expected the role and the number of workers of the node with rank {rank}, found {raw[:100]!r}"
+        message = f"expected an introduction of the node with rank {rank}, found {raw[:100]!r}"
         raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
 
 

@@ -130,7 +130,7 @@ class Link:
             if self._rounds is None:
                 self._handler.set_closed()
         except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
-            return f"; the other nodes could not be told: {error}"
+            return f"; the other nodes could not be notified: {error}"
         return ""
 
     def progress(self) -> dict[str, str]:

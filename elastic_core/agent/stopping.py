@@ -154,7 +154,7 @@ class GroupStop:
                 self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
             else:
                 if before.step is Step.ASK and now < before.until and not self._events.urged:
-                    get_logger().warning("grace cut short", reason="the others may go on without this node")
+                    get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
                 look = None
                 if plan.step is Step.KILL:
                     self._processes.kill_workers()
@@ -190,9 +190,9 @@ class GroupStop:
         if left:
             names = "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
             raise UnkillableWorkersError(
-                f"expected every worker to be gone {self._kill_timeout:g} s after SIGKILL, found {len(left)} still "
-                f"there: {names}. State D means that the kernel waits for a device or a file system: look at its log "
-                "(dmesg); the process ends when that wait does, or with the machine"
+                f"{len(left)} process(es) still exist {self._kill_timeout:g} s after SIGKILL: {names}. State D means "
+                "that the kernel waits for a device or a file system: look at its log (dmesg); the process ends when "
+                "that wait ends, or with the machine"
             )
 
     def _deliver_output(self) -> None:

@@ -182,14 +182,14 @@ def await_others(
     if verdict := seen.found(Outcome.RESTART):
         return _after_round(budget, seen, verdict)
     if verdict := seen.found(Outcome.FENCED):
-        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of others: {verdict.reason}", budget)
+        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of other nodes: {verdict.reason}", budget)
     if verdict := seen.found(Outcome.DRAINED):
         return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}", budget)
     if now < until:
         return Decision((), _DONE, budget)
     if hosts_store:
-        return Decision((), "the store of the others is in this process, and their workers run", budget)
-    reason = f"{_DONE}; those of others have not in time (exit barrier)"
+        return Decision((), "this process hosts the store of other nodes, whose workers still run", budget)
+    reason = f"{_DONE}; those of other nodes have not in time (exit barrier)"
     return Decision((Order.DEPART, Order.RETIRE), reason, budget)
 
 

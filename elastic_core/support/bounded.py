@@ -75,6 +75,5 @@ def within(limit: Duration, action: Callable[[], T], where: str) -> T:
         return BackgroundCall(action).result(limit)
     except Late:
         raise RendezvousConnectionError(
-            f"expected an answer from the store at {where} within {limit:g} s, found none; it may be paused, or out of "
-            "reach"
+            f"the store at {where} has not answered within {limit:g} s; it may be paused or unreachable"
         ) from None

@@ -114,7 +114,7 @@ def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> i
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from error
+        raise OSError(errno.ENXIO, "this pipe has no reader", str(path)) from error
     try:
         _check(os.fstat(fd), path)
         os.set_blocking(fd, True)

@@ -92,7 +92,7 @@ class Evidence:
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
     """The exit code in words: `exit code 3`, `killed by SIGSEGV (Segmentation fault)`."""
     if exitcode == REAPED_BY_OTHERS:
-        return "ended, and other code in the agent's process, which waits for all children, took its exit code"
+        return "exit code lost: other code in the agent's process waits for all children"
     if exitcode >= 0:
         return f"exit code {exitcode}"
     number = -exitcode

@@ -299,14 +299,14 @@ def why_silent(pid: int, seconds: Duration) -> str:
         return f"it sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}) and hears no signal"
     if stat.state == "t":
         return "a debugger holds it"
-    return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it in a way of its own"
+    return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it itself"
 
 
 def spied(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
     """What py-spy prints about the process within `patience` seconds; if nothing, why."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
-        return "", "py-spy, which could ask from outside, is not installed"
+        return "", "py-spy, which could read them from outside, is not installed"
     try:
         code, output = _run([program, "dump", "--pid", str(pid)], environ, patience)
     except OSError as error:
@@ -315,8 +315,8 @@ def spied(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str
     if code == 0 and text.strip():
         return bounded(text), ""
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
-    took = f"did not answer within {patience:g} s" if code is None else f"left with {code}"
-    return "", f"py-spy {took} and said: {last.strip()[:_LONGEST_LINE]}"
+    took = f"did not answer within {patience:g} s" if code is None else f"exited with {code}"
+    return "", f"py-spy {took} and printed: {last.strip()[:_LONGEST_LINE]}"
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration) -> tuple[int | None, bytes]:

@@ -139,7 +139,7 @@ def make_exits_visible() -> None:
         raise ConfigurationError(
             Problem(
                 "SIGCHLD",
-                "expected a process that learns how its children end, found that it ignores SIGCHLD; set "
+                "this process ignores SIGCHLD, so it cannot learn how its children end; call "
                 "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread before launching",
             )
         ) from error
@@ -238,16 +238,14 @@ def remedy(error: OSError) -> str | None:
 def cannot_run(program: str, error: OSError) -> ConfigurationError:
     """The error for a program that the system refuses to run."""
     advice = remedy(error) or "check the path, its permissions and its first line (#!)"
-    found = f"expected a program that can be run, found that {program!r} cannot: {error.strerror}"
-    return ConfigurationError(Problem("entry point", f"{found}; {advice}"))
+    return ConfigurationError(Problem("entry point", f"{program!r} cannot be run: {error.strerror}; {advice}"))
 
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
     """The error for an OSError that was raised while `workers` workers were being started."""
     if error.errno is None and "path too long" in str(error):  # the fork server of multiprocessing cannot listen
-        found = f"expected a temporary folder with a path short enough for a Unix socket, found {tempfile.gettempdir()}"
-        advice = "set TMPDIR to a shorter path, or use the start method spawn"
-        return ConfigurationError(Problem("TMPDIR", f"{found}; {advice}"))
+        why = f"the path of the temporary folder {tempfile.gettempdir()} is too long for a Unix socket"
+        return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the start method spawn"))
     return _cannot(error, "--nproc-per-node", f"start {workers} workers")
 
 
@@ -256,7 +254,7 @@ def cannot_look(error: OSError) -> ConfigurationError:
     return _cannot(error, "/proc", "see which processes of the workers run")
 
 
-def _cannot(error: OSError, what: str, expected: str) -> ConfigurationError:
-    found = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-    advice = remedy(error) or "the log of the kernel (`dmesg`) may say more"
-    return ConfigurationError(Problem(what, f"expected to {expected}, found: {found}; {advice}"))
+def _cannot(error: OSError, what: str, do: str) -> ConfigurationError:
+    why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    advice = remedy(error) or "the kernel's log (`dmesg`) may show why"
+    return ConfigurationError(Problem(what, f"cannot {do}: {why}; {advice}"))

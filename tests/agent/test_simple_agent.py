@@ -286,7 +286,7 @@ def test_an_unreachable_store_at_the_end_does_not_change_how_the_job_ended(resul
     agent = make_agent([result], handler=handler, observer=observer, max_restarts=0)
     assert agent.run() == result
     assert observer.facts[-1].reason.startswith(told)
-    assert observer.facts[-1].reason.endswith("; the other nodes could not be told: host gone")
+    assert observer.facts[-1].reason.endswith("; the other nodes could not be notified: host gone")
 
 
 def test_an_interrupt_from_the_keyboard_stops_the_workers(make_agent):

@@ -175,7 +175,7 @@ def test_a_program_that_is_not_python(hang, tmp_path, until):
     assert failure.signal_name() == "SIGKILL"
     assert failure.stack == (
         "no stack: the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler; "
-        "py-spy, which could ask from outside, is not installed"
+        "py-spy, which could read them from outside, is not installed"
     )
 
 

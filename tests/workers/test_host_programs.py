@@ -42,7 +42,7 @@ def test_a_worker_that_others_reaped_has_failed(local_workers, python, plan):
     [ended] = rounds.wait_for_exits(1)
     rounds.finish()
     assert ended.exitcode != 0
-    assert "took its exit code" in rounds.workers.failures()[0].reason
+    assert "exit code lost" in rounds.workers.failures()[0].reason
 
 
 HOST = """

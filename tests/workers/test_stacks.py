@@ -261,8 +261,8 @@ def test_what_py_spy_says_is_told(spy):
 @pytest.mark.integration
 def test_what_py_spy_could_not_do_is_told(spy):
     text, why = spied(77, spy('echo "Error: Permission Denied" >&2; exit 1'), LONG)
-    assert (text, why) == ("", "py-spy left with 1 and said: Error: Permission Denied")
-    assert spied(77, {"PATH": "/nowhere"}, LONG) == ("", "py-spy, which could ask from outside, is not installed")
+    assert (text, why) == ("", "py-spy exited with 1 and printed: Error: Permission Denied")
+    assert spied(77, {"PATH": "/nowhere"}, LONG) == ("", "py-spy, which could read them from outside, is not installed")
 
 
 @pytest.mark.integration
