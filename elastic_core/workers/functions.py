@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
 from elastic_core.workers.numa import bind
-from elastic_core.workers.process import reap_child
+from elastic_core.workers.process import reap_child, substitute_local_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -17,7 +17,6 @@ from elastic_core.clock import SystemClock
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger
 from elastic_core.workers import sessions
-from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.failure import (
     Evidence,
     OomWatch,
@@ -32,6 +31,7 @@ from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
+    EnvironmentPolicy,
     WorkerProcess,
     best_sentinel,
     cannot_look,
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
-    from elastic_core.workers.environment import EnvironmentMaker
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.process import FileLimit
+    from elastic_core.workers.process import EnvironmentMaker, FileLimit
 
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit, if others could not be started

@@ -15,7 +15,7 @@ from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.operate.commands import DRAIN, SERVE, STATUS
-from elastic_core.workers.environment import EnvironmentPolicy
+from elastic_core.workers.process import EnvironmentPolicy
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "migrate-from-torchrun.md").read_text()

@@ -14,7 +14,7 @@ from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import EVENTS, LEVELS
 from elastic_core.rendezvous import model
 from elastic_core.watchdog.beat import BEAT_FILE
-from elastic_core.workers.environment import EnvironmentPolicy
+from elastic_core.workers.process import EnvironmentPolicy
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

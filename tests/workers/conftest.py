@@ -18,11 +18,10 @@ import pytest
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers import group
-from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.numa import NO_BINDING
-from elastic_core.workers.process import CommandStarter
+from elastic_core.workers.process import CommandStarter, EnvironmentPolicy
 from elastic_core.workers.sessions import best_table
 from elastic_core.workers.streams import OutputPolicy
 

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.workers.environment import EnvironmentPolicy, substitute_local_rank
+from elastic_core.workers.process import EnvironmentPolicy, substitute_local_rank
 
 PLAIN = EnvironmentPolicy()
 VIRTUAL = EnvironmentPolicy(virtual_local_rank=True)
