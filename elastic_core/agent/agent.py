@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
-from elastic_core.agent.joining import Introduction, check_place, next_round, ranked_workers
-from elastic_core.agent.link import SHORTEST_INTERVAL, Link
+from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, next_round, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
