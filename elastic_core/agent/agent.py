@@ -275,7 +275,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
         """Restart the workers. If that raises, the error carries the failures that caused the restart, so that it does
         not hide them."""
-        self._reporter.hangs_elsewhere(seen.told, self._result.failures)
+        self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
             # This node's own budget has been charged already; a shared one is charged when the next round forms.
@@ -303,8 +303,8 @@ class SimpleElasticAgent(ElasticAgent):
         verdict = self._link.verdict(running=False)
         if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
-        told = failures_of(error) or (verdict.failures if verdict else {}) or seen.told
-        error.failures = together(self._result.failures, told)
+        reported = failures_of(error) or (verdict.failures if verdict else {}) or seen.reported
+        error.failures = together(self._result.failures, reported)
         if not self._result.failures:
             raise error
         self._worker_group.state = WorkerState.FAILED

@@ -303,7 +303,7 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
         raise RendezvousStateError(
             f"expected a round of {group_world_size} node(s), of which the one with rank {group_rank} has "
             f"{spec.local_world_size} worker(s) of role {spec.role!r}; found nodes with {found}; "
-            "look whether two nodes have the same id"
+            "check whether two nodes have the same id"
         )
 
 

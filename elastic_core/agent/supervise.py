@@ -114,14 +114,14 @@ class Observation:
         return self.result.state not in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
 
     @property
-    def told(self) -> Mapping[int, ProcessFailure]:
+    def reported(self) -> Mapping[int, ProcessFailure]:
         """The failures of the job that the verdict names."""
         return self.verdict.failures if self.verdict else {}
 
     @property
     def failures(self) -> dict[int, ProcessFailure]:
         """The failures of this node and those of the job."""
-        return together(self.result.failures, self.told)
+        return together(self.result.failures, self.reported)
 
     def found(self, outcome: Outcome) -> Verdict | None:
         """The verdict, if it has this outcome."""

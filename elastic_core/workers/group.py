@@ -80,7 +80,6 @@ class _Round:
     oom: OomWatch
     activity: Activity
     workers: dict[int, WorkerProcess] = field(default_factory=dict)
-    launches: dict[int, Launch] = field(default_factory=dict)
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
@@ -378,11 +377,10 @@ class LocalWorkers:
         # An interrupt here, or the agent's death, must not leave a worker behind that nothing has recorded.
         with interrupts_held(), guardian.expecting() as mark:
             launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
-            worker = WorkerProcess(ranks, self._starter.start(launch))
+            worker = WorkerProcess(ranks, launch, self._starter.start(launch))
             if self._policy.files:
                 limit_files(worker.pid, self._policy.files)
             current.workers[ranks.local] = worker
-            current.launches[ranks.local] = launch
             guardian.watch(worker.pid, worker.start)
         with _threads_counted():
             worker.watch(self._open_sentinel)
@@ -400,11 +398,11 @@ class LocalWorkers:
         return explain([self._evidence(current, *ended) for ended in bad], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
-        error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])
-        killed = current.killed.get(ended.local_rank)
+        worker, killed = current.workers[ended.local_rank], current.killed.get(ended.local_rank)
+        error_file = Path(worker.launch.environment["TORCHELASTIC_ERROR_FILE"])
         return Evidence(
             exit=ended,
-            ranks=current.workers[ended.local_rank].ranks,
+            ranks=worker.ranks,
             tail=current.output.tail(ended.local_rank),
             error_file=str(error_file),
             error_data=read_error_file(error_file),
@@ -417,7 +415,7 @@ class LocalWorkers:
 
     def _collect_values(self, current: _Round) -> dict[int, Any]:
         return {
-            worker.ranks.world: self._value(current.launches[local])
+            worker.ranks.world: self._value(worker.launch)
             for local, worker in current.workers.items()
             if worker.exitcode == 0 and local not in current.killed
         }

@@ -154,6 +154,7 @@ class WorkerProcess:
     `sentinel` becomes readable once the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
+    launch: Launch
     child: Child
     start: int = field(init=False)
     sentinel: int = field(default=-1, init=False)
