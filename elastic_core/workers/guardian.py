@@ -16,7 +16,7 @@ from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from elastic_core.clock import Clock, Duration, Instant
 
@@ -31,14 +31,11 @@ class Guardian:
     """Starts the guardian process; `close` ends it. If the process was killed, another one replaces it and gets all
     orders that still apply. Without a guardian the job runs on, less safely.
 
-    The process gets only those variables of `environment` that the dynamic loader reads. It holds a copy of the
-    descriptor `lifeline`, unless that is -1, until no worker is left. Raises OSError if the process cannot be started.
+    The process gets only those environment variables that the dynamic loader reads. It holds a copy of the descriptor
+    `lifeline`, unless that is -1, until no worker is left. Raises OSError if the process cannot be started.
     """
 
-    def __init__(
-        self, environment: Mapping[str, str] = os.environ, lifeline: int = -1, clock: Clock | None = None
-    ) -> None:
-        self._environment = {name: value for name, value in environment.items() if name.startswith(_FOR_THE_LOADER)}
+    def __init__(self, lifeline: int = -1, clock: Clock | None = None) -> None:
         self._held = [lifeline] if lifeline >= 0 else []
         self._clock = clock or SystemClock()
         self._closed = False
@@ -51,8 +48,8 @@ class Guardian:
 
     def _started(self) -> HelperProcess:
         self._begun.append(self._clock.now())
-        arguments = [str(fd) for fd in self._held]
-        return HelperProcess(sessions.__file__, arguments, environment=self._environment, keeps=self._held)
+        environment = {name: value for name, value in os.environ.items() if name.startswith(_FOR_THE_LOADER)}
+        return HelperProcess(sessions.__file__, [str(fd) for fd in self._held], environment, keeps=self._held)
 
     @property
     def pid(self) -> int:
