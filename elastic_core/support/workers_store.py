@@ -28,7 +28,7 @@ from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from elastic_core.clock import Duration
 
@@ -46,17 +46,15 @@ os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after
 
 class WorkersStore:
     """The port that one node reserves for the workers' store and, after `serve`, the server on it. Use it from one
-    thread.
+    thread. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, or without torch, rank 0's worker hosts the store, and this only
+    reserves the port.
 
     Args:
-        environ: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, or without torch, rank 0's worker hosts the store and this
-            only reserves the port. None: this process's environment.
         everywhere: listen on all addresses, because the nodes use different ones; otherwise at the advertised address,
             if it is one of this machine's.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, everywhere: bool = False) -> None:
-        self._environ = os.environ if environ is None else environ
+    def __init__(self, everywhere: bool = False) -> None:
         self._everywhere = everywhere
         self._reservation: PortReservation | None = None
         self._store: Any = None
@@ -65,7 +63,7 @@ class WorkersStore:
     @functools.cached_property
     def hosted_by_agent(self) -> bool:
         """Whether the agent hosts the store; otherwise rank 0's worker does."""
-        return not truth(self._environ.get(_NOT_SHARED, "0")) and find_spec("torch") is not None
+        return not truth(os.environ.get(_NOT_SHARED, "0")) and find_spec("torch") is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
         """Reserve a port in place of the previous one, and end the server there.
