@@ -15,7 +15,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from elastic_core.clock import Duration
 
@@ -120,11 +120,7 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
         return error_text(error), ""
 
 
-def unreachable(
-    targets: Mapping[str, tuple[str, int]],
-    seconds: Duration,
-    resolver: Callable[[str, int], list[Address]] = resolve_host,
-) -> set[str]:
+def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
     """The names of the targets (name -> host and port) that do not answer within so many seconds. A refused connection
     is an answer. All are tried at the same time, so a name that resolves slowly delays no other target."""
     clock = SystemClock()
@@ -134,7 +130,7 @@ def unreachable(
 
     def ask(name: str, host: str, port: int) -> None:
         try:
-            address = resolver(host, port)[0]
+            address = resolve_host(host, port)[0]
             with socket.socket(address.family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(max(0.001, until - clock.now()))
                 answered = sock.connect_ex(address.sockaddr) in _ANSWERS
