@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import signal
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.reporter import Progress
@@ -140,7 +139,11 @@ class GroupStop:
 
     def _end_processes(self, signum: signal.Signals, grace: Duration) -> None:
         plan = StopPlan(self._clock.now(), grace, self._kill_timeout)
-        progress = Progress(plan.since, "workers to stop", partial(self._who_still_runs, grace))
+        progress = Progress(
+            plan.since,
+            "workers to stop",
+            lambda seconds: {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace},
+        )
         self._processes.ask(signum)
         self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
         while self._unfinished():
@@ -177,9 +180,6 @@ class GroupStop:
     def _wait_for_ends(self, *until: Instant | None) -> None:
         fds = self._processes.sentinels() or self._processes.leftover_sentinels()
         self._events.wait(fds, *until, None if fds else later(self._clock.now(), _LOOK_AGAIN))
-
-    def _who_still_runs(self, grace: Duration, seconds: int) -> dict[str, object]:
-        return {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace}
 
     def _give_up(self) -> None:
         """Raise UnkillableWorkersError, unless the last process has just ended."""

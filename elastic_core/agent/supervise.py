@@ -78,10 +78,6 @@ class RestartBudget:
     failures: int = 0
     shared: bool = False
 
-    @property
-    def exhausted(self) -> bool:
-        return self.failures >= self.max_restarts
-
     def in_round(self, restart_count: int) -> RestartBudget:
         """The budget in a round whose members agreed on `restart_count`."""
         return replace(self, failures=restart_count)
@@ -241,7 +237,7 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
         return Decision((Order.FAIL,), f"{what}; a restart cannot cure it: {last}", budget)
-    if budget.exhausted:
+    if budget.failures >= budget.max_restarts:
         return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}", budget)
     after = replace(budget, failures=budget.failures + 1)
     return Decision((Order.JOIN,), f"{what}; restart {after.failures} of {after.max_restarts}", after, cause)

@@ -285,7 +285,11 @@ class LocalWorkers:
             get_logger().warning("output lost", reason="the console did not take it")
         self._failures = self._explained(current)
         current.output.close()
-        self._values = self._collect_values(current)
+        self._values = {
+            worker.ranks.world: self._value(worker.launch)
+            for local, worker in current.workers.items()
+            if worker.exitcode == 0 and local not in current.killed
+        }
         for worker in current.workers.values():
             worker.release()
             if self._guardian and worker.exitcode is not None and not current.unseen:
@@ -412,13 +416,6 @@ class LocalWorkers:
             killed_for=killed.reason if killed else "",
             stack=current.output.dump(ended.local_rank) or (killed.otherwise if killed else ""),
         )
-
-    def _collect_values(self, current: _Round) -> dict[int, Any]:
-        return {
-            worker.ranks.world: self._value(worker.launch)
-            for local, worker in current.workers.items()
-            if worker.exitcode == 0 and local not in current.killed
-        }
 
     def _value(self, launch: Launch) -> Any:
         try:
