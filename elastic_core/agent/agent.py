@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
-from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, next_round, ranked_workers
+from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, join, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
@@ -364,7 +364,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _announce_leave(self, reason: str) -> None:
         self._unless_signaled(partial(self._link.leave, reason))
 
-    def _unless_signaled(self, action: Callable[[], T]) -> T | None:
+    def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
         """Return the action's result, or None if a signal arrives first; the action then continues in its thread.
         Signals within half a second are one request. After a second request the handler does not wait for other
         nodes."""
@@ -373,14 +373,17 @@ class SimpleElasticAgent(ElasticAgent):
             call = BackgroundCall(action, "rendezvous", self._events.wake)
         except RuntimeError:  # no thread can be started
             return action()
-        while not call.wait(0):
-            if self._events.urged:
+        while True:
+            until = progress.look(self._clock.now()) if progress else None
+            done = call.wait(0)
+            if self._events.urged and not done:
                 self._link.hurry()
                 return None
             if self._events.signals and not before:
                 return None
-            self._events.wait(())
-        return call.result()
+            if done:
+                return call.result()
+            self._events.wait((), until)
 
     # -- rounds
 
@@ -413,8 +416,11 @@ class SimpleElasticAgent(ElasticAgent):
         size, restarts = self._spec.local_world_size, self._budget.failures
         own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node, self._host)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
-        info = next_round(self._spec.rdzv_handler, own, self._events, self._clock, progress)
-        if info is None:  # a signal has come, perhaps already while the last round was being stopped
+        self._events.wait((), begun)  # take signals that have come already, perhaps while the last round was stopped
+        info = None
+        if not self._events.signals:
+            info = self._unless_signaled(partial(join, self._spec.rdzv_handler, own), progress)
+        if info is None:
             self._leave()
         formed = self._take_round(info)
         worker_group.round = formed.number

@@ -5,8 +5,6 @@ With a plain handler, the link polls whether nodes wait, the agent's own budget 
 exit barrier. Handlers written for torchrun return a rank and a size, but not the other members. So each node introduces
 itself in the round's store, under its rank, and reads the others' introductions: two small operations per member.
 Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code here.
-
-`next_rendezvous` runs in a separate thread, so that the agent can react to a signal while it blocks.
 """
 
 from __future__ import annotations
@@ -21,14 +19,11 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError,
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger
-from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.agent.event_queue import EventQueue
     from elastic_core.agent.interface import WorkerSpec
-    from elastic_core.agent.reporter import Progress
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousHandler
@@ -229,24 +224,10 @@ class Introduction(NamedTuple):
         return Member(self.node, self.host, "", self.role, self.local_world_size)
 
 
-def next_round(
-    handler: RendezvousHandler, own: Introduction, events: EventQueue, clock: Clock, progress: Progress
-) -> RendezvousInfo | None:
-    """Wait for the next round, and return it with its members; None if a signal asks the agent to leave. Raises the
-    handler's errors."""
-    if events.signals:
-        return None
-    joining = BackgroundCall(lambda: _with_members(handler.next_rendezvous(), own), "rendezvous", events.wake)
-    while True:
-        events.wait((), progress.look(clock.now()))
-        if events.signals:
-            return None
-        if joining.wait(0):
-            return joining.result()
-
-
-def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
-    """Add the members if the handler returned none, as handlers written for torchrun do."""
+def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
+    """The next round with its members. Handlers written for torchrun do not return these. Raises the handler's
+    errors."""
+    info = handler.next_rendezvous()
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
         formed = exchange_introductions(info.store, info.rank, info.world_size, own)
