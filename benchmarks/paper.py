@@ -28,7 +28,7 @@ from elastic_testing import MemoryBackend, SharedMemory
 from benchmarks.job import BenchmarkError
 from benchmarks.rendezvous import numbers
 from benchmarks.report import Report, Row, main, parser
-from elastic_core.agent.joining import ranked_workers
+from elastic_core.agent.link import ranked_workers
 from elastic_core.clock import Instant, later
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.backend import Announced

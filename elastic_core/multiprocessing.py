@@ -21,7 +21,7 @@ from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, placer_of, to_map
 from elastic_core.workers.numa import NO_BINDING, Binding, mode_of, read_machine
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class PContext:
         until = later(self._clock.now(), timeout) if timeout >= 0 else None
         while self._result is None:
             self._processes.reap()
-            if self._processes.failures_so_far() or not self._processes.running():
+            if self._processes.failures() or not self._processes.running():
                 self.close()
             elif until is not None and self._clock.now() >= until:
                 return None

@@ -92,14 +92,15 @@ if TYPE_CHECKING:
         Child as Child, Launch as Launch, RoundPlan as RoundPlan, Starter as Starter, Work as Work,
         WorkerRanks as WorkerRanks
     )
-    from elastic_core.workers.starters import CommandStarter as CommandStarter, cannot_run as cannot_run
+    from elastic_core.workers.process import (
+        CommandStarter as CommandStarter, cannot_run as cannot_run, reap_child as reap_child,
+        substitute_local_rank as substitute_local_rank
+    )
     from elastic_core.workers.functions import (
         FunctionStarter as FunctionStarter, pickled_process as pickled_process,
         read_function_result as read_function_result, run_script as run_script
     )
-    from elastic_core.workers.environment import substitute_local_rank as substitute_local_rank
     from elastic_core.workers.numa import bound_to_cpus as bound_to_cpus
-    from elastic_core.workers.process import reap_child as reap_child
     from elastic_core.support.addresses import (
         ip_address as ip_address, is_loopback as is_loopback, is_loopback_address as is_loopback_address,
         joined_host_port as joined_host_port, means_this_machine as means_this_machine, reached_at as reached_at,
@@ -184,11 +185,9 @@ _HOMES = {
     "elastic_core.health": "Probe live ready",
     # worker starters
     "elastic_core.interfaces.workers": "Starter Work Launch Child RoundPlan WorkerRanks",
-    "elastic_core.workers.starters": "CommandStarter cannot_run",
+    "elastic_core.workers.process": "CommandStarter cannot_run reap_child substitute_local_rank",
     "elastic_core.workers.functions": "FunctionStarter pickled_process read_function_result run_script",
-    "elastic_core.workers.environment": "substitute_local_rank",
     "elastic_core.workers.numa": "bound_to_cpus",
-    "elastic_core.workers.process": "reap_child",
     # sockets and addresses
     "elastic_core.support.addresses": (
         "split_host_port joined_host_port ip_address is_loopback is_loopback_address means_this_machine "

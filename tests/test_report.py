@@ -132,8 +132,8 @@ def test_long_message_shows_last_lines():
 
 
 def test_unkillable_workers_do_not_hide_failures():
-    error = UnkillableWorkersError("found 1 still there: 7 (python)")
-    assert as_text(error, "job") == "elastic: job job ended, but processes remain: found 1 still there: 7 (python)"
+    error = UnkillableWorkersError("1 process(es) exist: 7 (python)")
+    assert as_text(error, "job") == "elastic: job job ended, but processes remain: 1 process(es) exist: 7 (python)"
     error.failures = {0: failure(0, message="boom")}
     assert as_text(error, "job").endswith(
         golden("""

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`LocalElasticAgent` chooses among what is installed, which this room does not know."""
+    """Import `LocalElasticAgent` when it is first used: it loads the plugins, which this package must not import."""
     if name == "LocalElasticAgent":
         from elastic_core.launch import LocalElasticAgent
 

@@ -1,8 +1,8 @@
-"""The agent's loop: wait, look, decide, act. All changes to the group's state happen in this file.
+"""The agent's loop: wait, observe, decide, act. All changes to the group's state happen in this file.
 
-An event wakes the loop. It looks at the workers (`_monitor_workers`) and at what the handler says of the round;
-`supervise` answers with orders, and each order is a method here with the same name. Then the loop looks again, until
-there is nothing to do but wait. After success it waits in the exit barrier in the same way.
+An event wakes the loop. It checks the workers (`_monitor_workers`) and asks the handler for a verdict about the round.
+`supervise` returns orders, each of which a method here performs. The loop observes again until no orders are left, and
+then waits. After success it waits in the exit barrier in the same way.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
-from elastic_core.agent.joining import Introduction, check_place, next_round, ranked_workers
-from elastic_core.agent.link import SHORTEST_INTERVAL, Link
+from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, join, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
@@ -46,7 +45,7 @@ from elastic_core.metrics import prof
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from elastic_core.agent.interface import WorkerSpec
     from elastic_core.agent.supervise import Decision
@@ -64,16 +63,17 @@ Ended = tuple[RunResult, str]
 class SimpleElasticAgent(ElasticAgent):
     """The loop, without knowledge of how workers run.
 
-    A subclass gives `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`, and may extend
+    A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`, and may extend
     `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. A subclass
-    that learns of its workers' ends by events overrides `_wait_for_events`; otherwise the agent looks at them every
+    that is notified when a worker ends overrides `_wait_for_events`; otherwise the agent checks the workers every
     `spec.monitor_interval` seconds.
 
     Args:
         spec: what to run.
-        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes; 0 or
-            more. Only with handlers that tell when they have. A node that hosts the others' store waits for longer.
-        shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
+        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for other nodes' workers; 0 or
+            more. It applies to handlers that report when those have succeeded. A node that hosts the other nodes'
+            store waits longer.
+        shutdown_timeout: grace in seconds between SIGTERM and SIGKILL, however the workers are stopped.
     """
 
     _node = _host = ""  # the names of this node and of its machine, if a subclass sets them
@@ -102,7 +102,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._budget = RestartBudget(spec.max_restarts, shared=self._link.follows_rounds)
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
-        self._first_sign = Instant(0.0)  # of what is being decided about
+        self._first_sign = Instant(0.0)  # when the cause of the next decision first showed
         self._barrier_ends = Instant(0.0)
         self._performers: dict[Order, Callable[[Observation, Decision], Ended | None]] = {
             Order.REPORT: self._report_failures,
@@ -121,21 +121,21 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def restart_count(self) -> int:
-        """Failures of the job that were forgiven so far; what the workers see as TORCHELASTIC_RESTART_COUNT."""
+        """Failures of the job that were forgiven so far: the workers' TORCHELASTIC_RESTART_COUNT."""
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A signal that comes half a second after the first, or later,
-        ends their grace period. May be called from any thread and from signal handlers. Raises ValueError for a number
-        that is no signal's."""
+        """Ask the agent to stop its workers and leave. A signal half a second or more after the first ends their grace
+        period. May be called from any thread and from signal handlers. Raises ValueError for a number that is not a
+        signal's."""
         self._events.signalled(signal.Signals(signum))
 
     def timer_expired(self, expiry: Expiry) -> None:
-        """Tell the agent of a worker that hangs. Any thread."""
+        """Report a worker that hangs. May be called from any thread."""
         self._events.expired(expiry)
 
     def alive_at(self) -> float:
-        """When the loop last turned, seconds since the epoch; a loop that waits for events is alive now."""
+        """When the loop last ran, in seconds since the epoch; a loop that waits for events is alive now."""
         return self._events.alive_at()
 
     @prof
@@ -151,7 +151,7 @@ class SimpleElasticAgent(ElasticAgent):
         return result
 
     def close(self) -> None:
-        """Release what the agent holds, as `run` does at its end: for an agent that is never run. Idempotent."""
+        """Release what an agent holds that is never run; `run` does this at its end. Idempotent."""
         self._events.close()
 
     def _run_and_shut_down(self) -> Ended:
@@ -159,13 +159,13 @@ class SimpleElasticAgent(ElasticAgent):
             return self._run_group(self._worker_group)
         except (RendezvousGracefulExitError, DrainedError):
             raise
-        except RendezvousClosedError as error:  # the others know more than this node
+        except RendezvousClosedError as error:  # other nodes know more than this one
             verdict = self._link.verdict(running=False)
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
         except BaseException as error:
-            # Before the workers are stopped: those of others fail when these go, and that must not count.
-            if not isinstance(error, RendezvousConnectionError):  # else nobody would hear of it
+            # Before the workers stop: other nodes' workers fail then, and that must not count as a failure.
+            if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
                 self._announce_leave(f"its agent ends: {in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, in_words(error))
@@ -187,7 +187,7 @@ class SimpleElasticAgent(ElasticAgent):
                 return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
-        """A subclass may make failures as torch's are made, with neither global rank nor time."""
+        """Complete a subclass's failures, which may have neither global rank nor time, as torch's do."""
         now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
         failures = {
             rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
@@ -205,7 +205,7 @@ class SimpleElasticAgent(ElasticAgent):
     # -- looking and deciding
 
     def _reconcile(self) -> Ended | None:
-        """Decide and act until there is nothing to do but wait. Returns the outcome if the run has ended."""
+        """Decide and act until no orders are left. Returns the outcome if the run has ended."""
         while (decision := supervise(self._budget, seen := self._observe())).orders:
             ended = self._act(seen, decision)
             if ended is not None:
@@ -217,8 +217,8 @@ class SimpleElasticAgent(ElasticAgent):
         return Observation(self._result, self._events.request, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Do what was decided; None to go on. `_restart_workers`, which programs extend, does all steps of a
-        restart."""
+        """Perform the decision. Returns None to continue. `_restart_workers`, which programs extend, does all steps of
+        a restart."""
         self._announce(seen, decision)
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
@@ -229,7 +229,7 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _announce(self, seen: Observation, decision: Decision) -> None:
-        """Report what is about to be done."""
+        """Report the decision before it is performed."""
         orders = set(decision.orders)
         if seen.found(Outcome.DRAINED) and Order.DEPART in orders:
             self._reporter.phase(AgentPhase.DRAINING, decision.reason)
@@ -247,7 +247,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. An error of the stop carries the failures, so that it does not hide the first of them."""
+        """Stop the workers. If that raises, the error carries the failures, so that it does not hide the first one."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -259,7 +259,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """No worker runs any more, so all is known about those that failed: report them."""
+        """Report the failures: no worker runs any more, so all is known about them."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -267,18 +267,18 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """A group may have failed though no worker of it has; the others count only failures that they are told of."""
+        """A failure for a group that has failed though none of its workers has: other nodes count only failures."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. An error of the restart carries the failures that made the restart necessary, so that it
-        does not hide them."""
-        self._reporter.hangs_elsewhere(seen.told, self._result.failures)
+        """Restart the workers. If that raises, the error carries the failures that caused the restart, so that it does
+        not hide them."""
+        self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
-            # This node's budget has paid already; a shared one pays when the next round forms.
+            # This node's own budget has been charged already; a shared one is charged when the next round forms.
             unpaid = self._budget.shared and decision.cause is not None and decision.cause.uses_budget
             self._reporter.restart(self._worker_group.round, decision, self._budget.failures + unpaid)
         else:
@@ -287,7 +287,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._restart_workers(self._worker_group)
         except RendezvousClosedError as error:
             return self._end_closed(error, seen)
-        except RendezvousGracefulExitError as spared:  # a handler of torch's kind says so to who had a place before
+        except RendezvousGracefulExitError as spared:  # a torch-style handler raises it also for a former member
             if self._result.state is WorkerState.SUCCEEDED:
                 raise
             return self._end_closed(RendezvousClosedError(str(spared)), seen)
@@ -298,20 +298,20 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
-        """No round will form any more. A node whose workers had succeeded has succeeded if the job has; a node with a
-        failure of its own has failed; for others, raises `error`."""
+        """No more rounds will form. A node whose workers had succeeded succeeds if the job has; a node whose workers
+        had failed fails; for any other node, raises `error`."""
         verdict = self._link.verdict(running=False)
         if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
-        told = failures_of(error) or (verdict.failures if verdict else {}) or seen.told
-        error.failures = together(self._result.failures, told)
+        reported = failures_of(error) or (verdict.failures if verdict else {}) or seen.reported
+        error.failures = together(self._result.failures, reported)
         if not self._result.failures:
             raise error
         self._worker_group.state = WorkerState.FAILED
         return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
     def _succeed(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Tell the others, and wait for them; they may need this node once more."""
+        """Notify the other nodes, and wait for them; they may need this node again."""
         self._reporter.phase(AgentPhase.FINISHING, decision.reason)
         self._barrier_ends = later(self._clock.now(), self._exit_barrier_timeout)
         if seen.verdict is None:
@@ -343,8 +343,8 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave the rendezvous open: the others go on without this node. They learn of it before the workers go,
-        because their own workers fail then, and that is not a failure of the job."""
+        """Leave, with the rendezvous open, so that the other nodes continue without this one. They are notified before
+        the workers stop, because their own workers fail then, and that is not a failure of the job."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._announce_leave(f"received {signum.name}")
@@ -352,44 +352,44 @@ class SimpleElasticAgent(ElasticAgent):
         if self._worker_group.state is WorkerState.FAILED:
             self._complete()
         self._worker_group.state = WorkerState.STOPPED
-        signum = self._events.request or signum  # SIGTERM may have followed at once
+        signum = self._events.request or signum  # SIGTERM may have followed within the same request
         raise SignalException(f"stopped by {signum.name}", signum)
 
     # -- waiting
 
     def _wait_for_events(self) -> None:
-        """Return when `_monitor_workers` or the handler may have something to say. Here: after the monitor interval."""
-        self._wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
-
-    def _wait(self, fds: Collection[int], *until: Instant | None) -> None:
-        """Wait for an event, for one of `fds`, or until the first of these instants."""
-        self._events.wait(fds, *until)
+        """Return when the workers or the round may have changed. Here: after the monitor interval."""
+        self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
         self._unless_signaled(partial(self._link.leave, reason))
 
-    def _unless_signaled(self, action: Callable[[], T]) -> T | None:
+    def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
         """Return the action's result, or None if a signal arrives first; the action then continues in its thread.
-        Signals within half a second are one request. After a second request the handler waits for no other node."""
+        Signals within half a second are one request. After a second request the handler does not wait for other
+        nodes."""
         before = len(self._events.signals)
         try:
             call = BackgroundCall(action, "rendezvous", self._events.wake)
         except RuntimeError:  # no thread can be started
             return action()
-        while not call.wait(0):
-            if self._events.urged:
+        while True:
+            until = progress.look(self._clock.now()) if progress else None
+            done = call.wait(0)
+            if self._events.urged and not done:
                 self._link.hurry()
                 return None
             if self._events.signals and not before:
                 return None
-            self._events.wait(())
-        return call.result()
+            if done:
+                return call.result()
+            self._events.wait((), until)
 
     # -- rounds
 
     @prof
     def _initialize_workers(self, worker_group: WorkerGroup) -> None:
-        """Take part in the next round and start the workers."""
+        """Join the next round and start the workers."""
         worker_group.state = WorkerState.INIT
         self._reporter.phase(AgentPhase.JOINING, "waits for the round to form")
         self._rendezvous(worker_group)
@@ -403,7 +403,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @prof
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop what runs and start again in a new round."""
+        """Stop the running workers and start new ones in a new round."""
         if WorkerState.is_running(worker_group.state):
             self._stop_workers(worker_group)
             worker_group.state = WorkerState.STOPPED
@@ -411,13 +411,16 @@ class SimpleElasticAgent(ElasticAgent):
 
     @prof
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Wait for the next round and put its ranks into the group."""
+        """Wait for the next round and store its ranks in the group."""
         begun = self._clock.now()
         size, restarts = self._spec.local_world_size, self._budget.failures
         own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node, self._host)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
-        info = next_round(self._spec.rdzv_handler, own, self._events, self._clock, progress)
-        if info is None:  # a signal has come, perhaps already while the last round was being stopped
+        self._events.wait((), begun)  # take signals that have come already, perhaps while the last round was stopped
+        info = None
+        if not self._events.signals:
+            info = self._unless_signaled(partial(join, self._spec.rdzv_handler, own), progress)
+        if info is None:
             self._leave()
         formed = self._take_round(info)
         worker_group.round = formed.number
@@ -430,7 +433,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
     def _take_round(self, info: RendezvousInfo) -> Round:
-        """What the members agreed on holds from now on; a failure that was still to be judged has been forgiven."""
+        """Adopt what the round's members agreed on. A failure that was still to be judged has been forgiven."""
         formed = self._formed = info.formed or self._formed
         before, self._budget = self._budget.failures, self._budget.in_round(formed.restart_count)
         self._link.joined()
@@ -444,7 +447,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> list[Worker]:
-        """The workers of this node with their ranks, as they follow from the members of the round."""
+        """The workers of this node with their ranks, computed from the members of the round."""
         check_place(self._formed.members, group_rank, group_world_size, spec)
         return ranked_workers(self._formed.members, group_rank)
 
@@ -452,36 +455,36 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        """Start a worker for each of the group's; local rank -> id."""
+        """Start the group's workers. Returns an id for each local rank."""
 
     @abc.abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop all workers and wait for their end; nothing to do when none runs."""
+        """Stop all workers and wait for their end; do nothing if none runs."""
 
     @abc.abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Look how the workers are: HEALTHY while they run, FAILED as soon as one has failed, SUCCEEDED when all ended
-        well. Does not block, and need not stop anything."""
+        """Return the state of the workers: HEALTHY while they run, FAILED once one has failed, SUCCEEDED when all have
+        succeeded. Must not block, and need not stop any worker."""
 
     @abc.abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
         """Stop all workers with `death_sig`, SIGKILL after `timeout` seconds, and release everything. Idempotent."""
 
     def _stop_timeout(self) -> Duration:
-        """Seconds that a stop of the workers may take."""
+        """The most seconds that it takes to stop the workers."""
         return self._shutdown_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill the workers that hang, so that the next look finds them failed. Here there is no look for hangs."""
+        """Kill the workers that hang, so that `_monitor_workers` finds them failed. Here no hangs are detected."""
 
     def _completed(self, result: RunResult) -> RunResult:
-        """The same result, with what can be known only when no worker runs any more. Here that is nothing."""
+        """The result, completed with what is known only when no worker runs any more. Here that is nothing."""
         return result
 
     def _exit_barrier(self) -> None:
-        """After success: wait until the other nodes have succeeded, one of them needs this one again, a signal comes,
-        or `exit_barrier_timeout` is over; a node that hosts the others' store waits on if none takes that over. If the
-        handler cannot tell when the others have succeeded, there is nothing to wait for."""
+        """After success, wait until the other nodes have succeeded, one of them needs this node again, a signal
+        arrives, or `exit_barrier_timeout` is over. A node that hosts the other nodes' store waits longer if no other
+        node takes the store over. Do not wait if the handler cannot report when the others have succeeded."""
         if not self._link.follows_rounds:
             return
         now, prolonged = self._clock.now(), False
@@ -493,11 +496,11 @@ class SimpleElasticAgent(ElasticAgent):
                     continue
                 get_logger().info("exit barrier prolonged", reason=decision.reason)
             ends = None if prolonged else self._barrier_ends
-            self._wait((), progress.look(now), ends, self._link.ask_again())
+            self._events.wait((), progress.look(now), ends, self._link.ask_again())
             now = self._clock.now()
 
     def _progress(self, phase: AgentPhase, what: str, begun: Instant) -> Progress:
-        """Progress of a wait for other nodes. Its lines, and the reason of the phase, name the missing nodes."""
+        """Progress of a wait for other nodes. Its log lines, and the reason of the phase, name the missing nodes."""
 
         def fields(seconds: int) -> dict[str, object]:
             found = self._link.progress()

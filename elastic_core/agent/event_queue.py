@@ -1,5 +1,5 @@
-"""The event queue: the one place where the agent waits for everything, so that nothing is polled and nothing blocks a
-signal. Events are put in from any thread and from signal handlers; they take effect when the agent's thread waits.
+"""The event queue: the one place where the agent waits, so that it need not poll, and can always react to a signal.
+Threads and signal handlers add events; they take effect when the agent's thread waits.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock
     from elastic_core.interfaces.watchdog import Expiry
 
-_LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour and not for ever
-# Seconds. One Ctrl-C may come twice, through the terminal and through a wrapper (tox, timeout). systemd may send SIGHUP
+_LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour at most
+# Seconds. One Ctrl-C may arrive twice, from the terminal and from a wrapper (tox, timeout). systemd may send SIGHUP
 # after SIGTERM, and a pod's preStop hook another signal before the kubelet's SIGTERM.
 _SAME_REQUEST: Duration = 0.5
 
 
 class EventQueue:
-    """`wake`, `signalled`, `expired` and `alive_at` from any thread or signal handler; the rest from the agent's. After
-    `close`, events are dropped.
+    """Call `wake`, `signalled`, `expired` and `alive_at` from any thread or signal handler; the rest from the agent's
+    thread. After `close`, events are dropped.
 
     Attributes:
         signals: all that asked the agent to leave, in order.
-        request: which of them the workers get: SIGTERM, if it is one of the first request, else the first; None without
-            any.
-        urged: a second request came: do not wait for the grace period.
+        request: the signal that the workers get: SIGTERM, if the first request contains it, otherwise the first signal;
+            None if there was none.
+        urged: a second request came, which ends the grace period.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -45,8 +45,8 @@ class EventQueue:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        # Between looking at the descriptor and writing to it, `close` could run and the number become another
-        # file's. Reentrant, for a signal handler puts in a thread that may be putting or closing.
+        # Without it, `close` could run before `_put` writes, and the descriptor's number belong to another file.
+        # Reentrant, because a signal handler may interrupt `_put` or `close` in its own thread.
         self._lock = threading.RLock()
         self._waiting = False
         self._waited_at = clock.timestamp()
@@ -57,20 +57,20 @@ class EventQueue:
         self.urged = False
 
     def wake(self) -> None:
-        """Something may have changed; a look will show it."""
+        """Wake the agent, because something may have changed."""
         self._put(lambda: None)
 
     def signalled(self, signum: signal.Signals) -> None:
-        """The agent's process received a signal that asks it to leave, now; the agent may take it long after that."""
+        """Record a signal that asks the agent to leave, with its time: the agent may handle it much later."""
         self._put(partial(self._take_signal, signum, self._clock.now()))
 
     def expired(self, expiry: Expiry) -> None:
-        """A watchdog found a worker that hangs."""
+        """Record a hung worker that a watchdog has found."""
         self._put(partial(self._expired.append, expiry))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
         """Block until an event comes, one of `fds` becomes readable, or the first of the instants `until` (an hour at
-        most); None is no instant. Now and then it returns early, without any of them. Returns what became readable.
+        most); None is ignored. It may return early without a reason. Returns the readable descriptors.
 
         Raises:
             RuntimeError: the queue is closed.
@@ -85,7 +85,7 @@ class EventQueue:
             with _woken_by_signals(self._writer):
                 readable = poll.poll(self._milliseconds(until))
         finally:
-            # In this order: a thread that finds the agent not waiting must not find the end of an earlier wait.
+            # In this order, so that a thread that sees the agent not waiting sees the end of this wait.
             self._waited_at = self._clock.timestamp()
             self._waiting = False
         self._take_all()
@@ -98,7 +98,7 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """When the agent last took its events, seconds since the epoch; one that waits for them is alive now."""
+        """When the agent last handled events, in seconds since the epoch; an agent that waits is alive now."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:
@@ -135,10 +135,9 @@ class EventQueue:
             self._events.popleft()()
 
     def _take_signal(self, signum: signal.Signals, at: Instant) -> None:
-        if signum is signal.SIGINT:  # no surprise to the user who has pressed Ctrl-C
-            get_logger().info("signal received", signal=signum.name)
-        else:
-            get_logger().warning("signal received", signal=signum.name)
+        # A user who has pressed Ctrl-C needs no warning.
+        log = get_logger().info if signum is signal.SIGINT else get_logger().warning
+        log("signal received", signal=signum.name)
         if self.request is None:
             self._asked_at, self.request = at, signum
         elif at - self._asked_at >= _SAME_REQUEST:
@@ -150,15 +149,15 @@ class EventQueue:
 
 @contextlib.contextmanager
 def _woken_by_signals(descriptor: int) -> Iterator[None]:
-    """Each signal writes to the descriptor. Python runs handlers in the main thread, but the kernel may deliver a
-    signal to another one, when the main thread has just got one; that alone does not end the main thread's `poll`."""
+    """Make each signal write to the descriptor. The kernel may deliver a signal to another thread; then the main
+    thread, which runs Python's handlers, would stay in `poll`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = -1
     try:
         if (before := signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)) != -1:
-            signal.set_wakeup_fd(before)  # the program's own, such as asyncio's, which it would miss
+            signal.set_wakeup_fd(before)  # keep the program's own, such as asyncio's
         yield
     finally:
         signal.set_wakeup_fd(before)

@@ -1,13 +1,12 @@
-"""Which worker hangs, judged from outside: a table of when each last made progress. Pure: samples and `now` go in; the
-finding and the time of the next look come out.
+"""Which worker hangs, judged from outside: a table of when each worker last made progress. It is pure: from samples and
+the time it computes the hung worker and the time of the next check.
 
-Progress is a sample that differs from the one before it: more output, another beat, or more CPU time than helper
-threads that idle use up. CPU time proves little, because a worker that waits in a collective of NCCL spins. So it does
-not count for a worker that has written or beaten regularly: that worker continues to, unless it hangs.
+Progress is a sample that differs from the previous one: more output, another heartbeat, or more CPU time than idle
+helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. So it is ignored
+for a worker that has written or sent heartbeats regularly; such a worker continues to do so, unless it hangs.
 
-The table is looked at four times per timeout, and when a timeout is over, so a hang is found at most a quarter of it
-late. Time in which the agent itself was held up (stopped, or starved) does not count: it could not read what workers
-wrote then.
+Workers are checked four times per timeout, and when a timeout is over, so a hang is found late by at most a quarter of
+it. Time in which the agent itself was stopped or starved is ignored, because it could not read output then.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import WorkerSample
 
 LOOKS_PER_TIMEOUT = 4
-IDLE_SHARE = 0.02  # of one core: what a process may use without doing anything; threads that wake up now and then do
-_COARSE: Duration = 0.015  # seconds; CPU time is counted in hundredths, and one of them proves nothing
+IDLE_SHARE = 0.02  # of one core: threads that wake up now and then use so much in an idle process
+_COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths, and one hundredth proves nothing
 
 WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
-"""What counts as progress, and how its absence reads."""
+"""The signs of progress, and how the report names their absence."""
 
 
 @dataclass(frozen=True)
 class HangPolicy:
-    """When a worker counts as hung.
+    """When a worker is considered hung.
 
     Args:
         timeout: seconds without progress; greater than 0.
-        warmup: seconds after the start of the workers that count as progress.
-        progress: what counts as progress, from `WORDS`.
+        warmup: seconds after the start of the workers in which none is considered hung.
+        progress: the signs of progress, from `WORDS`.
     """
 
     timeout: Duration
@@ -48,7 +47,7 @@ class HangPolicy:
 
     @property
     def step(self) -> Duration:
-        """Seconds between two looks."""
+        """Seconds between two checks."""
         return self.timeout / LOOKS_PER_TIMEOUT
 
 
@@ -57,9 +56,9 @@ class _Row:
     """One worker.
 
     Args:
-        effort: the CPU time in its last stretch of progress.
-        signs: the first and the last look that found output or a beat, as long as no half timeout without lay between.
-        regular: that was so for a whole timeout, so its CPU time does not count any more.
+        effort: the CPU time that it used in the last interval in which it progressed.
+        signs: the first and the last check that found output or a heartbeat, with gaps of at most half a timeout.
+        regular: these signs have lasted for a whole timeout, so its CPU time is ignored from now on.
     """
 
     sample: WorkerSample
@@ -87,7 +86,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class HangTable:
-    """The workers of one round as of the last look; `next_look` is when the next one is due."""
+    """The workers of one round at the last check; `next_look` is when the next one is due."""
 
     policy: HangPolicy
     next_look: Instant
@@ -95,13 +94,13 @@ class HangTable:
 
     @classmethod
     def starting(cls, policy: HangPolicy, now: Instant) -> HangTable:
-        """The workers have just started: the first look comes when they may be expected to do something."""
+        """The table of workers that have just started. The first check comes after the warm-up."""
         return cls(policy, later(now, policy.warmup))
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
-        """The table after a look at what runs, and the worker that hangs. When one hangs, several do, because the
-        others wait for it. The worker whose progress ended first is the one; if that was within one step, the worker
-        that had done the least in it."""
+        """The table after a check of the running workers, and the hung worker. When one hangs, others stop too, because
+        they wait for it. The hung worker is the one whose progress ended first, or, if several ended in the same check,
+        the one that had used the least CPU time before."""
         rows = {sample.local_rank: self._row(sample, now) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]
         first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)
@@ -114,7 +113,7 @@ class HangTable:
         return row.after(sample, now, self._away(now), self.policy.timeout) if row else _Row(sample, now, now)
 
     def _away(self, now: Instant) -> bool:
-        """Whether the last look was so long ago that the time since should not count."""
+        """Whether the last check was so long ago that the time since should be ignored."""
         return now - self.next_look > self.policy.step / 2
 
     def _end(self, row: _Row) -> Instant:

@@ -1,4 +1,4 @@
-"""What an agent is to programs that run one or write their own: what it is given, what it owns, and its result."""
+"""The agent's interface for programs that run one or write their own: its specification, its workers, its result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DEFAULT_ROLE = "default"
 
 
 class WorkerState(str, enum.Enum):
-    """State of a worker group; all its workers share it. The names are torch's.
+    """The state of a worker group, which all its workers share. The names are torch's.
 
-    UNKNOWN: the agent has lost track; INIT: being started; HEALTHY: running; UNHEALTHY: running but not well,
-    which is a failure of the group; STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
+    UNKNOWN: the agent has lost track; INIT: starting; HEALTHY: running; UNHEALTHY: running, but the group has failed;
+    STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
     """
 
     UNKNOWN = "UNKNOWN"
@@ -43,8 +43,8 @@ class WorkerState(str, enum.Enum):
 class RunResult:
     """The result of the workers of this node: all succeeded, or at least one failed. Keys are global ranks.
 
-    `return_values` has meaning for functions. `failures` holds the workers that ended badly by themselves; those
-    that the agent stopped are in neither.
+    `return_values` are those of functions. `failures` holds the workers that failed; workers that the agent stopped are
+    in neither.
     """
 
     state: WorkerState
@@ -61,23 +61,23 @@ class WorkerSpec:
     """The workers of one node. Names, order and defaults of the fields are torch's.
 
     Args:
-        role: their role; ranks are also counted within a role.
+        role: their role; workers also have ranks within their role.
         local_world_size: how many, at least 1.
-        rdzv_handler: how the node finds the others.
+        rdzv_handler: joins the other nodes.
         fn: another name of `entrypoint`, which torch has deprecated.
         entrypoint: a command or a function.
         args: its arguments.
         max_restarts: failures of the group that are forgiven.
-        monitor_interval: seconds between two looks at the workers by an agent that has no way to be told; 0 or more.
-        master_port, master_addr: for the workers, in place of what the rendezvous says.
-        local_addr: not used here: the handler has it from its `RendezvousParameters`.
+        monitor_interval: seconds between two checks of the workers, for an agent that is not notified; 0 or more.
+        master_port, master_addr: for the workers, in place of the rendezvous's.
+        local_addr: not used here; the handler gets it from its `RendezvousParameters`.
 
     The rest is used by `LocalElasticAgent` only:
 
     Args:
         event_log_handler: the destination of events, see `elastic_core.events`.
-        numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts are also gathered in one file.
+        numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts are also written to one file.
         virtual_local_rank: every worker sees one device only, and has LOCAL_RANK 0.
 
     Raises:
@@ -111,7 +111,7 @@ class WorkerSpec:
             raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
 
     def get_entrypoint_name(self) -> str:
-        """The entry point for people: a function's qualified name, else the command."""
+        """The entry point for messages: a function's qualified name, or the command."""
         if callable(self.entrypoint):
             return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
         return self.entrypoint or "<none>"
@@ -119,8 +119,8 @@ class WorkerSpec:
 
 @dataclass(eq=False)
 class Worker:
-    """One worker, compared by identity; `id` has a meaning for the agent only (a process id for the local agent).
-    Ranks are -1 before a round."""
+    """One worker, compared by identity. `id` is for the agent only (a process id for the local agent). Ranks are -1
+    before a round."""
 
     local_rank: int
     global_rank: int = -1
@@ -131,7 +131,7 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one node, replaced one and all by every round. Changed only by the agent that owns it."""
+    """The workers of one node; every round replaces all of them. Only the agent that owns the group changes it."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
@@ -153,9 +153,9 @@ class ElasticAgent(abc.ABC):
         """Run until the workers have succeeded, or failed for good. A node that was not needed has succeeded too.
 
         Raises:
-            SignalException: the agent was asked to leave and has stopped its workers.
+            SignalException: a signal asked the agent to leave, and it has stopped its workers.
             RendezvousClosedError: another node closed the job, because it failed there; `failures` are the job's.
-            RendezvousConnectionError: the store was out of reach for as long as the node may take to join.
+            RendezvousConnectionError: the store was unreachable for as long as the node may take to join.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
         """

@@ -1,39 +1,50 @@
-"""The agent's link to the other nodes: the same calls for handlers that push and count, and for plain ones that only
-form rounds.
+"""The agent's link to the other nodes: one interface for handlers that push verdicts and count failures, and for plain
+handlers that only form rounds; how a node joins its next round, learns the round's members, and numbers its workers.
 
-The link makes up for what a plain handler cannot tell: it asks now and then whether a node waits, and the agent's own
-budget counts the failures. There is no exit barrier.
+With a plain handler, the link polls whether nodes wait, the agent's own budget counts the failures, and there is no
+exit barrier. Handlers written for torchrun return a rank and a size, but not the other members. So each node introduces
+itself in the round's store, under its rank, and reads the others' introductions: two small operations per member.
+Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from elastic_core.agent.interface import Worker
 from elastic_core.clock import later
-from elastic_core.interfaces.handler import Outcome, RoundHandler, Verdict
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
+from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
+from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.agent.interface import WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.store import Store
 
-LEAVE_PATIENCE: Duration = 2.0  # seconds that telling the others may hold up the stop of the workers
-LONGEST_INTERVAL: Duration = 1.0  # between two questions whether a node waits
+LEAVE_PATIENCE: Duration = 2.0  # seconds that notifying the other nodes may delay the stop of the workers
+LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
-_SHARE = 9  # an answer that takes long is followed by a pause of so many times that
-_OVERDUE: Duration = 0.05  # a handler that wants to be asked in the past is asked this often
+_SHARE = 9  # the pause after a poll is at least so many times the poll's duration
+_OVERDUE: Duration = 0.05  # seconds until the next question to a handler whose wanted time has passed
+_KEY = "elastic/member/{rank}"
+_LONGEST = 4096  # bytes
+_MOST = 2**31
 
 
 class Link:
-    """Used from the agent's thread; `progress` and `leave` also while the handler forms a round in another one. A plain
-    handler only gets `close`, because it understands nothing else.
+    """Used from the agent's thread; `progress` and `leave` also while the handler forms a round in another thread. With
+    a plain handler most methods do nothing.
 
     Args:
-        interval: seconds until a plain handler is first asked how many nodes wait.
+        interval: seconds until a plain handler is first polled.
         listener: called, from any thread, when there may be a verdict.
     """
 
@@ -49,26 +60,26 @@ class Link:
             self._rounds.subscribe(listener)
 
     def introduce(self, spec: WorkerSpec, stop_timeout: Duration) -> None:
-        """Tell the other nodes what this one runs."""
+        """Announce what this node runs."""
         if self._rounds:
             self._rounds.introduce(spec.role, spec.local_world_size, spec.max_restarts, stop_timeout)
 
     @property
     def follows_rounds(self) -> bool:
-        """Whether the handler counts the failures of all nodes together, and tells when the others have succeeded."""
+        """Whether the handler counts the failures of all nodes, and reports when the other nodes have succeeded."""
         return self._rounds is not None
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the others lose the rendezvous store when this node ends."""
+        """Whether the other nodes lose the rendezvous store when this node ends."""
         return self._rounds is not None and self._rounds.hosts_store
 
     def hand_over(self) -> bool:
-        """Let another node serve the store. Returns whether the others do without this node now."""
+        """Let another node host the store. Returns whether the other nodes can continue without this one."""
         return self._rounds is None or self._rounds.hand_over()
 
     def hurry(self) -> None:
-        """Let the handler's `shutdown` wait for no other node."""
+        """Make the handler's `shutdown` not wait for other nodes."""
         if self._rounds:
             self._rounds.hurry()
 
@@ -77,22 +88,22 @@ class Link:
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
-        """What has become of the round. `running`: this node's workers run. Raises what the handler raises once that
-        cannot be tolerated any more."""
+        """The verdict about the round, once it is over. `running`: this node's workers run. Raises the handler's errors
+        if they have lasted for too long."""
         if self._rounds:
             return self._rounds.verdict()
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """When to ask for the verdict though nothing has happened; None for never."""
+        """When to ask for the verdict again if no event comes; None for never."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
-        """By when workers that are told to end have to be gone, whatever their grace; None: their grace counts. Never
-        raises: a stop that has begun goes on."""
+        """By when stopped workers must have ended, even within their grace period; None: there is no such limit. Never
+        raises, so that a stop that has begun continues."""
         try:
             return self._rounds.stop_by() if self._rounds else None
         except Exception as error:  # noqa: BLE001 - it may be a plugin's
@@ -100,54 +111,53 @@ class Link:
             return None
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Tell the others at once, if there are any."""
+        """Report the failures to the other nodes immediately, if there are any."""
         if self._rounds and failures:
             self._rounds.report_failure(failures)
 
     def report_success(self) -> None:
-        """Tell the others that the workers of this node have succeeded."""
+        """Report to the other nodes that the workers of this node have succeeded."""
         if self._rounds:
             self._rounds.report_success()
 
     def leave(self, reason: str) -> None:
-        """Tell the others, once, that this node goes; blocks for a moment at most, and never raises."""
+        """Notify the other nodes, once, that this node leaves. Blocks for LEAVE_PATIENCE at most, and never raises."""
         if self._rounds is None or self._left:
             return
         self._left = True
         try:
             verdict = self._rounds.verdict()
-            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # there is no one to tell
+            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # no other node would read it
                 return
             notified = self._rounds.leave(reason, LEAVE_PATIENCE)
-        except Exception as error:  # noqa: BLE001 - the node leaves, whether or not it can say so
+        except Exception as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
             get_logger().warning("round left", reason=reason, notified=False, error=str(error))
             return
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """The job is over on this node: close the rendezvous where that is the agent's business. Returns what to add to
-        the reason if that failed."""
+        """Close a plain handler's rendezvous at the end of the job. Returns text for the reason if that failed."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
-        except Exception as error:  # noqa: BLE001 - a foreign handler may raise whatever its library does
-            return f"; the other nodes could not be told: {error}"
+        except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
+            return f"; the other nodes could not be notified: {error}"
         return ""
 
     def progress(self) -> dict[str, str]:
-        """For a line about a wait: the missing nodes, if they are known."""
+        """The missing nodes, if they are known, as a field of a log line about a wait."""
         found = self._rounds.progress() if self._rounds else ""
         return {"progress": found} if found else {}
 
 
 class Polling:
-    """Asks a plain handler how many nodes wait, while workers run: first after `interval` seconds and then ever less
-    often, down to once a second. A slow handler is asked less often, so that at most a tenth of the agent's time goes
-    into asking. What the handler raises is logged, and tolerated for its `outage_patience`, because healthy workers do
+    """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
+    often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
+    agent's time. The handler's errors are logged, and tolerated for its `outage_patience`, because healthy workers do
     not need it.
 
     Attributes:
-        due: when to ask next; None for never.
+        due: when to poll next; None for never.
     """
 
     def __init__(self, handler: RendezvousHandler, clock: Clock, interval: Duration) -> None:
@@ -165,7 +175,7 @@ class Polling:
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """The verdict that the round is over, if it is time to ask and a node waits."""
+        """The verdict that the round is over, if a poll is due and finds a waiting node."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None
@@ -178,7 +188,7 @@ class Polling:
     def _waiting(self) -> int:
         try:
             waiting = self._handler.num_nodes_waiting()
-        except Exception as error:  # noqa: BLE001 - a foreign handler may raise whatever its library does
+        except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
             self._tolerate(error)
             return 0
         if self._failing_since is not None:
@@ -188,10 +198,111 @@ class Polling:
         return waiting
 
     def _tolerate(self, error: Exception) -> None:
-        """Raises `error` when the handler has failed for too long."""
+        """Raise `error` if the handler has failed for too long."""
         now, patience = self._clock.now(), self._handler.outage_patience
         if self._failing_since is None:
             self._failing_since = now
             get_logger().warning("rendezvous out of reach", reason=str(error), tolerated_seconds=patience)
         elif patience is not None and now - self._failing_since >= patience:
             raise error
+
+
+class Introduction(NamedTuple):
+    """A node's introduction to its peers: the role and number of its workers, the restarts of the job that it knows of,
+    the number that it would give the round, its name and its host."""
+
+    role: str
+    local_world_size: int
+    restart_count: int
+    round: int
+    node: str = ""
+    host: str = ""
+
+    @property
+    def member(self) -> Member:
+        """The node as a member of the round, without its address, which is unknown."""
+        return Member(self.node, self.host, "", self.role, self.local_world_size)
+
+
+def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
+    """The next round with its members. Handlers written for torchrun do not return these. Raises the handler's
+    errors."""
+    info = handler.next_rendezvous()
+    formed: Round | None = getattr(info, "formed", None)
+    if formed is None:
+        formed = exchange_introductions(info.store, info.rank, info.world_size, own)
+        if info.world_size == 1:
+            where = info.bootstrap_store_info
+            formed = replace(formed, members=(own.member._replace(address=where.master_addr if where else ""),))
+    return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
+
+
+def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
+    """The round as all its members see it, with the highest restart count and number that any of them knows. A single
+    node does not use the store. Blocks for as long as the store waits for a key.
+
+    Raises:
+        RendezvousTimeoutError: a member has not written in time.
+        RendezvousConnectionError: the store cannot be reached.
+        RendezvousStateError: a member's introduction cannot be read.
+    """
+    if world_size > 1:
+        store.set(_KEY.format(rank=rank), json.dumps(own))
+    nodes = [own if other == rank else _read(store, other) for other in range(world_size)]
+    members = tuple(node.member for node in nodes)
+    return Round(max(node.round for node in nodes), members, max(node.restart_count for node in nodes))
+
+
+def _read(store: Store, rank: int) -> Introduction:
+    try:
+        raw = store.get(_KEY.format(rank=rank))
+    except TimeoutError as error:
+        raise RendezvousTimeoutError(f"the node with rank {rank} has not introduced itself in time: {error}") from error
+    except Exception as error:
+        message = f"the introduction of the node with rank {rank} cannot be read from the round's store: {error}"
+        raise RendezvousConnectionError(message) from error
+    try:
+        return _checked(*json.loads(raw if len(raw) <= _LONGEST else b""))
+    except (ValueError, TypeError, RecursionError) as error:
+        message = f"expected an introduction of the node with rank {rank}, found {raw[:100]!r}"
+        raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
+
+
+def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, host: Any) -> Introduction:
+    counts = (workers, restarts, number)
+    whole = all(type(count) is int and 0 <= count < _MOST for count in counts)
+    if not whole or not all(isinstance(text, str) for text in (role, node, host)):
+        raise ValueError(counts)
+    return Introduction(role, workers, restarts, number, node, host)
+
+
+def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
+    """Raise RendezvousStateError if the round has another size, or another node in this node's place."""
+    own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
+    if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
+        found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
+        raise RendezvousStateError(
+            f"expected a round of {group_world_size} node(s), of which the one with rank {group_rank} has "
+            f"{spec.local_world_size} worker(s) of role {spec.role!r}; found nodes with {found}; "
+            "check whether two nodes have the same id"
+        )
+
+
+def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
+    """The workers of the member with rank `group_rank`, by local rank.
+
+    Global ranks number the workers of all members in the order of their group ranks; role ranks number those of members
+    with the same role. So every node can compute them. The loop visits each member only once, because a large round
+    builds a new object for each access to a member.
+    """
+    own = members[group_rank]
+    first = first_in_role = world_size = role_world_size = 0
+    for rank, member in enumerate(members):
+        if rank == group_rank:
+            first, first_in_role = world_size, role_world_size
+        world_size += member.local_world_size
+        role_world_size += member.local_world_size if member.role == own.role else 0
+    return [
+        Worker(local, first + local, first_in_role + local, world_size, role_world_size)
+        for local in range(own.local_world_size)
+    ]

@@ -1,4 +1,4 @@
-"""The agent whose workers are processes of this machine: how they are started, looked at, and stopped."""
+"""The agent whose workers are processes of this machine: how it starts, checks and stops them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _ASKING: Duration = 2.0  # seconds in which workers that hang together are asked
 
 
 class ProcessAgent(SimpleElasticAgent):
-    """Drives `processes` (see `interfaces.workers`) by events alone. Its metrics have the names that torch's have.
+    """Drives `processes` (see `interfaces.workers`) by events alone. Its metrics have torch's names.
 
     Args:
         spec: what to run.
-        processes: how it runs; closed by the agent at its end.
+        processes: the node's workers; the agent closes them at its end.
         node, host: the names of this node and of its machine, for reports.
-        kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
-        contribute: more variables for the workers of each round.
-        hangs: when a worker without a watchdog counts as hung; None: never.
+        kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
+        contribute: returns more variables for the workers of each round.
+        hangs: when a worker without a watchdog is considered hung; None: never.
     """
 
     def __init__(
@@ -67,22 +67,20 @@ class ProcessAgent(SimpleElasticAgent):
 
     def _wait_for_events(self) -> None:
         next_look = self._table.next_look if self._table else None
-        self._wait(self._processes.sentinels(), self._link.ask_again(), next_look)
+        self._events.wait(self._processes.sentinels(), self._link.ask_again(), next_look)
 
     @prof_as("LocalElasticAgent._start_workers")
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        self._events.take_expired()  # what came while no worker ran is about workers of the last round
+        self._events.take_expired()  # timers that expired while no worker ran belong to the last round
         pids = self._processes.start(self._plan(worker_group))
         self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
         return pids
 
     @prof_as("LocalElasticAgent._monitor_workers")
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        for ended in self._processes.reap():
-            self._exited(ended)
-        # A worker that was killed and hangs in the kernel lives on: it has failed nevertheless, and the stop will find
-        # it.
-        if failures := self._processes.failures_so_far():
+        self._group_stop.reap()
+        # A killed worker that hangs in the kernel still runs, but it has failed; the stop will report it.
+        if failures := self._processes.failures():
             return RunResult(WorkerState.FAILED, failures=failures)
         return RunResult(WorkerState.HEALTHY if self._processes.running() else WorkerState.SUCCEEDED)
 
@@ -111,7 +109,7 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill each of them and no other, the latest first: it counts as the cause."""
+        """Kill each hung worker and no other. The one that has hung longest is first, and so becomes the cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.take_expired(), *self._look_for_hangs()]
@@ -126,7 +124,7 @@ class ProcessAgent(SimpleElasticAgent):
         if self._table is None or self._clock.now() < self._table.next_look:
             return []
         samples = self._processes.samples()
-        # Read after them: they take a while, and what a worker did meanwhile must not seem earlier.
+        # Read the clock afterwards: sampling takes a while, and progress must not be dated before it happened.
         self._table, found = self._table.look(samples, self._clock.now())
         return [found] if found else []
 

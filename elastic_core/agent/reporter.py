@@ -1,5 +1,5 @@
-"""The reporter tells the observer what happens in the run, and writes most of it to the log. Progress writes a line
-now and then while something takes long."""
+"""The reporter passes the events of the run to the observer, and writes most of them to the log. `Progress` logs a line
+now and then during a long wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PIDS_IN_A_LINE = 8
 
 
 class Reporter:
-    """Reports the facts of one run, in the agent's thread."""
+    """Reports the events of one run, in the agent's thread."""
 
     def __init__(self, run_id: str, observer: Observer, clock: Clock) -> None:
         self._run_id = run_id
@@ -46,7 +46,7 @@ class Reporter:
         self._phase: tuple[AgentPhase, str] | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """`sign`: when the reason first showed. The same phase and reason are not reported twice in a row."""
+        """`sign`: when the cause first showed. The same phase and reason are not reported twice in a row."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
@@ -85,13 +85,12 @@ class Reporter:
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
-        """Log those of the job's failures that were hangs on other nodes, with their stacks, because a job that goes on
-        makes no report. Only the log gets them: the node whose worker hung tells its observers."""
+        """Log those of the job's failures that were hangs on other nodes, with their stacks, because a job that
+        continues makes no report. Observers are notified on the node whose worker hung."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
-                get_logger().error(
-                    "worker hangs", rank=rank, node=failure.node, reason=failure.reason, stack=failure.stack
-                )
+                fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}
+                get_logger().error("worker hangs", **fields)
 
     def restart(self, round_: int, decision: Decision, restart_count: int) -> None:
         """`restart_count`: failures that will have been forgiven."""
@@ -106,18 +105,18 @@ class Reporter:
 
 
 def _few(pids: list[int]) -> list[int] | str:
-    """All process ids while a line can hold them; with many workers the first and the last."""
+    """All process ids if one line can hold them, otherwise the first and the last."""
     return pids if len(pids) <= _PIDS_IN_A_LINE else f"{pids[0]} to {pids[-1]}"
 
 
 def state_after(error: BaseException) -> WorkerState:
-    """The state in which an error leaves the run that it ends."""
+    """The state of a run that an error has ended."""
     stopped = isinstance(error, (SignalException, DrainedError, KeyboardInterrupt))
     return WorkerState.STOPPED if stopped else WorkerState.FAILED
 
 
 def in_words(error: BaseException) -> str:
-    """The error for people."""
+    """The error as text for people."""
     if isinstance(error, (SignalException, DrainedError)):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -126,8 +125,8 @@ def in_words(error: BaseException) -> str:
 
 
 class Progress:
-    """A wait that begins at `begun`. Its lines keep the terminal from being silent. `fields` is given the seconds
-    waited so far, and returns the fields of the line."""
+    """A wait that began at `begun`. Log lines keep the user informed. `fields` gets the seconds waited so far, and
+    returns the fields of a line."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None
@@ -138,7 +137,7 @@ class Progress:
         self._next_at = later(begun, FIRST_AFTER)
 
     def look(self, now: Instant) -> Instant:
-        """Write a line if it is time to; returns when to look next."""
+        """Log a line if one is due. Returns when to call this next."""
         if now >= self._next_at:
             self._next_at = later(now, THEN_EVERY)
             fields = self._fields(round(now - self._begun))

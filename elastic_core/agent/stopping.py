@@ -1,14 +1,14 @@
-"""The one way to stop: a signal to each worker, grace, SIGKILL, a bounded wait, and then giving up. `StopPlan` says
-what comes when, as pure values; `GroupStop` applies it to the processes of a round.
+"""The one way to stop workers: a signal to each, a grace period, SIGKILL, a bounded wait, and then giving up.
+`StopPlan` computes the steps from pure values; `GroupStop` applies them to the processes of a round.
 
-What a worker has started (a DataLoader, a Manager or a pool) is not asked while it runs: it may need them to save."""
+A worker's own processes (a DataLoader, a Manager, a pool) get no signal while it runs, because it may need them to save
+a checkpoint."""
 
 from __future__ import annotations
 
 import enum
 import signal
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.reporter import Progress
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerProcesses
 
-# Seconds for helpers of ended workers (multiprocessing's tracker) to notice, and to end. After a failure they hold up
-# the restart; at the end of the job nothing waits, and they may have stalled.
+# Seconds for helpers of ended workers (such as multiprocessing's resource tracker) to end by themselves. After a
+# failure they delay the restart; at the end of the job they may take longer.
 AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
-_HELPERS_GRACE: Duration = 2.0  # seconds for them to clean up when those that they served were killed
-_CONSOLE_PATIENCE: Duration = 30.0  # seconds of a stalled console after which the rest of the output is given up
-_HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
-_LOOK_AT_STORE: Duration = 0.5  # how much time there is depends on the last answer of the store: nothing reports that
-_LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and where the platform cannot report the end of a process not our child
+_HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the workers that they served were killed
+_CONSOLE_PATIENCE: Duration = 30.0  # seconds of a stalled console after which the rest of the output is dropped
+_HURRIED_PATIENCE: Duration = 2.0  # the same after a signal has asked the agent to leave
+_LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last answer, and no event reports a change
+_LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and if the platform cannot report the end of a process not our child
 
 
 class Step(enum.Enum):
-    """What happens to processes that have not ended. The steps follow each other, and none is left out."""
+    """What is done about processes that have not ended. The steps follow each other, and none is skipped."""
 
     ASK = "ask the workers to end"
     KILL = "kill all but helpers"
@@ -45,11 +45,11 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True)
 class StopPlan:
-    """One stop: the step that it has come to, at `since`.
+    """One stop, which reached its present step at `since`.
 
     Args:
-        grace: seconds between the asking signal and SIGKILL.
-        patience: seconds after SIGKILL until a process that is still there is reported and left.
+        grace: seconds between the first signal and SIGKILL.
+        patience: seconds after SIGKILL until a process that has not ended is reported and left.
     """
 
     since: Instant
@@ -65,8 +65,8 @@ class StopPlan:
         return later(self.since, lasts.get(self.step, 0.0))
 
     def at(self, now: Instant, urged: bool) -> StopPlan:
-        """The plan at this moment, which may have come one step further. `urged`: do not wait for the grace period: a
-        second signal has come, or the others go on."""
+        """The plan at this moment, perhaps one step further. `urged`: end the grace period, because a second signal has
+        come or the other nodes continue."""
         if now < self.until and not (urged and self.step is Step.ASK):
             return self
         following = {Step.ASK: Step.KILL, Step.KILL: Step.KILL_HELPERS}.get(self.step, Step.GIVE_UP)
@@ -74,12 +74,12 @@ class StopPlan:
 
 
 class GroupStop:
-    """Ends all processes of a round. Waits at the agent's event queue, so that a signal cuts the wait short.
+    """Ends all processes of a round. It waits at the agent's event queue, so that a signal cuts the wait short.
 
     Args:
         kill_timeout: see `ProcessAgent`.
+        stop_by: called repeatedly; when the grace period ends at the latest. None: there is no such limit.
         exited: called for each worker that has ended.
-        stop_by: until when the processes may take their grace; None: for all of it. It is asked again and again.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class GroupStop:
         self._kill_timeout = kill_timeout
 
     def stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = AFTERGLOW) -> None:
-        """End the processes, then read their output to its end. In a finished round only what its workers left behind
-        has to end; it has `afterglow` seconds to do so by itself.
+        """End the processes, then read their output to its end. In a finished round only processes that the workers
+        left behind must end; they have `afterglow` seconds to do so by themselves.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.
@@ -114,12 +114,12 @@ class GroupStop:
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
             self._deliver_output()
         finally:
-            self._reap()
+            self.reap()
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
-        """What has to be ended: everything while workers run; after them only what does not end by itself. A signal
-        that comes meanwhile ends the wait."""
+        """The processes that must be ended: all while workers run; later only those that do not end by themselves. A
+        signal cuts this wait short."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():
@@ -139,7 +139,11 @@ class GroupStop:
 
     def _end_processes(self, signum: signal.Signals, grace: Duration) -> None:
         plan = StopPlan(self._clock.now(), grace, self._kill_timeout)
-        progress = Progress(plan.since, "workers to stop", partial(self._who_still_runs, grace))
+        progress = Progress(
+            plan.since,
+            "workers to stop",
+            lambda seconds: {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace},
+        )
         self._processes.ask(signum)
         self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
         while self._unfinished():
@@ -149,58 +153,50 @@ class GroupStop:
             if plan.step is Step.GIVE_UP:
                 self._give_up()
                 return
-            if plan.step is Step.ASK:  # it may be SIGTERM by now, and workers may have left processes behind
+            if plan.step is Step.ASK:  # SIGTERM may have followed, and ended workers may have left processes behind
                 self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
             else:
                 if before.step is Step.ASK and now < before.until and not self._events.urged:
-                    get_logger().warning("grace cut short", reason="the others may go on without this node")
+                    get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
                 look = None
                 if plan.step is Step.KILL:
                     self._processes.kill_workers()
-                    look = later(now, _LOOK_AGAIN)  # the killed may have forked
+                    look = later(now, _LOOK_AGAIN)  # a process may have forked before SIGKILL
                 else:
                     self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
-            self._events.take_expired()  # dropped: a worker that was asked to end has its whole grace
-            self._reap()
+            self._events.take_expired()  # ignore timers, so that a worker that is stopped has its whole grace period
+            self.reap()
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Report the workers that have ended."""
         for ended in self._processes.reap():
             self._exited(ended)
 
     def _unfinished(self) -> bool:
-        # The process table, which is long with many workers, is searched only when all workers have gone.
+        # With many workers the process table is long, so it is read only after all workers have ended.
         return bool(self._processes.running() or self._processes.leftovers())
 
     def _wait_for_ends(self, *until: Instant | None) -> None:
         fds = self._processes.sentinels() or self._processes.leftover_sentinels()
         self._events.wait(fds, *until, None if fds else later(self._clock.now(), _LOOK_AGAIN))
 
-    def _who_still_runs(self, grace: Duration, seconds: int) -> dict[str, object]:
-        return {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace}
-
     def _give_up(self) -> None:
-        """Raises UnkillableWorkersError, unless the last one has just gone."""
+        """Raise UnkillableWorkersError, unless the last process has just ended."""
         left = self._processes.leftovers()
-        for process in left:
-            waits_in = process.waits_in or "unknown"
-            get_logger().error(
-                "process would not die",
-                pid=process.pid,
-                state=process.state,
-                waits_in=waits_in,
-                command=process.command,
-            )
+        for p in left:
+            where = p.waits_in or "unknown"
+            get_logger().error("process would not die", pid=p.pid, state=p.state, waits_in=where, command=p.command)
         if left:
             names = "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
             raise UnkillableWorkersError(
-                f"expected every worker to be gone {self._kill_timeout:g} s after SIGKILL, found {len(left)} still "
-                f"there: {names}. State D means that the kernel waits for a device or a file system: look at its log "
-                "(dmesg); the process ends when that wait does, or with the machine"
+                f"{len(left)} process(es) still exist {self._kill_timeout:g} s after SIGKILL: {names}. State D means "
+                "that the kernel waits for a device or a file system: look at its log (dmesg); the process ends when "
+                "that wait ends, or with the machine"
             )
 
     def _deliver_output(self) -> None:
-        """Wait for as long as the console takes output, within reason; a signal that comes meanwhile ends the wait."""
+        """Wait until the output is delivered, or the console has taken none for too long, or a signal comes."""
         done = self._processes.drain()
         signals = len(self._events.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE

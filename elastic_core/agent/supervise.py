@@ -1,10 +1,10 @@
-"""What to do about a worker group, and in the exit barrier after it: the whole policy, in two pure functions. Beside
-them stands failure attribution: which failure came first, of this node's and of the whole job's.
+"""What to do about a worker group, and in the exit barrier after it: the agent's policy, in two pure functions. This
+module also attributes failures: it determines which failure came first, on this node and in the whole job.
 
-`supervise` and `await_others` answer what the agent sees with orders, which the agent performs in their sequence, each
-once, before it looks again. `supervise` looks twice at a group that has ended. The first time, a failure is always
-reported and the group stopped, because the peers of a lost worker hang until they are told, and stopping takes time.
-What follows is decided the second time, when all is known.
+`supervise` and `await_others` return orders, which the agent performs in sequence, each once, before it observes again.
+`supervise` is called twice about a group that has ended. The first time, a failure is always reported and the group
+stopped, because the peers of a lost worker hang until they are notified, and stopping takes time. The second time, when
+all failures are known, it decides what follows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _DONE = "every worker succeeded"
 class Order(enum.Enum):
     """One thing for the agent to do.
 
-    REPORT: tell the others of the failures of this node, with all that is known by now. DEPART: tell them that this
-    node goes. STOP: stop the workers. COLLECT: all have succeeded; end what they left behind, and take in what they
-    wrote and returned. JOIN: take part in the next round. START: start the workers of that round.
+    REPORT: report this node's failures to the other nodes, with all that is known so far. DEPART: notify them that this
+    node leaves. STOP: stop the workers. COLLECT: all workers have succeeded; end the processes that they left behind,
+    and collect their output and return values. JOIN: join the next round and start its workers.
 
-    The rest end the run, or may. SUCCEED: tell the others, wait for them, end well. RETIRE: end well. FAIL: end as a
-    failed job. YIELD: end because another node has closed the job, or somebody drains this one. LEAVE: tell the others,
-    stop the workers, end as a signal asked.
+    The other orders end the run, or may. SUCCEED: notify the other nodes, wait for them, end successfully. RETIRE: end
+    successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job, or this node is
+    drained. LEAVE: notify the other nodes, stop the workers, end as a signal asked.
     """
 
     REPORT = "report"
@@ -45,7 +45,6 @@ class Order(enum.Enum):
     STOP = "stop"
     COLLECT = "collect"
     JOIN = "join"
-    START = "start"
     SUCCEED = "succeed"
     RETIRE = "retire"
     FAIL = "fail"
@@ -53,12 +52,9 @@ class Order(enum.Enum):
     LEAVE = "leave"
 
 
-_AGAIN = (Order.JOIN, Order.START)
-
-
 class RestartCause(str, enum.Enum):
     """Why a group restarts. HANG: a worker was killed because it hung. LOST: a node was lost. MEMBERSHIP: the
-    membership changed in another way. The first two use the budget, the others do not."""
+    membership changed for another reason. FAILURE and HANG use the budget, the others do not."""
 
     FAILURE = "failure"
     HANG = "hang"
@@ -74,27 +70,13 @@ class RestartCause(str, enum.Enum):
 class RestartBudget:
     """`max_restarts` failures are forgiven, the next one is final. `failures` is TORCHELASTIC_RESTART_COUNT.
 
-    `shared`: the handler counts for all nodes together, and decides whether a failure is forgiven; `failures` is the
-    count of the present round.
+    `shared`: the handler counts the failures of all nodes, and decides whether one is forgiven; `failures` is the count
+    of the present round.
     """
 
     max_restarts: int
     failures: int = 0
-    membership_changes: int = 0
     shared: bool = False
-
-    @property
-    def exhausted(self) -> bool:
-        return self.failures >= self.max_restarts
-
-    def after_failure(self) -> RestartBudget:
-        """Raises ValueError when there is nothing left to spend."""
-        if self.exhausted:
-            raise ValueError(f"expected restarts to be left, found all {self.max_restarts} used")
-        return replace(self, failures=self.failures + 1)
-
-    def after_membership_change(self) -> RestartBudget:
-        return replace(self, membership_changes=self.membership_changes + 1)
 
     def in_round(self, restart_count: int) -> RestartBudget:
         """The budget in a round whose members agreed on `restart_count`."""
@@ -103,13 +85,13 @@ class RestartBudget:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees at one moment.
+    """The agent's view at one moment.
 
     Args:
-        result: how the workers are.
-        signum: a signal to leave.
-        verdict: what has become of the round.
-        complete: no worker runs any more, and `result` holds all that can be known of them.
+        result: the state of the workers.
+        signum: a signal that asks the agent to leave.
+        verdict: the handler's, if the round is over.
+        complete: no worker runs any more, and `result` holds all that can be known about them.
     """
 
     result: RunResult
@@ -124,18 +106,18 @@ class Observation:
 
     @property
     def failed(self) -> bool:
-        """Whether the group has failed, or is in no state that it can go on from."""
+        """Whether the group has failed, or is in a state from which it cannot continue."""
         return self.result.state not in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
 
     @property
-    def told(self) -> Mapping[int, ProcessFailure]:
+    def reported(self) -> Mapping[int, ProcessFailure]:
         """The failures of the job that the verdict names."""
         return self.verdict.failures if self.verdict else {}
 
     @property
     def failures(self) -> dict[int, ProcessFailure]:
         """The failures of this node and those of the job."""
-        return together(self.result.failures, self.told)
+        return together(self.result.failures, self.reported)
 
     def found(self, outcome: Outcome) -> Verdict | None:
         """The verdict, if it has this outcome."""
@@ -144,10 +126,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why, and the budget that is left after it. No orders: wait.
+    """What to do, why, and the budget that is left afterwards. Without orders the agent waits.
 
-    `cause` is set for a restart. `certain` is false when the budget is shared and may turn out to be used up, or when
-    the next round shows what the cause was (`judged`).
+    `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round
+    shows the cause (see `judged`).
     """
 
     orders: tuple[Order, ...]
@@ -158,10 +140,10 @@ class Decision:
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """A signal comes first, then a failure that has to be reported. A finished group comes before what others say of
-    the round, because its work is done. The end of the job, of this node's part in it or of its connection comes before
-    the failures that may follow from it. A failure comes before a change of the round, which a restart brings
-    anyway."""
+    """What to do while a group runs, or when it has ended. A signal has priority, then a failure that must be reported.
+    A group that has succeeded takes precedence over the round's verdict, because its work is done. The end of the job,
+    of this node's part in it or of its connection precedes failures, which may be consequences. A failure precedes a
+    change of the round, which a restart brings anyway."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if seen.failed and not seen.complete:
@@ -184,9 +166,9 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def await_others(
     budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
 ) -> Decision:
-    """What a node does after its workers have succeeded, while those of others run. It waits, so that it can take part
-    again when another node fails. Its own work is done, so the end of the wait is a failure only if the whole job
-    failed. `until`: when the node stops waiting, unless the others would lose the store with it."""
+    """What a node does after its workers have succeeded, while other nodes' workers run. It waits, so that it can join
+    again if another node fails. Its own work is done, so this ends in failure only if the whole job fails. `until`:
+    when the node stops waiting, unless it hosts the other nodes' store."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if verdict := seen.found(Outcome.CLOSED):
@@ -196,14 +178,14 @@ def await_others(
     if verdict := seen.found(Outcome.RESTART):
         return _after_round(budget, seen, verdict)
     if verdict := seen.found(Outcome.FENCED):
-        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of others: {verdict.reason}", budget)
+        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of other nodes: {verdict.reason}", budget)
     if verdict := seen.found(Outcome.DRAINED):
         return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}", budget)
     if now < until:
         return Decision((), _DONE, budget)
     if hosts_store:
-        return Decision((), "the store of the others is in this process, and their workers run", budget)
-    reason = f"{_DONE}; those of others have not in time (exit barrier)"
+        return Decision((), "this process hosts the store of other nodes, whose workers still run", budget)
+    reason = f"{_DONE}; those of other nodes have not in time (exit barrier)"
     return Decision((Order.DEPART, Order.RETIRE), reason, budget)
 
 
@@ -217,21 +199,19 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """The round is over for this node. What ended the round counts as the cause, and not a failure of this node."""
-    cause = _cause_of(verdict)
-    after = budget if cause.uses_budget else budget.after_membership_change()
-    return Decision((*_stop(seen), *_AGAIN), verdict.reason, after, cause, certain=verdict.judged)
+    """The round is over for this node. The cause is what ended the round, not a failure of this node."""
+    return Decision((*_stop(seen), Order.JOIN), verdict.reason, budget, _cause_of(verdict), certain=verdict.judged)
 
 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:
-    """The decision about a round of which it is known by now how it ended."""
+    """The decision, corrected by how the round is now known to have ended."""
     return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
 
 
 def how_ended(number: int, restart_count: int, formed: Round) -> Verdict | None:
-    """How round `number` of this node has ended, by what `formed` tells, the next one that it is in; None if that does
-    not. Others in between formed without it: if no failure has been counted since, this node was gone, and what its
-    workers did followed from that."""
+    """How this node's round `number` ended, according to `formed`, its next round; None if that is unknown. If rounds
+    in between formed without this node, and no failure has been counted since, the other nodes considered it gone, and
+    its workers' failures were consequences."""
     if formed.number == number + 1:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
@@ -241,7 +221,7 @@ def how_ended(number: int, restart_count: int, formed: Round) -> Verdict | None:
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """The workers of this node have not succeeded, so the job has not for this node, whatever the others say."""
+    """This node's workers have not succeeded, so for this node the job has not either, whatever other nodes report."""
     but = "; the workers of this node had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
@@ -251,16 +231,16 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
     if budget.shared:
         if verdict := seen.found(Outcome.RESTART):
             return _after_round(budget, seen, verdict)
-        # Whether it is forgiven is the job's decision, and the next rendezvous tells.
-        return Decision(_AGAIN, what, budget, cause, certain=False)
+        # The handler decides whether the failure is forgiven; the next rendezvous shows it.
+        return Decision((Order.JOIN,), what, budget, cause, certain=False)
     first = first_of(seen.result.failures)
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
         return Decision((Order.FAIL,), f"{what}; a restart cannot cure it: {last}", budget)
-    if budget.exhausted:
+    if budget.failures >= budget.max_restarts:
         return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}", budget)
-    after = budget.after_failure()
-    return Decision(_AGAIN, f"{what}; restart {after.failures} of {after.max_restarts}", after, cause)
+    after = replace(budget, failures=budget.failures + 1)
+    return Decision((Order.JOIN,), f"{what}; restart {after.failures} of {after.max_restarts}", after, cause)
 
 
 def _what_failed(result: RunResult) -> str:
@@ -279,7 +259,7 @@ def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
 
 
 def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
-    """The failure that followed from no other; None if there is none."""
+    """The failure that no other caused; None if there is none."""
     return next((failure for failure in failures.values() if failure.caused_by is None), None)
 
 
@@ -290,9 +270,9 @@ def first_in_words(failures: Mapping[int, ProcessFailure]) -> str:
 
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-    """The failures of this node and of the job, by global rank. The first failure of `job` counts as the first of all,
-    and every other as following from it, because the clocks of two machines cannot be compared. For a failure of this
-    node its own record counts, because the node knows more than it has told the job."""
+    """The failures of this node and of the job, by global rank. The first failure of `job` is considered the cause of
+    all others, because the clocks of two machines cannot be compared. For a failure of this node its own record is
+    used, because it has more than the node has reported to the job."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _for_commands(context: Context, work: Work) -> Starter:
-    from elastic_core.workers.starters import CommandStarter
+    from elastic_core.workers.process import CommandStarter
 
     if work.function is not None:
         raise _unfit("a script or a command", "a function", "spawn, fork or forkserver")

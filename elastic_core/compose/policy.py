@@ -15,9 +15,9 @@ from elastic_core.config.settings import SPECS
 from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
-from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.group import GroupPolicy
 from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
+from elastic_core.workers.process import EnvironmentPolicy
 from elastic_core.workers.streams import OutputPolicy, Stream
 
 if TYPE_CHECKING:

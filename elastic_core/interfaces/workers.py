@@ -205,11 +205,9 @@ class WorkerProcesses(Protocol):
     def finish(self) -> None:
         """Release the round's resources. Undelivered output is dropped and logged."""
 
-    def failures_so_far(self) -> dict[int, ProcessFailure]:
-        """While the round runs: the failures by global rank. The last lines of their output may still be missing."""
-
     def failures(self) -> dict[int, ProcessFailure]:
-        """After `finish`: the round's failures by global rank."""
+        """The workers of the latest round that have failed, by global rank. Before `finish`, their last lines may be
+        missing."""
 
     def return_values(self) -> dict[int, Any]:
         """After `finish`: the functions' return values by global rank (None for scripts)."""

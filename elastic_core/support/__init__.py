@@ -1,1 +1,1 @@
-"""Helpers that several rooms and plugins use, each written once."""
+"""Helpers that several packages and plugins use."""

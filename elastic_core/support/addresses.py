@@ -1,4 +1,4 @@
-"""Addresses: `host:port` as people write it, with brackets that separate an IPv6 address from its port; and the address
+"""Addresses: `host:port` as users write it, with brackets that separate an IPv6 address from its port, and the address
 at which other machines reach this one."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
         text: has no white space around it.
         default_port: used if `text` has no port.
         part_of: what the user wrote, for the message, if `text` is only a part of it.
-        least: the least port; 0 where it means any port that is free.
+        least: the least port; 0 if 0 may stand for any free port.
 
     Raises:
         ValueError: `text` is not a host with a port. The message ends a sentence: `found 'a:0', whose port is ...`.
@@ -39,8 +39,8 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
 
 
 def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
-    """The hosts of an endpoint or URL, several separated by commas: `[scheme://[user@]]host[:port][/path]`. What a URL
-    has beside them is passed over.
+    """The hosts and ports of one or more endpoints or URLs, which commas separate:
+    `[scheme://[user@]]host[:port][/path]`.
 
     Raises:
         ValueError: one of them is not a host with a port.
@@ -51,7 +51,7 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is written so that every machine that reads it takes it for itself."""
+    """Whether the host means, on every machine, that machine itself."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
@@ -69,8 +69,8 @@ def means_this_machine(host: str) -> bool:
 
 
 def reaches_beyond(endpoint: str) -> bool:
-    """Whether an endpoint names a host other than a loopback address. `localhost` may be what the store's host calls
-    itself. A path names none."""
+    """Whether an endpoint names a host other than a loopback address. `localhost` counts too, because the store's host
+    may call itself so. A path names no host."""
     if "/" in endpoint and "://" not in endpoint:
         return False
     try:
@@ -80,13 +80,13 @@ def reaches_beyond(endpoint: str) -> bool:
 
 
 def without_brackets(host: str) -> str:
-    """An IPv6 address without the brackets in which it may be written; any other host as it is."""
+    """An IPv6 address without brackets; any other host unchanged."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """`host` as an address; None if it is a name. An IPv4 address that is mapped into IPv6 becomes the IPv4 address,
-    which leads to the same machine."""
+    """`host` as an address; None if it is a name. An IPv4 address that is mapped into IPv6 becomes the IPv4 address of
+    the same machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -125,7 +125,7 @@ def _is_host(host: str) -> bool:
 def own_address_towards(host: str, port: int) -> str | None:
     """The source address of this machine's packets to `host`. Machines that `host` reaches can reach us there.
 
-    Nothing is sent to find it out, but a name is looked up.
+    It sends nothing to find out, except to resolve a name.
 
     Returns:
         The numeric address; None if the name is unknown, or there is no route.

@@ -1,4 +1,4 @@
-"""Calls that may hang: each runs in a thread of its own, and the caller waits for it no longer than a limit."""
+"""Calls that may hang: each runs in a separate thread, and the caller waits for it only up to a limit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Late(Exception):
-    """A call has not returned in time. It goes on in its thread."""
+    """A call has not returned in time. It continues in its thread."""
 
 
 class BackgroundCall(Generic[T]):
-    """A call of `action`, which begins immediately. It need not be waited for, and does not keep the process alive. Its
-    thread calls `then` once the call has ended."""
+    """A call of `action`, which begins immediately in a daemon thread. The thread calls `then` once the call has
+    ended."""
 
     def __init__(
         self, action: Callable[[], T], name: str = "elastic-call", then: Callable[[], object] = lambda: None
@@ -66,7 +66,7 @@ class BackgroundCall(Generic[T]):
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
-    """Return or raise what `action` does, if it ends within `limit` seconds. Otherwise it goes on in its thread.
+    """Return or raise what `action` does, if it ends within `limit` seconds. Otherwise it continues in its thread.
 
     Raises:
         RendezvousConnectionError: the time is over. The message names `where`.
@@ -75,6 +75,5 @@ def within(limit: Duration, action: Callable[[], T], where: str) -> T:
         return BackgroundCall(action).result(limit)
     except Late:
         raise RendezvousConnectionError(
-            f"expected an answer from the store at {where} within {limit:g} s, found none; it may be paused, or out of "
-            "reach"
+            f"the store at {where} has not answered within {limit:g} s; it may be paused or unreachable"
         ) from None

@@ -1,8 +1,8 @@
-"""Files where other users of this machine may write: what they put there first is not followed, waited for, or taken
-for ours.
+"""Files in folders where other users of this machine may write. This module does not follow a link, wait for a pipe, or
+use a file that another user put there first.
 
-The kernel does part of this (`fs.protected_symlinks`, `_regular`, `_fifos`), in folders with the sticky bit only, and
-not on every machine.
+The kernel does part of this (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with the sticky bit,
+and not on every machine.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODE = 0o644
-"""Of the files that we make; the umask may take more away."""
+"""The mode of new files; the umask may remove more permissions."""
 
 _FOLDER_MODE = 0o755
 _MOST_LINKS = 40  # as many as the kernel follows
-_EVERYBODY = ["0", "0", "4294967295"]  # the map of users where every user is known
+_ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows all users
 
 
 def why_untrusted(path: Path) -> str:
-    """Why others than this user and root can decide what is found at the absolute `path`; empty if nobody can. Each
-    folder and link on the way counts: who can rename one of them, or point it elsewhere, decides as well. Raises
-    OSError, if there is nothing.
-    """
+    """Why users other than this one and root can decide what is at the absolute `path`; empty if none can. Each folder
+    and link on the way counts, because a user who can rename or redirect one decides as well. Raises OSError if there
+    is nothing at `path`."""
     for here, status in _way(path):
         is_folder = stat.S_ISDIR(status.st_mode)
         if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
@@ -42,9 +41,9 @@ def why_untrusted(path: Path) -> str:
 
 
 def foreign(path: Path) -> str:
-    """Why the file at the absolute `path`, or the link there, is not to be trusted: another user owns it, or everyone
-    can write it. Empty if it can be trusted; a group may write it, and any user own the folder. Raises OSError if there
-    is no file."""
+    """Why the file at the absolute `path`, or the link there, cannot be trusted: another user owns it, or everyone can
+    write it. Empty if it can; a group may write it, and any user may own the folder. Raises OSError if there is no
+    file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):
@@ -55,18 +54,18 @@ def foreign(path: Path) -> str:
 
 
 def others_write(status: os.stat_result) -> bool:
-    """Whether the permissions let other users write: everybody, or a group that is not the owner's alone."""
+    """Whether the permissions let other users write: all of them, or a group that is not the owner's private one."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
 
 
 def followed(path: Path) -> Path:
-    """Where the absolute `path` leads to in the end: that there is something is not said.
+    """The target of the absolute `path` after all links; it need not exist.
 
     Raises:
-        PermissionError: a link on the way is of somebody who has no business there: neither of this user nor of root;
-            nor of the owner of the folder in which it lies, who may redirect folders but not files.
+        PermissionError: a link on the way belongs neither to this user nor to root nor to the owner of the link's
+            folder. That owner may redirect folders but not files.
         OSError: a folder on the way is missing, or cannot be passed.
     """
     here = path
@@ -96,16 +95,17 @@ def _end(path: Path) -> Path:
 
 
 def is_descriptor(path: Path) -> bool:
-    """Whether it names an open file of this process, as /dev/stdout does in the end."""
+    """Whether it names an open file of this process, as the target of /dev/stdout does."""
     return path.parts[:2] == ("/", "proc") and path.parent.name == "fd"
 
 
 def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> int:
-    """A descriptor that appends to what `path` names: a file, which is made with `mode` if it is not there, or a device
-    or a pipe that somebody reads.
+    """A descriptor that appends to the file at `path`, which is made with `mode` if it does not exist, or to a device,
+    or to a pipe that has a reader.
 
     Raises:
-        OSError: it cannot be opened; or it was made by somebody else where others may write; or nobody reads the pipe.
+        OSError: it cannot be opened; another user made it in a folder where others may write; or the pipe has no
+            reader.
     """
     path = followed(path.absolute())
     flags = access | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -114,7 +114,7 @@ def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> i
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from error
+        raise OSError(errno.ENXIO, "this pipe has no reader", str(path)) from error
     try:
         _check(os.fstat(fd), path)
         os.set_blocking(fd, True)
@@ -125,13 +125,14 @@ def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> i
 
 
 def check_existing(path: Path) -> None:
-    """Raises PermissionError if something is at `path` that is not to be used: see `open_to_append`."""
+    """Raise PermissionError if `open_to_append` would refuse the file at `path`."""
     with contextlib.suppress(FileNotFoundError):
         _check(path.lstat(), path)
 
 
 def _check(status: os.stat_result, path: Path) -> None:
-    """Who owns a folder may put into it what they like; but where others may write too, only they, root and we."""
+    """A file is accepted in a folder where only the owner may write. If others may write too, it must belong to the
+    folder's owner, to root or to this user."""
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
@@ -145,7 +146,7 @@ def _check(status: os.stat_result, path: Path) -> None:
 
 
 def open_regular(path: str, flags: int) -> int:
-    """For `open`, as its `opener`: truncates a regular file, or makes one. Raises OSError for anything else, also for a
+    """An `opener` for `open`: truncates a regular file, or makes one. Raises OSError for anything else, also for a
     link."""
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_NOFOLLOW, MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -156,7 +157,8 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Make a file with this text at `path` in one step: whoever reads it finds a whole one. Raises OSError."""
+    """Replace the file at `path` by one with this text in one step, so that readers find a complete one. Raises
+    OSError."""
     fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:
@@ -169,14 +171,14 @@ def replace(path: Path, text: str) -> None:
 
 
 def make_folders(base: Path, *names: str) -> Path:
-    """The folder `base/name/...`, made as far as it is not there. `base` may be anybody's; below it only folders of
-    this user count, and of the owner of `base` (some file systems give all files to one user).
+    """Make the folder `base/name/...` if it does not exist. Any user may own `base`; folders below it must belong to
+    this user or to the owner of `base` (some file systems give all files to one user).
 
     Raises:
         OSError: it cannot be made, or something else is in its place.
     """
     folder = followed(base.absolute())
-    with contextlib.suppress(FileExistsError):  # it is no folder, as is found next
+    with contextlib.suppress(FileExistsError):  # it is not a folder; the next `mkdir` raises
         folder.mkdir(parents=True, exist_ok=True)
     owner = folder.stat().st_uid
     for name in names:
@@ -194,8 +196,7 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All that the kernel passes on its way from the root to the absolute `path`, and what is there: folders, links,
-    and the end."""
+    """All folders and links that the kernel passes from the root to the absolute `path`, and its target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
         name = ahead.pop()
@@ -218,10 +219,10 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Whether this id stands for all users whom this container does not know. Root of the machine is one of them, so
-    nothing can be said of who owns the folders in which the container's own lie."""
+    """Whether this id stands for all users that are unknown in this container. The machine's root is one of them, so
+    the owners of the folders around the container's cannot be determined."""
     try:
-        if Path("/proc/self/uid_map").read_text().split() == _EVERYBODY:
+        if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False
         return uid == int(Path("/proc/sys/kernel/overflowuid").read_text())
     except (OSError, ValueError):
@@ -229,8 +230,8 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_private(gid: int, owner: int) -> bool:
-    """Whether the group is one that systems make for each user, of the same name and without anybody else."""
-    import grp  # imported only for what a group may write
+    """Whether the group is the user's private one, with the same name and without other members."""
+    import grp  # imported only if a group may write
     import pwd
 
     try:
@@ -241,7 +242,7 @@ def _is_private(gid: int, owner: int) -> bool:
 
 
 def _user(uid: int) -> str:
-    import pwd  # imported only to complain
+    import pwd  # imported only for messages
 
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"

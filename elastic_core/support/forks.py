@@ -1,4 +1,4 @@
-"""File descriptors that a forked child must close, because others notice when the last copy is closed."""
+"""File descriptors that a forked child must close, because other processes wait until the last copy is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Droppable(Protocol):
-    """Holds file descriptors that only its own process may hold."""
+    """An object with file descriptors that only its own process may hold."""
 
     def drop(self) -> None:
         """Close them, in the child."""
@@ -25,13 +25,13 @@ def drop_in_forks(owner: Droppable) -> None:
 
 
 def stop_dropping(owner: Droppable) -> None:
-    """Stop calling `owner.drop()`: it holds nothing any more. Idempotent."""
+    """Stop calling `owner.drop()`, because the owner has closed its descriptors. Idempotent."""
     _owners.discard(owner)
 
 
 def _drop_all() -> None:
     for owner in list(_owners):
-        with contextlib.suppress(OSError):  # an owner that fails must not keep the others from dropping theirs
+        with contextlib.suppress(OSError):  # an owner that fails must not prevent the others from closing theirs
             owner.drop()
 
 

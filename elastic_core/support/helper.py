@@ -1,5 +1,5 @@
-"""A helper process beside this one. It notices the end of this process, however it comes, because its standard input
-closes. A death signal would not reach the helper's own children, and is lost across set-uid programs."""
+"""Helper processes. A helper notices the end of this process, whatever the cause, because its standard input closes. A
+parent-death signal would not reach the helper's own children, and set-uid programs reset it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class HelperProcess:
-    """Runs a Python file that needs only the standard library, in a session of its own.
+    """Runs a Python file that needs only the standard library, in a separate session.
 
     Args:
         program: the file.
         arguments: its command line.
         environment: its whole environment.
-        folder: its working folder; by default one that it does not keep busy for others.
+        folder: its working folder; the default does not block the unmounting of a file system.
         output, errors: as in `subprocess`.
         keeps: descriptors that it inherits, under the same numbers.
 
@@ -68,7 +68,7 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the id of its session."""
+        """Its process id, which is also its session's id."""
         return self._process.pid
 
     @property
@@ -80,12 +80,12 @@ class HelperProcess:
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that polls as ready once the helper has ended; None when our end of its pipe is closed."""
+        """A descriptor that polls as ready once the helper has ended; None if our end of its pipe is closed."""
         pipe = self._process.stdin
         return None if pipe is None or pipe.closed else pipe.fileno()
 
     def order(self, line: str) -> bool:
-        """Write it a line. Returns false if the helper has ended; later calls then do nothing and return true."""
+        """Write a line to it. Returns false if the helper has ended; later calls then do nothing and return true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True

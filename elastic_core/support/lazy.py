@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first used (PEP 562)."""
+"""Packages that import their names on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package whose names are loaded when they are first used. Assign them under
+    """`__getattr__` and `__dir__` for a package that imports its names on first use. Assign them under
     `if not TYPE_CHECKING`, because a type checker accepts any name of a module that has `__getattr__`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Trying again: the growing pauses between attempts, and the change of a shared value that others change as well."""
+"""Retries: growing pauses between attempts, and compare-and-swap of a value that other writers change as well."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors that mostly come from a mistake in the code, and so would come again."""
+"""Errors that usually come from a mistake in the code, so that a retry would fail too."""
 _MANY = 64  # an exponent with which no float overflows
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to pause after a number of successive attempts that failed, or brought nothing.
+    """How long to pause after a number of successive attempts without success.
 
     Args:
         first, longest: seconds.
@@ -39,14 +39,13 @@ class Backoff:
 
 
 class TooManyRefusals(Exception):
-    """Others always wrote first."""
+    """Other writers always wrote first."""
 
 
 def swapped(change: Callable[[], T | None], attempts: int) -> T:
     """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
-    of the one it has read. It returns None if the write was refused because another one came first; then it is called
-    again. Returns its first result that is not None. Raises TooManyRefusals after so many attempts: each refusal means
-    that another writer made progress, and this one should have had its turn by then."""
+    of the one that it read. It returns None if the write was refused because another writer came first; then it is
+    called again. Returns its first result that is not None. Raises TooManyRefusals after so many attempts."""
     for _ in range(attempts):
         done = change()
         if done is not None:

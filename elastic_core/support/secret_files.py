@@ -1,4 +1,4 @@
-"""Files that hold a secret: read only if nobody else can have read them, or put them there."""
+"""Files that hold a secret. They are read only if no other user can have read or written them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """What the file holds, without the ends of lines after it: editors and `echo` leave one there.
+    """The content of the file without trailing line ends, which editors and `echo` add.
 
-    As with the keys of ssh, a file of this user is for this user alone. root may let a group read a file of his, as
-    Kubernetes does for the `fsGroup` of a pod. That everybody may read it is accepted in one place only: below a mount
-    in memory that is read-only, in a file of root's. The secrets of Kubernetes and Docker are there, with mode 0644 or
-    0444 unless somebody asks for less, and none but the processes of the container see that mount. An ordinary file of
-    root's with these modes is read by every user of the machine.
+    As with ssh keys, only this user may read this user's file. A group may read root's file, as Kubernetes arranges for
+    the `fsGroup` of a pod. All users may read root's file only on a read-only mount in memory: there Kubernetes and
+    Docker put secrets, with mode 0644 or 0444 by default, and only the processes of the container see that mount. An
+    ordinary file of root's with these modes is refused, because every user of the machine can read it.
 
-    From then on this process leaves no core dump, and others of its user cannot look into its memory; root can.
+    From then on this process leaves no core dump, and other processes of its user cannot read its memory; root can.
 
-    Links are followed if root or this user made them: who may put files beside a secret could otherwise lead us to
-    another one, whose content they know. What is judged is the opened file, which nobody can exchange any more.
+    Links are followed if root or this user made them. Otherwise a user who may write next to a secret could redirect
+    the agent to another file, whose content that user knows. The checks are done on the opened file, which cannot be
+    replaced any more.
 
     Raises:
-        ValueError: there is no such file; it is not an ordinary one, of another user, or others can read or write it;
-            it is empty, or larger than 4 KiB. Its content is in no message.
+        ValueError: there is no such file; it is not a regular file; another user owns it, or can read or write it; it
+            is empty, or larger than 4 KiB. No message contains its content.
     """
     shown = os.fspath(path)
     try:
@@ -52,14 +52,14 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 
 def keep_memory_private() -> None:
-    """A core dump would have the secret, and so would the memory of this process for others of the same user. Programs
-    that this one starts are not concerned. ssh-agent does the same."""
+    """Disable core dumps, and keep other processes of the same user from reading this process's memory: both would
+    reveal the secret. Programs that this one starts are not affected. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # another system than Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _find(path: Path) -> int:
-    """A descriptor of what is there, which cannot be read from: what it is comes first."""
+    """A descriptor of the file that cannot be read from, so that the file can be checked first."""
     at, names = os.open("/", _FOUND), [*reversed(path.parts[1:])]
     try:
         for _ in range(_MOST_STEPS):
@@ -68,7 +68,7 @@ def _find(path: Path) -> int:
             found = os.open(names.pop(), _FOUND, dir_fd=at)
             if stat.S_ISLNK(os.fstat(found).st_mode):
                 try:
-                    names += reversed(_target(found, path).parts)  # "/", the first of an absolute one, begins anew
+                    names += reversed(_target(found, path).parts)  # the "/" of an absolute target restarts at the root
                 finally:
                     os.close(found)
             else:

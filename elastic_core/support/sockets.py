@@ -1,4 +1,4 @@
-"""Sockets: ports that this process holds, addresses of this machine, and whether other machines can be reached."""
+"""Sockets: ports that this process reserves, this machine's addresses, and whether other machines can be reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from elastic_core.clock import Duration
 
@@ -30,7 +30,7 @@ _PLAIN = {
     errno.ETIMEDOUT: "timed out",
     errno.ECONNRESET: "connection reset",
 }
-_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # from a machine that is there
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # each shows that the machine is up
 
 
 def error_text(error: OSError) -> str:
@@ -109,8 +109,8 @@ def _unmapped(host: str) -> str:
 
 
 def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect, and close the connection. Returns the error in plain words (empty: a server listens), and the local
-    address of the connection, at which other machines reach this one."""
+    """Connect, and close the connection. Returns the error in plain words (empty if a server listens), and the
+    connection's local address, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
@@ -120,13 +120,9 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
         return error_text(error), ""
 
 
-def unreachable(
-    targets: Mapping[str, tuple[str, int]],
-    seconds: Duration,
-    resolver: Callable[[str, int], list[Address]] = resolve_host,
-) -> set[str]:
-    """The names of those targets (host and port by name) from which no answer comes within so many seconds. A refused
-    connection is an answer. All are tried at the same time: one host whose name takes long delays no other."""
+def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
+    """The names of the targets (name -> host and port) that do not answer within so many seconds. A refused connection
+    is an answer. All are tried at the same time, so a name that resolves slowly delays no other target."""
     clock = SystemClock()
     until = later(clock.now(), seconds)
     silent = set(targets)
@@ -134,7 +130,7 @@ def unreachable(
 
     def ask(name: str, host: str, port: int) -> None:
         try:
-            address = resolver(host, port)[0]
+            address = resolve_host(host, port)[0]
             with socket.socket(address.family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(max(0.001, until - clock.now()))
                 answered = sock.connect_ex(address.sockaddr) in _ANSWERS
@@ -151,7 +147,7 @@ def unreachable(
 
 
 def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
-    """A socket that is bound to the address and does not listen yet; `::` stands for IPv4 and IPv6. Raises OSError, and
+    """A socket that is bound to the address but does not listen; `::` means IPv4 and IPv6. Raises OSError, and
     OverflowError if the port is out of range."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -166,7 +162,7 @@ def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Like `bound_socket`, for the port on all addresses: IPv4 and IPv6 where the machine has both."""
+    """Like `bound_socket`, for the port on all addresses: IPv4 and IPv6 if the machine has both."""
     try:
         return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -176,8 +172,8 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Like `bound_socket`, for the port at the address that `host` is, if it is one of this machine's; on all
-    addresses, if it is a name: that may be another address for other machines than for this one."""
+    """Like `bound_socket`, for the port at `host` if that is an address of this machine; otherwise on all addresses,
+    because other machines may resolve a name to another address."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be that of a gateway to this machine
             return bound_socket(own.family, own.sockaddr)
@@ -185,7 +181,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """The address that `host` is; None if it is a name, other than one of the loopback."""
+    """`host` as an address; None if it is a name that does not mean loopback."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
@@ -194,8 +190,8 @@ def _own_address(host: str, port: int = 0) -> Address | None:
 
 
 def unbound() -> socket.socket | None:
-    """A socket that `bind_at` binds later; None if none can be had. For both families where the machine has both: which
-    one is needed is not known yet."""
+    """A socket that `bind_at` binds later; None if none can be made. It serves both families if the machine has both,
+    because the one that is needed is not known yet."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -206,7 +202,7 @@ def unbound() -> socket.socket | None:
 
 
 def bind_at(sock: socket.socket, host: str) -> None:
-    """Bind such a socket to any free port, where `bound_at` would. Raises OSError."""
+    """Bind a socket of `unbound` to any free port, at the address that `bound_at` would choose. Raises OSError."""
     both = sock.family == socket.AF_INET6
     if (own := _own_address(host)) is not None:
         mapped = both and own.family == socket.AF_INET
@@ -216,7 +212,7 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Let the kernel send a packet after so many seconds without any, where it can be told how many."""
+    """Let the kernel send a keepalive packet after so many idle seconds, if the platform can set that time."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
         if hasattr(socket, option):
@@ -226,14 +222,14 @@ def keep_open(sock: socket.socket, seconds: int) -> None:
 class PortReservation:
     """Holds a TCP port until `release`, without listening.
 
-    The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port neither to another program
-    that asks for any free port nor to an outgoing connection. But a server that sets SO_REUSEADDR too, as torch's
-    TCPStore does, can bind the port and listen on it. For the same reason two reservations of one port do not notice
-    each other; the second server that listens gets the error.
+    The socket is bound with SO_REUSEADDR. So the kernel gives the port neither to another program that asks for any
+    free port nor to an outgoing connection. But a server that sets SO_REUSEADDR too, as torch's TCPStore does, can bind
+    the port and listen on it. For the same reason two reservations of one port do not conflict; the second server that
+    listens gets the error.
 
     Args:
         port: 0 for any free port.
-        host: holds it there only, see `bound_at`; empty: on all addresses, as torch's servers bind it.
+        host: reserves the port only there, see `bound_at`; empty: on all addresses, as torch's servers bind it.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.
@@ -249,8 +245,8 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def listen(self, backlog: int) -> socket.socket:
-        """Listen at the port, and hand the socket over to a server in this process. Raises ConfigurationError if
-        another program listens there."""
+        """Listen at the port, and return the socket for a server. Raises ConfigurationError if another program listens
+        there."""
         try:
             self._socket.listen(backlog)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""The program that hosts the workers' stores for an agent that does not need torch itself: `workers_store` starts it.
+"""The program that hosts the workers' stores for an agent that does not import torch; `workers_store` starts it.
 
-Arguments: a descriptor of the socket from which it takes orders, and the entries of `sys.path`. An order that comes
-with a listening socket starts a TCPStore there; any other ends the store. Each is answered. It exits when its standard
-input closes.
+Arguments: the descriptor of a socket from which it reads orders, and the entries of `sys.path`. An order with a
+listening socket starts a TCPStore there; an order without one ends the store. It answers each order, and exits when its
+standard input closes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
 def main() -> None:
     import site
 
-    site.main()  # packages may be found by hooks that .pth files install
+    site.main()  # .pth files may install import hooks
     sys.path[:] = sys.argv[2:]
     distributed = importlib.import_module("torch.distributed")
     stores: list[Any] = []

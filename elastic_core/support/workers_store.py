@@ -1,9 +1,9 @@
 """The workers' store: a server of torch's TCPStore on rank 0's node, a new one for every round.
 
-It belongs to the agent, so it outlives rank 0's worker, and ranks that are still busy can use it. From `serve` on the
-kernel accepts connections, so no worker comes too early. An agent that has not imported torch does not import it for
-this, because an import can hold up all threads of Python for seconds: a separate process hosts the stores. It is
-started when a process of this machine loads torch, or a client connects, so jobs without torch seldom pay for it.
+It belongs to the agent, so it outlives rank 0's worker, and ranks that are still busy can use it. The kernel accepts
+connections as soon as `serve` is called, so no worker connects too early. If the agent has not imported torch, a
+separate process hosts the stores, because the import can block all Python threads for seconds. The agent starts that
+process when a process of this machine loads torch or a client connects, so jobs without torch seldom need it.
 """
 
 from __future__ import annotations
@@ -22,42 +22,39 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
-from elastic_core.support import tcp_store
 from elastic_core.support.forks import drop_in_forks
 from elastic_core.support.helper import HelperProcess
 from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from elastic_core.clock import Duration
 
-BACKLOG = 65535  # the kernel caps it at net.core.somaxconn, as it does torch's own
+BACKLOG = 65535  # the kernel lowers it to net.core.somaxconn, as it does torch's own
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _FILES = 12  # torch 2.13 opens 10 for a server and its own client
 _ANSWER: Duration = 1.0  # seconds for the process to end a server
 _ENDING: Duration = 5.0  # seconds for a killed process to exit
 _IN_OPEN = 0x20
 
-# A child that is forked while a process is being started would hold pipes that `subprocess` waits for.
+# A child that is forked while `subprocess` starts a process would hold a pipe that `subprocess` waits for.
 _forks = threading.Lock()
 os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after_in_child=_forks.release)
 
 
 class WorkersStore:
-    """One node's place for the workers' store: a reserved port and, after `serve`, a server on it. Use from one
-    thread.
+    """The port that one node reserves for the workers' store and, after `serve`, the server on it. Use it from one
+    thread. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, or without torch, rank 0's worker hosts the store, and this only
+    reserves the port.
 
     Args:
-        environ: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, as without torch, rank 0's worker hosts the store and this
-            only reserves the port. None: this process's environment.
-        everywhere: listen on all addresses, because nodes reach this one at different ones; otherwise at the address
-            that is advertised, if that is one of this machine's.
+        everywhere: listen on all addresses, because the nodes use different ones; otherwise at the advertised address,
+            if it is one of this machine's.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, everywhere: bool = False) -> None:
-        self._environ = os.environ if environ is None else environ
+    def __init__(self, everywhere: bool = False) -> None:
         self._everywhere = everywhere
         self._reservation: PortReservation | None = None
         self._store: Any = None
@@ -66,21 +63,21 @@ class WorkersStore:
     @functools.cached_property
     def hosted_by_agent(self) -> bool:
         """Whether the agent hosts the store; otherwise rank 0's worker does."""
-        return not truth(self._environ.get(_NOT_SHARED, "0")) and find_spec("torch") is not None
+        return not truth(os.environ.get(_NOT_SHARED, "0")) and find_spec("torch") is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
-        """Reserve a port in place of the previous one, whose server ends.
+        """Reserve a port in place of the previous one, and end the server there.
 
         Args:
-            address: that this node advertises.
-            port: 0 for any free port, which differs from the previous one.
+            address: the one that this node advertises.
+            port: 0 for any free port other than the previous one.
 
         Raises:
             ConfigurationError: the port is in use or not allowed.
         """
         if port:
             self._end()
-        # A worker's server listens on all addresses: torch has no option for that.
+        # If a worker hosts the store, it listens on all addresses, because torch has no option for that.
         fresh = PortReservation(port, address if self.hosted_by_agent and not self._everywhere else "")
         self._end()
         self._reservation = fresh
@@ -97,7 +94,9 @@ class WorkersStore:
         sock = self._reservation.listen(BACKLOG)
         self._reservation = None
         if is_here:
-            self._store = tcp_store.start_tcp_store(sock, importlib.import_module("torch.distributed"))
+            from elastic_core.support.tcp_store import start_tcp_store
+
+            self._store = start_tcp_store(sock, importlib.import_module("torch.distributed"))
         else:
             self._host = self._host or _Host()
             self._host.serve(sock)
@@ -138,7 +137,7 @@ class _Host:
         self._thread = thread
 
     def stop(self) -> None:
-        """No longer serve. A process that still imports torch, or does not answer, is killed."""
+        """Stop serving. Kill the process if it is still importing torch, or does not answer."""
         with self._lock:
             sock, self._serving = self._serving, None
             with contextlib.suppress(OSError):
@@ -161,7 +160,7 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Called in forked children: close what the process and its clients wait for."""
+        """Called in forked children: close the sockets whose end the process and its clients wait for."""
         for sock in (self._control, self._serving):
             if sock is not None:
                 sock.close()
@@ -182,7 +181,7 @@ class _Host:
                 self._is_served = True
         except OSError as error:
             reason = error.strerror or str(error)
-        if self._serving is sock:  # workers that wait for it fail now, and the next round has another process
+        if self._serving is sock:  # workers that wait for the store fail now, and the next round gets a new process
             get_logger(reason=reason).error("workers' store lost")
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -196,7 +195,7 @@ class _Host:
 
     def _hand_over(self, sock: socket.socket) -> socket.socket:
         if self._process is not None and self._control is not None:
-            with contextlib.suppress(OSError):  # it has ended since the last round
+            with contextlib.suppress(OSError):  # the process has ended since the last round
                 socket.send_fds(self._control, [b"+"], [sock.fileno()])
                 return self._control
             self._end_process()
@@ -205,7 +204,7 @@ class _Host:
             arguments = [str(theirs.fileno()), *filter(None, sys.path)]
             environment = {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
             keeps = [theirs.fileno()]
-            self._process = HelperProcess(tcp_store.__file__, arguments, environment, keeps=keeps)
+            self._process = HelperProcess(Path(__file__).with_name("tcp_store.py"), arguments, environment, keeps=keeps)
         socket.send_fds(self._control, [b"+"], [sock.fileno()])
         return self._control
 
@@ -223,7 +222,7 @@ class _Host:
 
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
-    """A descriptor that is readable once a process of this machine opens one of torch's libraries. Empty without
+    """A descriptor that becomes readable when a process of this machine opens one of torch's libraries. Empty without
     inotify; then the first connection starts the process."""
     import ctypes
 
@@ -241,7 +240,7 @@ def _loading_torch() -> Iterator[tuple[int, ...]]:
 
 
 def _need_files() -> None:
-    """Check that enough files can be opened; otherwise torch would abort this process, or try for minutes to reach its
+    """Check that this process can open enough files; otherwise torch would abort it, or try for minutes to reach its
     own server. Raises ConfigurationError."""
     with contextlib.ExitStack() as files:
         try:

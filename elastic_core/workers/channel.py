@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_core.support.files import open_to_append
-from elastic_core.workers.stacks import DumpSink
+from elastic_core.workers.hang import DumpSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,20 +33,20 @@ Report = Callable[[str, OSError], None]
 
 
 class FileSink:
-    """A log file, appended to. Opening raises OSError. The first later error is reported and ends the file; `write`
-    hands back what the file could not take."""
+    """A log file, appended to. Opening raises OSError. The first later error is reported and closes the file.
+    `descriptor` is None once it is closed."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
         self._report = report
-        self._file: int | None = open_to_append(path)
+        self.descriptor: int | None = open_to_append(path)
 
     def write(self, data: bytes) -> bytes:
-        """Write all of `data`; returns the part that could not be written, empty when all is well."""
+        """Write all of `data`. Returns the part that could not be written, usually empty."""
         rest = memoryview(data)
-        while rest and self._file is not None:
+        while rest and self.descriptor is not None:
             try:
-                rest = rest[os.write(self._file, rest) :]
+                rest = rest[os.write(self.descriptor, rest) :]
             except OSError as error:
                 self.close()
                 self._report(str(self._path), error)
@@ -54,21 +54,17 @@ class FileSink:
 
     def close(self) -> None:
         """Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    @property
-    def descriptor(self) -> int | None:
-        """None once it is closed."""
-        return self._file
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
 
 
 class OwnFile:
-    """A log file that a worker writes to by itself, so that neither a slow console nor a suspended agent holds it up.
-    The agent reads the report's lines from it, even after it was renamed or removed. Opening raises OSError."""
+    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent holds it up. The
+    agent reads the report's lines from it, even after it was renamed or removed. Opening raises OSError."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.descriptor = open_to_append(path, access=os.O_RDWR)
         self._begin = self._asked = self._size()
 
@@ -98,7 +94,6 @@ class OwnFile:
         return dump.text()
 
     def close(self) -> None:
-        """Nothing can be read after that."""
         os.close(self.descriptor)
 
     def _size(self) -> int:
@@ -112,11 +107,11 @@ class OwnFile:
 
 
 class Screen:
-    """The terminal line that the cursor is on, for workers that share the terminal: stdout and stderr of all of them.
-    It writes nothing; `line` returns what to write next.
+    """The state of the terminal's current line, which the streams of all workers share. It writes nothing; `line`
+    returns the bytes to write next.
 
-    A progress bar (text that ended with a carriage return before) gives way to the next line of another stream, and
-    comes back with its next update or its end. Other unfinished text stays.
+    A line of another stream replaces a progress bar (text that ended with a carriage return before). The bar is drawn
+    again with its next update or its end. Other unfinished text stays.
     """
 
     def __init__(self) -> None:
@@ -126,8 +121,8 @@ class Screen:
         self._erased: set[object] = set()
 
     def line(self, owner: object, prefix: bytes, text: bytes, shown: int) -> bytes:
-        """A line of the stream `owner` as far as it goes, of which the first bytes were shown before. It has its prefix
-        unless the cursor is still behind it."""
+        """The bytes that show `text`, a line of the stream `owner`, complete or not. Its first `shown` bytes are on the
+        screen already. The prefix is added unless the cursor is still on this line."""
         rest, erased = text[shown:], owner in self._erased
         if self._owner is not owner or not shown:
             if shown and not rest.strip(b"\r\n") and not (erased and text.endswith(b"\n")):
@@ -146,45 +141,36 @@ class Screen:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. When its reader has gone away, output to it ends quietly."""
+    """The agent's own stdout or stderr. When it loses its reader, later output to it is dropped."""
 
     def __init__(self, fd: int) -> None:
-        self._fd: int | None = fd
-        self.written = 0  # bytes; tells a slow reader from one that has stopped
-
-    @property
-    def descriptor(self) -> int | None:
-        """None once nothing reads it."""
-        return self._fd
+        self.descriptor: int | None = fd  # None once it has no reader
+        self.written = 0  # bytes; distinguishes a slow reader from one that has stopped
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, waiting for a slow reader."""
         rest = memoryview(data)
-        while rest and self._fd is not None:
+        while rest and self.descriptor is not None:
             try:
-                done = os.write(self._fd, rest[: _piece(rest)])
+                done = os.write(self.descriptor, rest[: _piece(rest)])
                 self.written += done
                 rest = rest[done:]
             except BlockingIOError:
-                _wait_writable(self._fd)
+                waiter = select.poll()  # not select, which cannot wait for descriptors above 1023
+                waiter.register(self.descriptor, select.POLLOUT)
+                waiter.poll()
             except OSError:
-                self._fd = None
+                self.descriptor = None
 
 
 def _piece(data: memoryview) -> int:
-    """How much to write at once: whole lines, but no more than a pipe takes or refuses as one if that can be."""
+    """How much to write in one call: whole lines, and if possible no more than a pipe writes atomically."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
 
-def _wait_writable(fd: int) -> None:
-    waiter = select.poll()  # and not select: its file descriptors end at 1023
-    waiter.register(fd, select.POLLOUT)
-    waiter.poll()
-
-
 class TailSink:
-    """The last lines, at most TAIL_LINES of them and about TAIL_BYTES."""
+    """The last lines: at most TAIL_LINES and about TAIL_BYTES."""
 
     def __init__(self) -> None:
         self._lines: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
@@ -197,7 +183,7 @@ class TailSink:
 
     def lines(self) -> tuple[str, ...]:
         """The lines as text, oldest first."""
-        lines = tuple(self._lines)  # in one step: a pump that was given up may still add to them
+        lines = tuple(self._lines)  # one atomic step, because an abandoned pump may still add lines
         return tuple(line.decode(errors="replace") for line in lines)
 
 
@@ -214,33 +200,34 @@ class Channel:
         self._file = FileSink(plan.file, report) if plan.file else None
         self._tail = TailSink() if plan.keeps_tail else None
         self._dump = DumpSink() if plan.keeps_tail else None
-        self.taken = 0  # bytes; tells whether the worker still writes
+        self.path = plan.file
+        self.written = 0  # bytes; grows while the worker writes
         self._pending = b""
         self._shows = plan.console
         self._shown = 0  # how much of the pending text the console has seen already
 
     @property
     def unfinished(self) -> bool:
-        """Whether text without a line end waits that the console may show. Prefixed lines that do not go to a terminal
-        are shown whole."""
+        """Whether there is text without a line end that the console may show. Prefixed lines that do not go to a
+        terminal are shown only when they are complete."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
 
     @property
     def destination(self) -> int | None:
-        """The descriptor of the file, or of the console, if output goes to either."""
+        """The descriptor of the file, otherwise of the console; None if output goes to neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 
     def feed(self, data: bytes) -> None:
-        """Take what the worker wrote."""
-        self.taken += len(data)
+        """Handle `data`, which the worker has written."""
+        self.written += len(data)
         text = self._pending + data
         unwritten = self._file.write(data) if self._file else b""
         if unwritten and not self._shows:
-            self._shows, self._shown = True, len(text) - len(unwritten)  # the file has the rest
+            self._shows, self._shown = True, len(text) - len(unwritten)  # the file has what comes before
         lines, end = [], 0
-        for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # there is none before its last byte
+        for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # a line end may begin there
             lines.append(text[end : match.end()])
             end = match.end()
         if len(text) - end > _LONGEST_LINE:
@@ -260,7 +247,7 @@ class Channel:
         self._shown = len(self._pending)
 
     def close(self) -> None:
-        """The stream has ended: the last line counts even without a line end."""
+        """Show the last line, even without a line end, and close the file."""
         rest, self._pending = self._pending, b""
         self._show([_ended(rest) if self._plan.prefix else rest] if rest else [])
         if self._file:
@@ -271,11 +258,11 @@ class Channel:
         return self._tail.lines() if self._tail else ()
 
     def expect_dump(self) -> None:
-        """Forget the dumps so far: only those that come from now on matter. From any thread, while the worker runs."""
+        """Ignore dumps written before this call. From any thread, while the worker runs."""
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:
-        """The stacks that faulthandler has written; the last lines do not contain them."""
+        """The stacks that faulthandler has written; they are not among the last lines."""
         return self._dump.text() if self._dump else ""
 
     def _show(self, lines: list[bytes]) -> None:
@@ -290,7 +277,7 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Raw without a prefix; with one, every piece on a separate line, so that no two workers share one."""
+        """Without a prefix, bytes pass unchanged. With one, each piece is a separate line, so workers share none."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

@@ -1,7 +1,8 @@
-"""Failures: what one worker's end means, decided from its exit code, its error file, its last lines and the kernel."""
+"""Failures: what a worker's end means, judged by its exit code, error file, last lines and the kernel's counters."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -17,20 +18,20 @@ from elastic_core.errors import ProcessFailure
 from elastic_core.workers.process import REAPED_BY_OTHERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 
 _ERROR_FILE_LIMIT = 1024 * 1024
-_NOTICED_AFTER: Duration = 1.0  # seconds at most between the end of a worker and its exit being noticed, if all is well
+_NOTICED_AFTER: Duration = 1.0  # seconds within which the agent usually notices a worker's exit
 _LONGEST_TIME = 12  # digits
-_WHOLE: Duration = 1.0  # error files have whole seconds
-_DEEPEST = 50  # levels of an error file; what handles it later walks down by recursion
+_WHOLE: Duration = 1.0  # error files have times in whole seconds
+_DEEPEST = 50  # levels of an error file; later code handles them by recursion
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
-_OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # what runs a module by its name; no file before Python 3.11
+_OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # runs modules by name; frozen since Python 3.11
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?!KeyboardInterrupt)[A-Za-z_][\w.]*(: |$)")
 _NO_SCRIPT = re.compile(r".*(can't open file .*\[Errno 2\]|can't find '__main__' module in|No module named) ")
@@ -41,14 +42,14 @@ _USAGE = ("usage: ", "Usage: ")  # argparse and click print it before the error
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one worker's end.
+    """All that is known about one worker's end.
 
     Args:
         timestamp: when its exit was noticed, in seconds since the epoch.
-        stopped: whether a signal of the agent asked for the exit.
-        out_of_memory: how it is known that the kernel killed for memory; empty if it did not.
-        killed_for: why the agent killed the worker, if it hung; else empty.
-        stack: what it was doing at the end, if that is known.
+        stopped: whether the agent asked for the exit by a signal.
+        out_of_memory: what shows that the kernel killed for lack of memory; empty if it did not.
+        killed_for: why the agent killed the worker, if it hung; otherwise empty.
+        stack: its stacks at the end, if they are known.
     """
 
     exit: WorkerExit
@@ -64,22 +65,23 @@ class Evidence:
 
     @property
     def error_at(self) -> float:
-        """When the error happened, in whole seconds since the epoch by the worker's clock, if its error file says so as
-        torch's `@record` does; else 0. Not when the file was written, which may be the time of a file server."""
+        """When the error happened, in whole seconds since the epoch by the worker's clock, if its error file has that
+        time in the format of torch's `@record`; otherwise 0. A file server may have set the file's own time."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
-        said = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
-        return float(said) if said.isdecimal() and len(said) < _LONGEST_TIME else 0.0
+        text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
+        return float(text) if text.isdecimal() and len(text) < _LONGEST_TIME else 0.0
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed rather than obeyed our stop. An error file counts, even if the stop ended it."""
+        """Whether the worker failed, rather than obeyed the agent's stop. With an error file it has failed in any
+        case."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether the last thing that the worker wrote, before it obeyed our stop, was a traceback. It may have been
-        exiting because of it; or it had caught the exception, and was about to continue."""
+        """Whether the worker's last output, before it obeyed the agent's stop, was a traceback. It may have been about
+        to exit because of that error, or it may have caught the exception and been about to continue."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -90,7 +92,7 @@ class Evidence:
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
     """The exit code in words: `exit code 3`, `killed by SIGSEGV (Segmentation fault)`."""
     if exitcode == REAPED_BY_OTHERS:
-        return "ended, and other code in the agent's process, which waits for all children, took its exit code"
+        return "exit code lost: other code in the agent's process waits for all children"
     if exitcode >= 0:
         return f"exit code {exitcode}"
     number = -exitcode
@@ -105,7 +107,7 @@ def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
 
 
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
-    """Whether a restart might help. It cannot when Python refused the script, or the script its arguments."""
+    """Whether a restart might help. It cannot if Python rejected the script, or the script rejected its arguments."""
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
@@ -113,15 +115,16 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 
 def _refused(tail: Sequence[str]) -> bool:
-    """Whether Python could not read the script or module that it was told to run. A syntax error that the user's code
-    runs into (a file that is being replaced, a bad reply that is evaluated) has frames of that code, and may pass."""
+    """Whether Python could not read the script or module that it was asked to run. A syntax error that the user's code
+    meets later (in a file that is being replaced, in a reply that it evaluates) has frames of that code, and may be
+    temporary."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Whether the last line is an error after the usage, of which a long one leaves only indented lines. Without it the
-    error may be another program's, such as srun's."""
+    """Whether the last line is an error that follows the usage. Of a long usage only indented lines are left. Without a
+    usage the error may be another program's, such as srun's."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -129,11 +132,11 @@ def _bad_arguments(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. A file that is broken, huge,
-    deeply nested or no regular file is described and never trusted, because the worker wrote it while it was dying. The
-    result holds only values that JSON can express."""
+    """The JSON that torch's `@record` (or the script) wrote; empty if there is none. The worker wrote it while it was
+    dying, so a file that is broken, huge, deeply nested or not a regular file is only described. The result holds only
+    values that JSON can express."""
     try:
-        # A named pipe would block us for ever, and a link lead to a file that is none of the worker's.
+        # A named pipe would block the agent for ever, and a link may lead to a file that is not the worker's.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             return _read(fd)
@@ -187,7 +190,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def error_message(data: dict[str, Any]) -> str:
-    """What the error file says: the traceback if it holds one, else its message."""
+    """The error file's traceback if it holds one, otherwise its message."""
     message = data.get("message") or ""
     if not isinstance(message, dict):
         return str(message)
@@ -224,9 +227,9 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """The failures of a round by global rank, the cause of the rest first. `evidences` come in order of exit. Workers
-    that only obeyed our own stop are not failures, unless a traceback was the last thing that they wrote; one that was
-    killed because it hung is a failure with any exit code."""
+    """The failures of a round by global rank, beginning with the cause of the others. `evidences` are in order of exit.
+    A worker that only obeyed the agent's stop has not failed, unless its last output was a traceback. A worker that was
+    killed because it hung has failed, whatever its exit code."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -238,7 +241,7 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """The first worker to exit, unless another wrote its error file earlier: it can take long to exit after that."""
+    """The first worker to exit, unless another wrote its error file earlier: it may take long to exit afterwards."""
     first = failed[0]
     if first.killed_for:  # it hung before others gave up
         return first
@@ -249,66 +252,49 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """The order in which exits that were noticed together count as having happened. A worker that was ended by a signal
-    did not react to the end of another worker, while an exit code may be the answer to a lost peer. So signals come
-    first, and then ranks in order."""
+    """The presumed order of exits that were noticed together. A signal that killed a worker was not a reaction to the
+    end of another worker, but an exit with an error may be one. So signals come first, and then ranks in order."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
-@dataclass(frozen=True)
-class OomCounter:
-    """A file of `name value` lines that counts kills, and the scope in which it counts."""
-
-    path: Path
-    scope: str
-
-    def read(self) -> int:
-        """The count; 0 where the file is missing or does not say."""
-        try:
-            lines = self.path.read_text().splitlines()
-        except OSError:
-            return 0
-        return next((int(value) for name, value in map(_pair, lines) if name == "oom_kill" and value.isdigit()), 0)
-
-
-def _pair(line: str) -> tuple[str, str]:
-    name, _, value = line.partition(" ")
-    return name, value.strip()
-
-
 class OomWatch:
-    """Remembers the counters at the start of a round and compares them when a worker was killed."""
+    """Remembers counts of out-of-memory kills at the start of a round, to compare them after a worker was killed.
+    `counters` maps each file that has a count to the scope that it covers, the narrowest first."""
 
-    def __init__(self, counters: tuple[OomCounter, ...]) -> None:
-        self._before = {counter: counter.read() for counter in counters}
+    def __init__(self, counters: Mapping[Path, str]) -> None:
+        self._scopes = counters
+        self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Which counter has counted a kill since the start, the narrowest first; empty if none has."""
-        for counter, before in self._before.items():
-            if counter.read() > before:
-                return f"the kernel counted such a kill {counter.scope}"
+        """Which counter has counted a kill since the start; empty if none has."""
+        for path, before in self._before.items():
+            if oom_kills(path) > before:
+                return f"the kernel counted such a kill {self._scopes[path]}"
         return ""
 
 
-def counters_of_this_machine(
+def oom_kills(path: Path) -> int:
+    """The count in a file of `name value` lines; 0 if the file is missing or has none."""
+    with contextlib.suppress(OSError):
+        for name, _, value in (line.partition(" ") for line in path.read_text().splitlines()):
+            if name == "oom_kill" and value.strip().isdigit():
+                return int(value)
+    return 0
+
+
+def oom_counters(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
-) -> tuple[OomCounter, ...]:
-    """The counters that exist here: of our memory cgroup, else of the whole machine, which counts all kills there."""
-    try:
-        lines = own_cgroups.read_text().splitlines()
-    except OSError:
-        lines = []
-    own = tuple(counter for counter in _cgroup_counters(lines, cgroup_root) if counter.path.exists())
-    return own or (OomCounter(Path("/proc/vmstat"), "on this machine"),)
-
-
-def _cgroup_counters(lines: list[str], root: Path) -> list[OomCounter]:
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        scope = f"in the control group {path}"
-        if controllers == "":
-            found.append(OomCounter(root / path.lstrip("/") / "memory.events", scope))
-        elif "memory" in controllers.split(","):
-            found.append(OomCounter(root / "memory" / path.lstrip("/") / "memory.oom_control", scope))
-    return found
+) -> dict[Path, str]:
+    """The counter of this process's memory cgroup; if there is none, that of the machine, which counts all kills."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in own_cgroups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            file = cgroup_root / path.lstrip("/") / "memory.events"
+            if "memory" in controllers.split(","):
+                file = cgroup_root / "memory" / path.lstrip("/") / "memory.oom_control"
+            elif controllers:
+                continue
+            if file.exists():
+                found[file] = f"in the control group {path}"
+    return found or {Path("/proc/vmstat"): "on this machine"}

@@ -1,4 +1,4 @@
-"""Python functions as workers, through `multiprocessing`: standard streams, environment, return value, error file."""
+"""Python functions as workers, started by `multiprocessing`: streams, environment, return value, error file."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
 from elastic_core.workers.numa import bind
-from elastic_core.workers.process import reap_child
+from elastic_core.workers.process import reap_child, substitute_local_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch
     from elastic_core.workers.numa import Cpus
 
-_ERRORS = "backslashreplace"  # a character that the locale lacks must not end a worker
+_ERRORS = "backslashreplace"  # printing a character that the locale lacks must not end a worker
 _STDERR = 2
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
@@ -47,11 +46,11 @@ _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 class FunctionStarter:
     """Runs `function(*args)` in a child process. With spawn and forkserver both must be picklable.
 
-    The return value comes back through a file in the agent's private folder: a pipe would stall the child on a
-    large value, or the agent on a child that dies while it writes. Only our own child can write there.
+    The child returns its value in a file in the agent's private folder. A pipe would block the child on a large value,
+    or the agent on a child that dies while it writes. Only our own child can write the file.
 
-    A signal waits (`interrupts_held`) while a fork server boots, and while a spawned child that is given more than a
-    pipe holds imports its main module and reads that; not while the function and its arguments are pickled.
+    Signals are delayed (`interrupts_held`) while a fork server boots, and while a spawned child that is sent more than
+    a pipe holds imports its main module; not while the function and its arguments are pickled.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
@@ -73,7 +72,7 @@ class FunctionStarter:
             raise _not_pickled(error) from error
         finally:
             for stream in filter(None, (*streams, mark)):
-                stream.close()  # at once, for a stream ends only when nobody holds its write end
+                stream.close()  # immediately, because a stream ends only when its last write end is closed
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
     def result(self, launch: Launch) -> object:
@@ -83,13 +82,13 @@ class FunctionStarter:
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
 ) -> partial[Any] | _PickledCall:
-    """With `${local_rank}` in texts replaced, as in the arguments of commands."""
+    """The call, with `${local_rank}` replaced in string arguments, as in those of commands."""
     args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
     return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 
 
 def read_function_result(launch: Launch) -> object:
-    """What the function returned. Raises EOFError when the child ended before its value was written."""
+    """The function's return value. Raises EOFError if the child ended while it wrote the value."""
     with launch.result.open("rb") as file:
         return pickle.load(file)
 
@@ -105,9 +104,9 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """A process of `multiprocessing` for the function, as one that is spawned reads it from its parent; and the
-    descriptors that it refers to by their places, see `multiprocessing.forkserver`. Its streams and variables are the
-    worker's when it is read."""
+    """A pickled `multiprocessing` process for the function, as a spawned child reads it from its parent, and the
+    descriptors that it refers to by index (see `multiprocessing.forkserver`). The child must have the worker's streams
+    and variables when it unpickles the process."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
@@ -128,7 +127,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
 
 
 class _Shared:
-    """What `multiprocessing` asks for while it pickles a process: a place for each descriptor."""
+    """The object that `multiprocessing` asks, while it pickles a process, for the index of each descriptor."""
 
     DupFd = _DupFd
 
@@ -142,9 +141,9 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _PickledCall:
-    """A function and its arguments, which the child unpickles only when it makes the call. By then the worker's
-    environment and streams are in place, so the modules that unpickling imports see this environment, and an error of
-    such an import goes to these streams."""
+    """A function and its arguments, which the child unpickles only when it makes the call. By then it has the worker's
+    environment and streams, so modules that unpickling imports see that environment, and errors of such an import go to
+    those streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -160,7 +159,7 @@ def _unpickle_and_call(pickled: bytes) -> Any:
 
 
 class _FunctionChild:
-    """A multiprocessing process with the face of `Child`."""
+    """A multiprocessing process with the interface of `Child`."""
 
     def __init__(self, process: BaseProcess, reaped_elsewhere: bool) -> None:
         self._process = process
@@ -172,12 +171,12 @@ class _FunctionChild:
         return reap_child(self.pid) if exitcode is None and not self._reaped_elsewhere else exitcode
 
     def own_sentinel(self) -> int | None:
-        # The fork server reaps its children and passes the exit code on afterwards: only its pipe tells when.
+        # The fork server reaps its children and reports the exit code afterwards; only its pipe shows when.
         return os.dup(self._process.sentinel) if self._reaped_elsewhere else None
 
 
 def _as_connection(fd: int | None) -> Connection | None:
-    """A wrapper that multiprocessing knows how to hand to a child; it owns a duplicate of `fd`."""
+    """A wrapper that multiprocessing can pass to a child; it owns a duplicate of `fd`."""
     if fd is None:
         return None
     from multiprocessing.connection import Connection
@@ -194,8 +193,8 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """The child's main: a session of its own first, so that everything after it can be found and ended. It only holds
-    `mark`, see `Launch`."""
+    """The child's main function. It first makes its own session, so that the agent can find and end all that follows.
+    It only holds `mark`, see `Launch`."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
@@ -205,14 +204,14 @@ def _run(
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
     os.environ.update(environment)
-    if environment.get("PYTHONFAULTHANDLER"):  # read by the interpreter when it starts, and it runs already
+    if environment.get("PYTHONFAULTHANDLER"):  # the interpreter reads it only at its start
         faulthandler.enable(file=_STDERR)
     bind(cpus)
     (_finish_and_leave if is_spawned else _finish)(call, result)
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """For a process that ends with its interpreter."""
+    """For a process whose end finalizes the interpreter."""
     try:
         _finish(call, result, own)
     except SystemExit as left:
@@ -228,7 +227,7 @@ def _leave() -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
     files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would end them
-    files.sort(key=lambda file: type(file).__module__ == "_io")  # first those that write to others, such as GzipFile
+    files.sort(key=lambda file: type(file).__module__ == "_io")  # files that write to others, such as GzipFile, first
     for file in (*files, sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             file.flush() if type(file).__module__ == "_io" else file.close()
@@ -236,20 +235,20 @@ def _leave() -> NoReturn:
 
 
 def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """`own`: those of the streams that are the worker's own."""
+    """`own`: the streams that are the worker's, not the agent's."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
     try:
         _store(call(), result)
     except Exception as error:
         path = os.environ.get(error_file.VARIABLE)
-        if path and not os.path.exists(path):  # else the function has written it itself
+        if path and not os.path.exists(path):  # otherwise the function has written it
             error_file.write(path, error_file.content_of(error))
         raise
 
 
 def _forget_handlers() -> None:
-    """A forked child would run the agent's handlers; ignored signals stay ignored, as they do across exec."""
+    """Remove the agent's handlers from a forked child. Ignored signals stay ignored, as they do across exec."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
@@ -258,8 +257,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Let Python write to the worker's stream: a forked child may have one of the agent's (a notebook's) in its place.
-    Lines go out at once, as those of scripts do, so that a killed worker has shown what it printed."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because a forked child may have the agent's (a
+    notebook's) there. Each line is flushed, so that no line of a killed worker is lost."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)
@@ -280,8 +279,8 @@ def _store(value: Any, result: str) -> None:
 
 
 def run_script(path: str, *args: str) -> None:
-    """The function behind `--run-path`: the script runs by `runpy` inside the child's interpreter, and finds the
-    modules beside it."""
+    """The function of `--run-path`: `runpy` runs the script inside the child's interpreter. The script can import the
+    modules in its folder."""
     import runpy
 
     sys.argv = [path, *args]
@@ -291,6 +290,6 @@ def run_script(path: str, *args: str) -> None:
     except SyntaxError as error:
         if any(frame.filename.startswith(path) for frame in traceback.extract_tb(error.__traceback__)):
             raise
-        # The script itself: told without the frames of ours, as by Python when it is given such a script.
+        # The script itself has the error: show it without our frames, as Python does for a script.
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         sys.exit(1)

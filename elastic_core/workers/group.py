@@ -1,4 +1,4 @@
-"""The worker group's processes: what the agent drives through `interfaces.workers.WorkerProcesses`."""
+"""The worker group's processes, which the agent drives through `interfaces.workers.WorkerProcesses`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from elastic_core.clock import SystemClock
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger
 from elastic_core.workers import sessions
-from elastic_core.workers.activity import Activity
-from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.failure import (
     Evidence,
     OomWatch,
-    counters_of_this_machine,
     explain,
     in_causal_order,
+    oom_counters,
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, HangingWorker, HangPatience, Killed
+from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
-from elastic_core.workers.output import Delivery
+from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
+    EnvironmentPolicy,
     WorkerProcess,
     best_sentinel,
     cannot_look,
@@ -42,7 +41,6 @@ from elastic_core.workers.process import (
     remedy,
     wait_readable,
 )
-from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 
 if TYPE_CHECKING:
@@ -51,47 +49,43 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
-    from elastic_core.workers.environment import EnvironmentMaker
-    from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.process import FileLimit, OpenSentinel
+    from elastic_core.workers.process import EnvironmentMaker, FileLimit
 
 
-_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started
+_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit, if others could not be started
 
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """What the user decided about the workers of this node. `progress`: what shows that a worker does not hang, from
-    `log`, `cpu` and `beat`; empty where hangs are not looked for. `files`: the limit of open files that workers get;
-    None: that of this process. `patience` with a hung worker is not a setting: programs and tests may have another."""
+    """The user's choices about the workers of this node. `progress`: the signs that a worker does not hang, from `log`,
+    `cpu` and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit of open files; None: that of
+    this process."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
     binding: Binding = NO_BINDING
     progress: frozenset[str] = frozenset()
-    patience: HangPatience = field(default_factory=HangPatience)
     files: FileLimit | None = None
 
 
 @dataclass
 class _Round:
-    """The running round. `signals` are those that we sent. `asked` has the requests to end: signal,
-    process id of the worker, and whether it ran and so got the signal itself. `exits` are in the order in which they
-    probably happened; a worker that was killed because it hung is added before its exit is seen."""
+    """The running round. `signals` are those that the agent sent. `asked` has the requests to end: the signal, the
+    worker's process id, and whether it was running and so got the signal itself. `exits` are in the order in which they
+    probably happened; a worker that was killed because it hung is added before it has exited."""
 
     plan: RoundPlan
     output: RoundOutput
     oom: OomWatch
     activity: Activity
     workers: dict[int, WorkerProcess] = field(default_factory=dict)
-    launches: dict[int, Launch] = field(default_factory=dict)
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, Killed] = field(default_factory=dict)
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
-    unseen: bool = False  # what is left of it could not be looked at
+    unseen: bool = False  # the process table could not be read, so processes may be left
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -106,8 +100,6 @@ class LocalWorkers:
         policy: where output goes, environment, NUMA binding.
         parent_environment: what the workers inherit.
         clock: for the timestamps of reports.
-        open_sentinel: how to wait for a process; the best this platform has by default.
-        oom_counters: where the kernel counts out-of-memory kills.
     """
 
     def __init__(
@@ -116,16 +108,14 @@ class LocalWorkers:
         policy: GroupPolicy,
         parent_environment: Mapping[str, str],
         clock: Clock | None = None,
-        open_sentinel: OpenSentinel | None = None,
-        oom_counters: tuple[OomCounter, ...] | None = None,
     ) -> None:
         self._starter = starter
         self._policy = policy
         self._parent = parent_environment
         self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
         self._clock = clock or SystemClock()
-        self._open_sentinel = open_sentinel or best_sentinel()
-        self._counters = counters_of_this_machine() if oom_counters is None else oom_counters
+        self._open_sentinel = best_sentinel()
+        self._counters = oom_counters()
         self._guardian: Guardian | None = None
         self._lifeline = -1
         self._scratch: Path | None = None
@@ -136,12 +126,12 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def hold(self, lifeline: int) -> None:
-        """The guardian will hold this descriptor until no worker is left, see `RoundHandler.lifeline`. Called before
-        anything is guarded."""
+        """Let the guardian hold this descriptor until no worker is left, see `RoundHandler.lifeline`. Call it before
+        `guard` and `start`."""
         self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
-        """From now on these folders are removed if the agent is killed; `close` removes them as well.
+        """Remove these folders if the agent is killed, and in `close`.
 
         Raises:
             ConfigurationError: a limit of this machine prevents guarding them.
@@ -155,7 +145,12 @@ class LocalWorkers:
     def start(self, plan: RoundPlan) -> dict[int, int]:
         make_exits_visible()
         folder = self._open_folder(plan)
-        environments = self._environments(plan, folder)
+        environments = {
+            ranks.local: self._policy.environment(
+                plan, ranks, self._parent, str(folder / f"rank-{ranks.world}.error.json")
+            )
+            for ranks in plan.ranks
+        }
         placer = self._policy.output.placer
         placement = placer(environments) if placer else None
         output = RoundOutput(plan, self._policy.output, folder, _report_lost_output, placement)
@@ -170,8 +165,8 @@ class LocalWorkers:
             with _threads_counted():
                 output.begin()
         except BaseException as error:
-            # First, because it frees file descriptors, and without one the process table cannot be read. It may have
-            # begun already, or find no thread: `finish` does without.
+            # `begin` comes first, because it frees file descriptors, which reading the process table needs. It raises
+            # RuntimeError if it has been called already, or no thread can be started; `finish` copes with both.
             with contextlib.suppress(RuntimeError):
                 output.begin()
             self._end_all(current)
@@ -182,7 +177,7 @@ class LocalWorkers:
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
-        """The files of a worker's output in this round, stdout before stderr; none where it goes to the console."""
+        """The files of a worker's output in this round, stdout before stderr; none if it goes to the console."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
@@ -238,17 +233,19 @@ class LocalWorkers:
         return self._round.activity.samples(self._running_workers()) if self._round else []
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
+        current = self._round
+        if current is None:
+            return None
         lives = sessions.leader_of(pid, {pid: sessions.start_of(pid)})
-        if lives and self._round and not sessions.leader_of(pid, self._round.leaders):
+        if lives and not sessions.leader_of(pid, current.leaders):
             get_logger().warning("timer ignored", pid=pid, reason="the process has left its worker's session")
         running = {worker.pid: worker for worker in self._running_workers()}
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
-        local = running[leader].ranks.local if leader else None
-        if leader is None or local is None or self._round is None or local in self._round.killed:
+        if leader is None or (local := running[leader].ranks.local) in current.killed:
             return None
-        hanging = HangingWorker(running[leader], self._round.output, self._parent, self._clock, self._policy.patience)
-        self._round.killed[local] = Killed(reason, hanging.stacks(pid) if ask else NOT_ASKED)
-        self._round.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
+        hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
+        current.killed[local] = Killed(reason, hanging.stacks(pid) if ask else NOT_ASKED)
+        current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
         hanging.kill(pid, wait=ask)
         return local
 
@@ -258,7 +255,7 @@ class LocalWorkers:
             return []
         try:
             found = sessions.members(self._round.leaders)
-        except OSError as error:  # there is no descriptor to read it with
+        except OSError as error:  # no descriptor is left to read /proc
             self._round.unseen = True
             raise cannot_look(error) from error
         return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
@@ -269,7 +266,7 @@ class LocalWorkers:
             try:
                 self._leftover_sentinels.append(os.pidfd_open(leftover.pid))
             except (AttributeError, OSError):
-                continue  # gone meanwhile, or a platform without pidfd: then the caller looks again later
+                continue  # it has ended, or there is no pidfd, and then the caller looks again later
         return self._leftover_sentinels
 
     def drain(self) -> int | None:
@@ -284,21 +281,22 @@ class LocalWorkers:
             return
         self._close_leftover_sentinels()
         current.activity.close()
-        if current.output.finish() is Delivery.STALLED:
+        if not current.output.finish():
             get_logger().warning("output lost", reason="the console did not take it")
         self._failures = self._explained(current)
         current.output.close()
-        self._values = self._collect_values(current)
+        self._values = {
+            worker.ranks.world: self._value(worker.launch)
+            for local, worker in current.workers.items()
+            if worker.exitcode == 0 and local not in current.killed
+        }
         for worker in current.workers.values():
             worker.release()
             if self._guardian and worker.exitcode is not None and not current.unseen:
                 self._guardian.forget(worker.pid)
 
-    def failures_so_far(self) -> dict[int, ProcessFailure]:
-        return self._explained(self._round) if self._round else {}
-
     def failures(self) -> dict[int, ProcessFailure]:
-        return self._failures
+        return self._explained(self._round) if self._round else self._failures
 
     def return_values(self) -> dict[int, Any]:
         return self._values
@@ -327,17 +325,13 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Whether the exit is what our own signal asked for; not when the worker was killed for a reason of its own."""
-        sent = self._round.signals if self._round else set()
-        killed = self._round is not None and ended.local_rank in self._round.killed
-        return (
-            bool(sent)
-            and not killed
-            and ended.exitcode in {0, *(-signum for signum in sent), *(128 + signum for signum in sent)}
-        )
+        """Whether the worker exited as the agent's signal asked. A worker that was killed because it hung did not."""
+        if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
+            return False
+        return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
 
     def _open_folder(self, plan: RoundPlan) -> Path:
-        """Where the round's files go: the log folder if there is one, else the scratch folder."""
+        """Make the folder of the round's files, in the log folder if there is one, otherwise in the scratch folder."""
         try:
             _, scratch = self._ensure_helpers()
         except OSError as error:
@@ -369,15 +363,13 @@ class LocalWorkers:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
 
-    def _environments(self, plan: RoundPlan, folder: Path) -> dict[int, dict[str, str]]:
-        """The variables of each worker by local rank."""
-        files = {ranks: str(folder / f"rank-{ranks.world}.error.json") for ranks in plan.ranks}
-        return {ranks.local: self._policy.environment(plan, ranks, self._parent, file) for ranks, file in files.items()}
-
     def _start_one(self, current: _Round, ranks: WorkerRanks, variables: dict[str, str]) -> None:
         guardian, scratch = self._ensure_helpers()
-        error_file = Path(variables["TORCHELASTIC_ERROR_FILE"])
-        _forget(error_file, self._policy.output)
+        try:  # an earlier run with the same id may have left an error file
+            Path(variables["TORCHELASTIC_ERROR_FILE"]).unlink(missing_ok=True)
+        except OSError as error:
+            chosen = self._policy.output.log_dir or self._policy.output.placer
+            raise unwritable(error, log_dir=bool(chosen)) from error
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
         cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
         try:
@@ -386,20 +378,19 @@ class LocalWorkers:
             if remedy(error):
                 raise
             raise unwritable(error, log_dir=False) from error
-        # Without both, an interrupt or the agent's end would leave a worker behind that is not recorded yet.
+        # An interrupt here, or the agent's death, must not leave a worker behind that nothing has recorded.
         with interrupts_held(), guardian.expecting() as mark:
             launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
-            worker = WorkerProcess(ranks, self._starter.start(launch))
+            worker = WorkerProcess(ranks, launch, self._starter.start(launch))
             if self._policy.files:
                 limit_files(worker.pid, self._policy.files)
             current.workers[ranks.local] = worker
-            current.launches[ranks.local] = launch
             guardian.watch(worker.pid, worker.start)
         with _threads_counted():
             worker.watch(self._open_sentinel)
 
     def _end_all(self, current: _Round) -> None:
-        """Not all workers could be started: end those that were, and wait until the kernel has removed them."""
+        """Kill the workers that were started, because others could not be, and wait until they have exited."""
         sessions.end(current.leaders)
         for worker in self._running_workers():
             if worker.sentinel >= 0:
@@ -407,17 +398,15 @@ class LocalWorkers:
         self._look_for_ends()
 
     def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
-        exits = (
-            ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.killed
-        )
-        return explain([self._evidence(current, *ended) for ended in exits], current.plan)
+        bad = (ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.killed)
+        return explain([self._evidence(current, *ended) for ended in bad], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
-        error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])
-        killed = current.killed.get(ended.local_rank)
+        worker, killed = current.workers[ended.local_rank], current.killed.get(ended.local_rank)
+        error_file = Path(worker.launch.environment["TORCHELASTIC_ERROR_FILE"])
         return Evidence(
             exit=ended,
-            ranks=current.workers[ended.local_rank].ranks,
+            ranks=worker.ranks,
             tail=current.output.tail(ended.local_rank),
             error_file=str(error_file),
             error_data=read_error_file(error_file),
@@ -428,17 +417,12 @@ class LocalWorkers:
             stack=current.output.dump(ended.local_rank) or (killed.otherwise if killed else ""),
         )
 
-    def _collect_values(self, current: _Round) -> dict[int, Any]:
-        ended = [worker for worker in current.workers.values() if worker.exitcode == 0]
-        succeeded = [worker for worker in ended if worker.ranks.local not in current.killed]
-        return {worker.ranks.world: self._value(current.launches[worker.ranks.local]) for worker in succeeded}
-
     def _value(self, launch: Launch) -> Any:
         try:
             return self._starter.result(launch)
         except FileNotFoundError:
-            return None  # the function left by os._exit or its process by exec
-        except Exception as error:  # noqa: BLE001 - to unpickle is to run the user's code
+            return None  # the function called os._exit or exec
+        except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
             reason = f"the return value of local rank {launch.local_rank} cannot be read: {error}"
             get_logger().warning("output lost", reason=reason)
             return None
@@ -450,7 +434,7 @@ class LocalWorkers:
 
 
 def _temporary_folder() -> tuple[Path, int]:
-    """The folder, and a descriptor that holds a lock: systemd-tmpfiles does not clean up in folders that are locked."""
+    """The folder, and a descriptor that holds a lock on it: systemd-tmpfiles does not clean up locked folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:
@@ -467,17 +451,9 @@ def _temporary_folder() -> tuple[Path, int]:
         raise unwritable(error, log_dir=False) from error
 
 
-def _forget(error_file: Path, policy: OutputPolicy) -> None:
-    """A former run under the same id may have left its own."""
-    try:
-        error_file.unlink(missing_ok=True)
-    except OSError as error:
-        raise unwritable(error, log_dir=bool(policy.log_dir or policy.placer)) from error
-
-
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Python's error when no thread can be started is not an OSError, although it comes from the same limits."""
+    """If no thread can be started, Python raises RuntimeError; inside, that is an OSError, as for the other limits."""
     try:
         yield
     except RuntimeError as error:
@@ -487,6 +463,5 @@ def _threads_counted() -> Iterator[None]:
 def _report_lost_output(path: str, error: OSError) -> None:
     filtered = Path(path).stem.startswith(FILTERED)
     rest = "is only where the workers' other lines go" if filtered else "goes to the console"
-    get_logger().error(
-        "output lost", file=path, reason=error.strerror, consequence=f"the file ends here; what follows {rest}"
-    )
+    consequence = f"the file ends here; later output {rest}"
+    get_logger().error("output lost", file=path, reason=error.strerror, consequence=consequence)

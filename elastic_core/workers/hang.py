@@ -1,50 +1,199 @@
-"""How a worker that hangs is ended: it is asked for its stacks, and then gets SIGKILL, as does what it started, but no
-other worker. `agent.hang` decides which worker hangs."""
+"""Hung workers: the signs of progress that reveal them, the stacks of a hung worker, and how it is killed. `agent.hang`
+decides which worker hangs.
+
+The agent turns on Python's faulthandler in watched workers. On SIGABRT faulthandler writes the stacks of all threads to
+stderr. It does not need the interpreter's lock, so it works even in C code that never releases it. Then the process
+dies. SIGABRT is sent only to a process that catches it, as its /proc entry shows. If a process does not catch it, or
+handles it in another way, the agent runs py-spy, if that is installed.
+"""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import os
+import re
+import resource
+import shutil
 import signal
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
-from elastic_core.workers import sessions, stacks
+from elastic_core.interfaces.workers import WorkerSample
+from elastic_core.watchdog.beat import BEAT_FILE, BeatFile
+from elastic_core.workers import sessions
+from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.workers.output import RoundOutput
     from elastic_core.workers.process import WorkerProcess
-    from elastic_core.workers.round_output import RoundOutput
 
-_MOST_BELOW = 3  # processes that are asked in place of the one that started them
+LOG, CPU, BEAT = "log", "cpu", "beat"
+MOST_LINES = 200
+MOST_CHARACTERS = 16 * 1024
+NO_STACK = "no stack: "
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
-NOT_ASKED = stacks.explained(["it was one of many that hung, and others took long to be asked"])
+
+_MARKER = re.compile(
+    rb"Fatal Python error: (Aborted|Segmentation fault|Bus error|Floating[- ]point exception|Illegal instruction)\s*$"
+)
+_HEADS = rb"(Current thread|Thread) 0x.*\(most recent call first\):\s*$|Current thread's C stack"
+_BEGINS = re.compile(_HEADS)
+# The lines of a dump. A traceback has one more comma: `  File "x", line 1, in f`.
+_OF_DUMP = re.compile(
+    _HEADS
+    + rb"|\s*$|\.\.\.\s*$|Extension modules: |  (File .*, line (\d+|\?\?\?) in |Binary file |\.\.\.|<|Garbage-coll)"
+)
+_THREAD = re.compile(r"(Current thread|Thread) 0x")
+_HEAD = re.compile(r"(Current t|T)hread\b")
+_LONGEST_LINE = 400  # bytes
+_MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads of a hundred frames
+_MOST_DUMPS = 4
+_MOST_OF_SPY = 256 * 1024  # bytes
+_MOST_BELOW = 3  # processes that are asked in place of the one that started them
+_ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
+
+# How long the agent waits, in seconds, before it kills a hung worker without an answer.
+ANSWER: Duration = 0.5  # for a worker to write its stacks and die, which usually takes milliseconds
+SPY: Duration = 2.0  # for py-spy, which has to read the symbols of large libraries
+CONSOLE: Duration = 0.25  # for the stacks to pass through the pipe, which a stalled console blocks
+END: Duration = 1.0  # for a killed worker to exit
 
 
-@dataclass(frozen=True)
-class HangPatience:
-    """How long the agent waits for a worker that hangs, in seconds. Each wait ends early when what it waits for has
-    come.
+class Activity:
+    """The signs of progress of one round's workers. `sources` names those that are read: `log`, `cpu` and `beat`.
+    `close` removes the heartbeat files."""
 
-    Attributes:
-        answer: for a worker that was asked to write its stacks and die; it takes milliseconds.
-        spy: for py-spy, which has to read the symbols of large libraries.
-        console: for the stacks to come through the pipe; it takes them if the console stalls.
-        end: for a killed worker to be gone.
-    """
+    def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
+        self._sources = frozenset(sources)
+        self._output = output
+        self._delivered = -1
+        self._files: dict[int, BeatFile] = {}
+        self._beats: dict[int, int] = {}
 
-    answer: Duration = 0.5
-    spy: Duration = 2.0
-    console: Duration = 0.25
-    end: Duration = 1.0
+    def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
+        """Make a worker's heartbeat file in `scratch`. Returns the variables that name it. Raises OSError."""
+        if BEAT not in self._sources:
+            return {}
+        path = scratch / f"beat-{local_rank}"
+        path.unlink(missing_ok=True)
+        self._files[local_rank] = BeatFile(path)
+        return {BEAT_FILE: str(path)}
+
+    def samples(self, workers: Sequence[WorkerProcess]) -> list[WorkerSample]:
+        """A sample of each of these running workers."""
+        held_up = self._held_up()
+        cpu = _cpu_seconds(workers) if CPU in self._sources else {}
+        return [
+            WorkerSample(
+                local_rank=worker.ranks.local,
+                pid=worker.pid,
+                written=self._output.written(worker.ranks.local) if LOG in self._sources else 0,
+                cpu=cpu.get(worker.pid, 0.0),
+                beats=self._count_beats(worker.ranks.local),
+                held_up=held_up,
+            )
+            for worker in workers
+        ]
+
+    def close(self) -> None:
+        """Idempotent."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def _count_beats(self, local_rank: int) -> int:
+        file = self._files.get(local_rank)
+        if file is not None and file.changed():
+            self._beats[local_rank] = self._beats.get(local_rank, 0) + 1
+        return self._beats.get(local_rank, 0)
+
+    def _held_up(self) -> bool:
+        """Whether output has been waiting for the console, which has accepted none since the last look."""
+        before, self._delivered = self._delivered, self._output.delivered()
+        return self._output.pump.busy and self._delivered == before
+
+
+def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
+    """The CPU time of each worker's session, by the worker's process id, including ended children whose parent has
+    waited for them."""
+    import psutil
+
+    seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)
+    for process in sessions.members({worker.pid: worker.start for worker in workers}):
+        leader = process.pid if process.pid in seconds else process.session
+        try:
+            times = psutil.Process(process.pid).cpu_times()
+        except psutil.Error:
+            continue  # it has ended
+        if leader in seconds:
+            seconds[leader] += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+class DumpSink:
+    """Separates the last few dumps of faulthandler from the worker's own output. One thread feeds it, any may read.
+
+    A dump ends with the first line of another kind. After that only the head of a thread's stack, which nothing else
+    writes, continues it: the other line may be another process's."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._dumps: collections.deque[collections.deque[bytes]] = collections.deque(maxlen=_MOST_DUMPS)
+
+    def take(self, line: bytes) -> bytes:
+        """Keep the part of the line that belongs to a dump. Returns the rest."""
+        if marker := _MARKER.search(line):
+            self._dumps.append(collections.deque(maxlen=_MOST_KEPT))
+            self._inside = True
+            return line[: marker.start()]
+        self._inside = bool((self._inside and _OF_DUMP.match(line)) or (self._dumps and _BEGINS.match(line)))
+        if not self._inside:
+            return line
+        self._dumps[-1].append(line.rstrip()[:_LONGEST_LINE])
+        return b""
+
+    def text(self) -> str:
+        """The dumps as one text, see `arranged`; empty if there are none."""
+        dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because more lines may be added now
+        texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
+        return bounded("\n\n".join(texts))
+
+
+def arranged(lines: Sequence[str]) -> str:
+    """A dump of faulthandler, bounded, with the main thread first: faulthandler lists the newest thread first."""
+    blocks: list[list[str]] = []
+    for line in lines:
+        if _HEAD.match(line):
+            blocks.append([])
+        if blocks and line.strip() and not line.startswith("Extension modules: "):
+            blocks[-1].append(line)
+    threads = [block for block in blocks if _THREAD.match(block[0])]
+    rest = [block for block in blocks if not _THREAD.match(block[0])]
+    return bounded("\n\n".join("\n".join(block) for block in [*threads[-1:], *threads[:-1], *rest]))
+
+
+def bounded(text: str) -> str:
+    """The beginning of a text, in whole lines, and the number of lines that are left out."""
+    lines = [line[:_LONGEST_LINE] for line in text.strip().splitlines()]
+    kept, length = 0, 0
+    while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
+        length += len(lines[kept]) + 1
+        kept += 1
+    missing = [f"... and {len(lines) - kept} lines more"] if kept < len(lines) else []
+    return "\n".join([*lines[:kept], *missing])
 
 
 @dataclass(frozen=True)
 class Killed:
-    """Why a worker was killed, and what stands in the report if no stack of it has come through its stderr."""
+    """Why a worker was killed, and what to report if no stack has arrived through its stderr."""
 
     reason: str
     otherwise: str
@@ -52,71 +201,70 @@ class Killed:
 
 @dataclass(frozen=True)
 class HangingWorker:
-    """A worker that is about to be killed. py-spy is looked for on the PATH of `environ`."""
+    """A worker that is about to be killed. py-spy is searched for on the PATH of `environ`."""
 
     worker: WorkerProcess
     output: RoundOutput
     environ: Mapping[str, str]
     clock: Clock
-    patience: HangPatience
 
     def stacks(self, pid: int) -> str:
-        """Let `pid`, a process of the worker's session, and the worker itself write their stacks and die of that.
-        Returns what to say if no stack has come: the output of py-spy, or why there is no stack."""
+        """Make `pid`, a process of the worker's session, and the worker itself write their stacks and die. Returns what
+        to report if no stack has arrived: the output of py-spy, or why there is no stack."""
         self.output.expect_dump(self.worker.ranks.local)
         asked = self._processes_to_ask(pid)
         self._ask(asked)
         if self.output.dump(self.worker.ranks.local):
             return ""
         silent = asked[0] if asked else pid
-        why = stacks.why_silent(silent, self.patience.answer) if asked else _NOT_PYTHON
-        text, no_spy = stacks.spied(silent, self.environ, self.patience.spy, self.clock) if _runs(silent) else ("", "")
-        return text or stacks.explained([why, no_spy])
+        why = why_silent(silent, ANSWER) if asked else _NOT_PYTHON
+        text, no_spy = spied(silent, self.environ, SPY) if _runs(silent) else ("", "")
+        return text or explained([why, no_spy])
 
     def kill(self, pid: int, wait: bool) -> None:
-        """Kill the process that hangs and what is left of the worker's session, but no helper. `wait` for the worker's
-        end only if that cannot hold up the agent: many workers may hang in the kernel."""
+        """Kill the process that hangs and the rest of the worker's session except helpers. Set `wait`, to wait for the
+        worker's end, for a few workers only: many may hang in the kernel and would delay the agent."""
         leaders = {self.worker.pid: self.worker.start}
         if sessions.leader_of(pid, leaders):  # it may have died of SIGABRT
             sessions.send(pid, signal.SIGKILL)
         sessions.kill_all_but_helpers(leaders)
         if wait:
-            wait_readable(self.worker.sentinel, self.patience.end)
+            wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """The process that hangs, if it is not the worker's own, and then the worker's. Where the worker is a program
-        that started Python (a shell), the processes that this program started."""
+        """The process that hangs, if it is not the worker itself, and then the worker. If the worker is a program that
+        started Python (a shell), the processes that it started."""
         leader = self.worker.pid
-        first = [pid] if pid != leader and stacks.catches_abort(pid) else []
-        if stacks.catches_abort(leader):
+        first = [pid] if pid != leader and _catches_abort(pid) else []
+        if _catches_abort(leader):
             return [*first, leader]
         members = sorted(sessions.members({leader: self.worker.start}), key=lambda stat: (stat.start, stat.pid))
-        below = [stat.pid for stat in members if stat.pid not in (pid, leader) and stacks.catches_abort(stat.pid)]
+        below = [stat.pid for stat in members if stat.pid not in (pid, leader) and _catches_abort(stat.pid)]
         return [*first, *below[:_MOST_BELOW]]
 
     def _ask(self, pids: Sequence[int]) -> None:
-        """Ask each process, and wait for their ends."""
-        until = later(self.clock.now(), self.patience.answer)
+        """Ask each process for its stacks, and wait until it ends."""
+        until = later(self.clock.now(), ANSWER)
         if pids and self.worker.pid not in pids:
-            sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would go on with its next line
+            sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would execute its next line
         for pid in pids:
-            stacks.abort(pid)
+            abort(pid)
             left = max(until - self.clock.now(), 0.0)
             if pid == self.worker.pid:
                 wait_readable(self.worker.sentinel, left)
             else:
                 _wait_for_end(pid, left)
-        self.output.catch_up(self.patience.console)
+        self.output.pump.catch_up(CONSOLE)
 
 
 def _runs(pid: int) -> bool:
-    """Whether a program that looks at the process could see anything."""
+    """Whether py-spy could read anything from the process."""
     stat = sessions.best_table().stat(pid)
     return stat is not None and not stat.ended and stat.state not in "Dt"
 
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
-    """Wait for the end of a process that is not our child, where the platform can tell."""
+    """Wait for the end of a process that is not our child, if the platform can report that."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -125,3 +273,82 @@ def _wait_for_end(pid: int, patience: Duration) -> None:
         wait_readable(fd, patience)
     finally:
         os.close(fd)
+
+
+def _catches_abort(pid: int) -> bool:
+    return sessions.catches(pid, signal.SIGABRT)
+
+
+def abort(pid: int) -> None:
+    """Let the process die of SIGABRT, without a core dump, even if it is stopped. A core dump can be as large as the
+    machine's memory, and delays the end for as long."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
+        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        # A limit of one byte, unlike 0, also applies to dumps that are piped to a program.
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0 if hard == 0 else 1, hard))
+    sessions.send(pid, signal.SIGABRT)
+    sessions.send(pid, signal.SIGCONT)
+
+
+def why_silent(pid: int, seconds: Duration) -> str:
+    """The likely reason why a process that catches SIGABRT has written no stack."""
+    stat = sessions.best_table().stat(pid)
+    if stat is None or stat.ended:
+        return "it died of SIGABRT, and no stack came to its stderr, which it may have sent elsewhere"
+    if stat.state == "D":
+        return f"it sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}) and hears no signal"
+    if stat.state == "t":
+        return "a debugger holds it"
+    return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it itself"
+
+
+def spied(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
+    """What py-spy prints about the process within `patience` seconds; if nothing, why."""
+    program = shutil.which("py-spy", path=environ.get("PATH"))
+    if program is None:
+        return "", "py-spy, which could read them from outside, is not installed"
+    try:
+        code, output = _run([program, "dump", "--pid", str(pid)], environ, patience)
+    except OSError as error:
+        return "", f"py-spy cannot be run: {error.strerror}"
+    text = output.decode(errors="replace")
+    if code == 0 and text.strip():
+        return bounded(text), ""
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
+    took = f"did not answer within {patience:g} s" if code is None else f"exited with {code}"
+    return "", f"py-spy {took} and printed: {last.strip()[:_LONGEST_LINE]}"
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration) -> tuple[int | None, bytes]:
+    """Exit code (None: it took too long and was killed) and output of a program."""
+    with open(os.memfd_create("py-spy"), "rb") as output, contextlib.ExitStack() as stack:
+        with interrupts_held():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environ),
+                start_new_session=True,
+            )
+            stack.callback(_end, process)
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(patience)
+        return code, os.pread(output.fileno(), _MOST_OF_SPY, 0)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program that has not ended by itself, with all that it started."""
+    if process.poll() is None:
+        sessions.send_group(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING)
+
+
+def explained(reasons: Iterable[str]) -> str:
+    """The text in place of a stack."""
+    return NO_STACK + "; ".join(reason for reason in reasons if reason)
+
+
+NOT_ASKED = explained(["it was one of many that hung, and others took long to be asked"])

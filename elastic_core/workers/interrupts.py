@@ -1,12 +1,12 @@
-"""Interrupts: what a signal handler raises waits until a new process is known to who ends it.
+"""Interrupts: an exception from a signal handler waits until a new process has been recorded by the code that ends it.
 
-Python runs the handlers of signals in the main thread, between any two of its steps, and what they raise there (Ctrl-C
-a KeyboardInterrupt, a program's alarm whatever it likes) goes up from that step. Between the fork and the line that
-notes the process id it would take the only trace of the process with it. So a gate takes the place of the handlers for
-that moment, which notes the signal and returns. `elastic run` needs none of it, since its handlers raise nothing.
+Python runs signal handlers in the main thread, between any two of its steps, and their exceptions (KeyboardInterrupt
+for Ctrl-C, any other for a program's alarm) propagate from that step. Between the fork and the line that records the
+process id, an exception would lose the only trace of the process. So for that moment a gate replaces the handlers; it
+records the signal and returns. `elastic run` does not need it, since its handlers raise nothing.
 
-Two other ways have a hole. A signal that the main thread blocks goes to another thread, and Python runs its handler in
-the main thread all the same. A fork in a thread that is never interrupted makes that thread the worker's parent: who
+Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python runs its handler
+in the main thread all the same. A fork in a separate thread makes that thread the worker's parent, and a worker that
 asked the kernel to end it with its parent (PR_SET_PDEATHSIG) ends with the thread.
 """
 
@@ -29,12 +29,12 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SI
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Handlers of SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM that are functions of Python's run on the way out. These
-    are the signals that ask a program to end or to stop what it does. What C code has set up over such a handler
-    (`faulthandler.register`) is lost, and the flag of `signal.siginterrupt` is set anew; so all others are left alone.
+    """Delay Python handlers of SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM, which ask a program to end or to stop its
+    present work, until the block is left. Other signals are not delayed, because delaying has side effects: a handler
+    that C code installed above Python's (`faulthandler.register`) is lost, and the flag of `signal.siginterrupt` reset.
 
-    For moments: a program does not react to Ctrl-C as long. In other threads than the main one nothing is to be done,
-    for no handler runs in them. A child that another thread forks meanwhile has the program's handlers.
+    Use it for moments only, because the program does not react to Ctrl-C inside. It does nothing in other threads than
+    the main one, since no handler runs there. A child that another thread forks has the program's handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,13 +46,13 @@ def interrupts_held() -> Iterator[None]:
             yield
         finally:
             _gate.open(hold)
-    finally:  # once more, for what an interrupt has kept the first from; else there is nothing left to do
+    finally:  # an interrupt may have cut the first `open` short; otherwise this does nothing
         _gate.open(hold)
 
 
 @contextlib.contextmanager
 def interrupts_let_in() -> Iterator[None]:
-    """The reverse, inside `interrupts_held`: for a long step after which still nothing has been started."""
+    """The reverse, inside `interrupts_held`, for a long step that starts no process."""
     holds = _gate.holds
     if not holds or _gate.thread != threading.get_ident():
         yield
@@ -66,27 +66,28 @@ def interrupts_let_in() -> Iterator[None]:
 
 
 def raise_noted() -> None:
-    """For a child that was forked inside `interrupts_held` and has set handlers of its own: what came to it before
-    comes again, to them."""
+    """For a child that was forked inside `interrupts_held` and has set its own handlers: raise again the signals that
+    it received before."""
     _gate.holds, noted, _gate.noted = [], _gate.noted, {}
     for signum in noted:
         signal.raise_signal(signum)
 
 
 class _Gate:
-    """Stands in for the program's handlers: notes a signal while anybody holds, and passes it on otherwise, so that it
-    does no harm where an interrupt has left it in place.
+    """Replaces the program's handlers. It records a signal while there are holds, and otherwise passes it on, so that
+    it does no harm if an interrupt has left it installed.
 
-    Why there is no gap, whenever a signal comes:
-    - It is closed before it replaces the first handler. One that is not replaced yet may raise, and then nothing has
-      been started; it may set another handler, and so what counts is what `signal.signal` says has been replaced.
-    - On the way out it first handles what is noted, passing on what comes: a handler may wait for what another raises,
-      such as a bound that it has set. Then it goes, but not where a handler has set another in its place.
-    - An interrupt on the way out goes up, and all of it is done once more."""
+    It has no gap, whenever a signal arrives:
+    - It is closed before it replaces the first handler. A handler that is not replaced yet may raise, but nothing has
+      been started then. It may also install another handler; so the gate remembers what `signal.signal` returns.
+    - When it opens, it first handles the recorded signals, and passes new ones on, because a handler may wait for
+      another's exception, such as a time limit that it has set. Then it restores the handlers, except where a handler
+      has installed another one.
+    - If an interrupt cuts the opening short, the exception propagates, and the gate is opened again."""
 
     def __init__(self) -> None:
         self.holds: list[object] = []
-        self.noted: dict[int, FrameType | None] = {}  # one of each, as the kernel keeps them
+        self.noted: dict[int, FrameType | None] = {}  # one per signal, as in the kernel
         self.thread = 0
         self._handlers: dict[int, Handler] = {}
 
@@ -101,11 +102,11 @@ class _Gate:
         self.holds.append(hold)
         for signum in _HELD:
             if callable(handler := signal.getsignal(signum)) and handler is not self:
-                self._handlers[signum] = handler  # to have one, should another signal's raise within the next line
+                self._handlers[signum] = handler  # in case another signal's handler raises within the next line
                 replaced = signal.signal(signum, self)
                 if callable(replaced):
                     self._handlers[signum] = replaced
-                else:  # the handler ran just now, and gave the signal up
+                else:  # the handler has just run, and uninstalled itself
                     signal.signal(signum, replaced)
 
     def open(self, hold: object) -> None:
@@ -117,7 +118,7 @@ class _Gate:
                 self._put_back()
 
     def pass_on(self) -> None:
-        """What is noted first, in its order; each of it, also when one before raises."""
+        """Handle all recorded signals in order, even if one of their handlers raises."""
         try:
             for signum in list(self.noted):
                 self._handlers[signum](signum, self.noted.pop(signum))
@@ -129,12 +130,12 @@ class _Gate:
         mine: object = self
         for signum, handler in self._handlers.items():
             if signal.getsignal(signum) is mine and (replaced := signal.signal(signum, handler)) is not mine:
-                signal.signal(signum, replaced)  # a handler ran just now, and set this one
+                signal.signal(signum, replaced)  # a handler has just run, and installed this one
 
     def forked(self) -> None:
-        """In a child. One that the holder's own thread has forked goes on to hold, until `raise_noted`: the program's
-        handlers are not for it."""
-        self.noted.clear()  # those came to the parent
+        """Called in a forked child. If the holding thread forked it, it keeps holding until `raise_noted`, because it
+        must not run the program's handlers."""
+        self.noted.clear()  # the parent received those
         if self.thread != threading.get_ident():
             self.holds = []
             self._put_back()

@@ -1,8 +1,8 @@
-"""Log placement by an object: torch's names `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`, for programs, and
-plugins written for torchrun: entry points in group `torchrun.logs_specs` (`--logs-specs NAME`).
+"""Log files placed by an object: torch's names `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std` for programs, and
+torchrun's plugins, which are entry points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
 
-The object is only asked where files go; the agent writes them. The class of an entry point is called as torchrun calls
-it. It is torch's or derives from torch's, so choosing it brings torch into the agent.
+The object only names the files; the agent writes them. The class of an entry point is called as torchrun calls it. It
+is torch's or derives from torch's, so the agent imports torch when the user chooses one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
 
 @dataclass
 class LogsDest:
-    """Paths of the files of one round, by local rank. A stream without one, or with an empty one, is on the console;
-    one that is in a `tee_` map too is on both."""
+    """The paths of one round's files, by local rank. A stream without a path, or with an empty one, goes to the
+    console; one that is also in a `tee_` map goes to both."""
 
     stdouts: dict[int, str] = field(default_factory=dict)
     stderrs: dict[int, str] = field(default_factory=dict)
@@ -54,12 +54,12 @@ class LogsDest:
 
 
 class LogsSpecs(abc.ABC):
-    """Says where the output of the workers goes: derive from it, and give `reify`.
+    """Chooses where the workers' output goes: derive a class and define `reify`.
 
     Args:
         log_dir: the folder of all files; None: a new temporary one.
-        redirects: what goes into files, for all workers or by local rank.
-        tee: what goes into files and to the console.
+        redirects: the streams that go to files, for all workers or by local rank.
+        tee: the streams that go to files and to the console.
         local_ranks_filter: the workers that write to the console; None: all.
     """
 
@@ -77,7 +77,7 @@ class LogsSpecs(abc.ABC):
 
     @abc.abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Where the files of the next round go. `envs` has the environment of each worker by local rank."""
+        """The files of the next round. `envs` has the workers' environments by local rank."""
 
     @property
     @abc.abstractmethod
@@ -87,8 +87,8 @@ class LogsSpecs(abc.ABC):
 
 class DefaultLogsSpecs(LogsSpecs):
     """Files in `<log_dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`: stdout.log, stderr.log and
-    error.json. A round that has the restart count of another one goes on in its files. With os.devnull as `log_dir`
-    there are no files, and all output is on the console.
+    error.json. Rounds with the same restart count append to the same files. With os.devnull as `log_dir` there are no
+    files, and all output goes to the console.
 
     Raises:
         NotADirectoryError: `log_dir` is a file.
@@ -114,14 +114,11 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._root_log_dir == os.devnull:
             return LogsDest()
         redirects, tee = (to_map(wanted, max(envs, default=-1) + 1) for wanted in (self._redirects, self._tee))
-        run_id, attempt = (
-            next(iter(envs.values()), {}).get(name, default)
-            for name, default in (("TORCHELASTIC_RUN_ID", "job"), ("TORCHELASTIC_RESTART_COUNT", "0"))
-        )
-        folder = Path(self._make_run_log_dir(run_id), f"attempt_{attempt}")
-        dest = LogsDest(
-            filtered_stdout=f"{folder}/filtered_stdout.log", filtered_stderr=f"{folder}/filtered_stderr.log"
-        )
+        env = next(iter(envs.values()), {})
+        attempt = f"attempt_{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        folder = Path(self._make_run_log_dir(env.get("TORCHELASTIC_RUN_ID", "job")), attempt)
+        dest = LogsDest()
+        dest.filtered_stdout, dest.filtered_stderr = (f"{folder}/filtered_{name}.log" for name in ("stdout", "stderr"))
         for rank in envs:
             own = folder / str(rank)
             own.mkdir(parents=True, exist_ok=True)
@@ -153,8 +150,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 def placer_of(specs: Any, name: str = "") -> Placer:
-    """The placer that asks an object with torch's method `reify`, ours or torch's. `name`: of its entry point, if it
-    has one."""
+    """The placer that calls `reify` of an object, which may be torch's. `name`: its entry point's, if it has one."""
     return partial(_place, name, specs)
 
 
@@ -165,8 +161,8 @@ def load_placer(
 
     Args:
         points: the entry points of the group by name.
-        redirects, tee: written as in the flags `-r` and `-t`.
-        ranks: local ranks that write to the console, empty for all.
+        redirects, tee: in the format of the flags `-r` and `-t`.
+        ranks: local ranks that write to the console; empty: all.
 
     Raises:
         PluginError: there is no such entry point, or it cannot be loaded or called.
@@ -190,7 +186,7 @@ def load_placer(
 
 
 def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryPoint]:
-    """The entry points of the group, by name; of these distributions only, unless it is None."""
+    """The entry points of the group by name; those of the `allowed` distributions, unless that is None."""
     from importlib.metadata import entry_points
 
     names = None if allowed is None else {normalised(name) for name in allowed}
@@ -202,37 +198,35 @@ def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryP
 
 
 def _as_torch(text: str) -> Any:
-    """The value in torch's own type if the plugin has loaded torch, else the text."""
+    """The value in torch's type if the plugin has imported torch, otherwise the text."""
     module = sys.modules.get(_TORCHS_MODULE)
     return module.Std.from_str(text) if module is not None else text
 
 
 def _place(name: str, specs: Any, environments: dict[int, dict[str, str]]) -> Placement:
     try:
-        found = specs.reify(environments)  # which may add variables, as with torch
-        return Placement(
-            files={
-                **{(rank, Stream.OUT): path for rank, path in found.stdouts.items() if path},
-                **{(rank, Stream.ERR): path for rank, path in found.stderrs.items() if path},
-            },
-            teed=frozenset(
-                [(rank, Stream.OUT) for rank, path in found.tee_stdouts.items() if path and path != os.devnull]
-                + [(rank, Stream.ERR) for rank, path in found.tee_stderrs.items() if path and path != os.devnull]
-            ),
-            error_files={rank: path for rank, path in found.error_files.items() if path and path != os.devnull},
-            filtered={
-                stream: path
-                for stream, name in ((Stream.OUT, "filtered_stdout"), (Stream.ERR, "filtered_stderr"))
-                if (path := getattr(found, name, ""))
-            },
-        )
+        found = specs.reify(environments)  # it may add variables, as in torch
+        files: dict[tuple[int, Stream], str] = {}
+        teed: set[tuple[int, Stream]] = set()
+        filtered: dict[Stream, str] = {}
+        for stream, suffix in ((Stream.OUT, "stdout"), (Stream.ERR, "stderr")):
+            files |= {(rank, stream): path for rank, path in getattr(found, f"{suffix}s").items() if path}
+            teed |= {(rank, stream) for rank, path in getattr(found, f"tee_{suffix}s").items() if _is_file(path)}
+            if path := getattr(found, f"filtered_{suffix}", ""):
+                filtered[stream] = path
+        error_files = {rank: path for rank, path in found.error_files.items() if _is_file(path)}
+        return Placement(files, frozenset(teed), error_files, filtered)
     except Exception as error:
         raise _broken(name, error) from error
+
+
+def _is_file(path: str) -> bool:
+    return bool(path) and path != os.devnull
 
 
 def _broken(name: str, error: Exception) -> PluginError:
     found = f"found {type(error).__name__}: {error}"
     if not name:
-        return PluginError(Problem("logs_specs", f"expected that `reify` says where logs go, {found}"))
+        return PluginError(Problem("logs_specs", f"expected `reify` to return the log files, {found}"))
     advice = f"repair that plugin, or leave {_FLAG} out"
-    return PluginError(Problem(_FLAG, f"expected {name!r} to say where logs go, {found}; {advice}"))
+    return PluginError(Problem(_FLAG, f"expected {name!r} to return the log files, {found}; {advice}"))

@@ -1,7 +1,7 @@
-"""NUMA binding: which processors a worker may run on, as a pure choice over a picture of the machine.
+"""NUMA binding: which processors a worker may run on, chosen by a pure function from a description of the machine.
 
-The four modes are torchrun's. A machine whose picture lacks what a mode needs is left unbound with a reason: a
-slow job is better than none.
+The four modes are torchrun's. If the description lacks what a mode needs, workers are not bound: a slow job is better
+than none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
 
 
 def mode_of(options: Any) -> Mode | None:
-    """The mode that torch's `NumaOptions` has as `affinity_mode`, or a word for it; None: no binding.
+    """The mode in torch's `NumaOptions` (its `affinity_mode`), or named by a string; None: no binding.
 
     Raises:
-        ConfigurationError: another word.
+        ConfigurationError: there is no such mode.
     """
     given = getattr(options, "affinity_mode", options)
     word = getattr(given, "value", given)
@@ -60,7 +60,7 @@ class Machine:
     device_nodes: tuple[int, ...] = ()
 
     def node_of(self, local_rank: int, workers: int) -> int | None:
-        """The NUMA node of the worker's accelerator; without one, workers spread evenly over the nodes."""
+        """The NUMA node of the worker's accelerator. Without accelerators, workers spread evenly over the nodes."""
         if local_rank < len(self.device_nodes):
             return self.device_nodes[local_rank]
         nodes = sorted({cpu.node for cpu in self.cpus})
@@ -69,8 +69,8 @@ class Machine:
         return nodes[local_rank * len(nodes) // max(workers, 1)]
 
     def seen_through(self, visible: str | None) -> Machine:
-        """The same machine as CUDA numbers its devices under CUDA_VISIBLE_DEVICES: in that order, up to the first
-        that is not there. Devices named otherwise than by index are of unknown place."""
+        """The same machine with the device numbers of CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the first
+        index that does not exist. The NUMA node of a device that is not named by index is unknown."""
         if visible is None or not self.device_nodes:
             return self
         nodes: list[int] = []
@@ -82,7 +82,7 @@ class Machine:
 
 
 def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
-    """The processors for one worker; empty when the picture does not allow a choice."""
+    """The processors for one worker; empty if the description does not allow a choice."""
     node = machine.node_of(local_rank, workers)
     own = [cpu for cpu in machine.cpus if cpu.node == node]
     if not own:
@@ -107,7 +107,7 @@ def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
 
 
 def _cache_group(own: list[Cpu], place: int) -> Cpus:
-    """The processors around one last-level cache, in turn, the largest groups first."""
+    """The processors of one last-level cache; workers take turns, beginning with the largest groups."""
     groups: dict[int, list[int]] = {}
     for cpu in own:
         groups.setdefault(cpu.cache, []).append(cpu.number)
@@ -117,7 +117,7 @@ def _cache_group(own: list[Cpu], place: int) -> Cpus:
 
 @dataclass(frozen=True)
 class Binding:
-    """A mode over a machine; no mode binds nothing."""
+    """A mode and the machine to apply it to; without a mode workers are not bound."""
 
     mode: Mode | None = None
     machine: Machine = field(default_factory=Machine)
@@ -135,8 +135,8 @@ NO_BINDING = Binding()
 
 
 def bind(cpus: Cpus | set[int]) -> None:
-    """Run this thread, and what it starts, on these processors only; empty changes nothing. Fails soft: processors may
-    be taken from us at any time."""
+    """Run this thread, and what it starts, on these processors only; empty changes nothing. Errors are ignored, because
+    the system may take processors away at any time."""
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)
@@ -144,7 +144,7 @@ def bind(cpus: Cpus | set[int]) -> None:
 
 @contextlib.contextmanager
 def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
-    """While inside, children of this thread start on these processors only; empty changes nothing. Fails soft."""
+    """Inside, children of this thread start on these processors only; see `bind`."""
     if not cpus:
         yield
         return
@@ -157,7 +157,7 @@ def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
 
 
 def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:
-    """The picture of this machine; parts that the kernel does not show are missing from it."""
+    """The description of this machine, without the parts that the kernel does not show."""
     allowed = sorted(os.sched_getaffinity(0))
     cpus = tuple(cpu for number in allowed if (cpu := _read_cpu(number, sys_root)) is not None)
     return Machine(cpus, _read_device_nodes(sys_root, proc_root))
@@ -176,7 +176,7 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """NVIDIA devices in the driver's order, which is by bus address, as CUDA_DEVICE_ORDER=PCI_BUS_ID has them."""
+    """The nodes of NVIDIA devices by bus address, the order of the driver and of CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

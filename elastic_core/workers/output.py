@@ -1,53 +1,50 @@
-"""The output pump: one thread that moves what the workers of a round write to files and console, line by line.
+"""The output of one round: the workers' pipes and log files, and the pump that moves what they write, line by line.
 
-It has a thread of its own, because a console that blocks (a paused terminal, a full pipe) must hold up the workers that
-write to it, as it would without us, and never the agent.
+The pump is a separate thread, because a console that blocks (a paused terminal, a full pipe) must hold up the workers
+that write to it, as it would without an agent, but never the agent.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import enum
 import os
+import secrets
 import selectors
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
-from elastic_core.workers.process import wait_readable
+from elastic_core.support import files, forks
+from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, OwnFile, Screen
+from elastic_core.workers.process import cannot_start, remedy, wait_readable
+from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from elastic_core.clock import Duration
-    from elastic_core.workers.channel import Channel
+    from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.workers.channel import Report
+    from elastic_core.workers.streams import OutputPolicy, Placement
 
 _CHUNK = 64 * 1024
-_LARGEST_PIPE = 1024 * 1024  # bytes; what one pipe can hold at most unless root raises the limit
+_LARGEST_PIPE = 1024 * 1024  # bytes; the most that one pipe can hold unless root raises the limit
 _UNFINISHED_LINE_AFTER: Duration = 0.1  # seconds of quiet after which an unfinished line is shown
 _LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is about to end
 
 
-class Delivery(enum.Enum):
-    """How the output ended. HELD: a process outside the workers' sessions still has a stream open; earlier output
-    was delivered, and `cat` delivers the rest. STALLED: the console did not take the rest."""
-
-    COMPLETE = "complete"
-    HELD = "held"
-    STALLED = "stalled"
-
-
 class OutputPump:
-    """Takes over the read ends of the pipes in `channels` (file descriptor -> channel) and closes them.
+    """One thread that moves output from the pipes in `channels` (read end -> channel), and closes these.
 
-    Call `start`; when all writers have gone, `end`; when `done` has become readable, or the wait for it was long
-    enough, `finish`. `busy` while something is on its way to the console or a file: for ever, if that takes no more.
+    Call `start`; when all writers have ended, `end`; when `done` has become readable, or has not for too long,
+    `finish`. `busy` is true while output is being written to the console or a file; it stays true if that write blocks.
     """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = dict(channels)
-        self._held = False
         self._faulty: set[int] = set()
         self._asked: collections.deque[threading.Event] = collections.deque()
         self._ending = False
@@ -63,11 +60,11 @@ class OutputPump:
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def start(self) -> None:
-        """Begin to move output. Raises RuntimeError when the machine has no thread left."""
+        """Begin to move output. Raises RuntimeError if no thread can be started."""
         self._thread.start()
 
     def catch_up(self, patience: Duration) -> bool:
-        """Wait until all that is in the pipes now has been moved, at most `patience` seconds; whether it has."""
+        """Wait until the pipes' present content has been moved, at most `patience` seconds. Returns whether it has."""
         if self._ending or not self._thread.is_alive():
             return True
         caught_up = threading.Event()
@@ -79,26 +76,25 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Read what lies in the pipes, and no further: no process that writes now is ours. Idempotent."""
+        """Read what is in the pipes now, and then stop: no worker is left to write more. Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)
 
-    def finish(self) -> Delivery:
-        """Release the pump; a pump that is stuck in the console is left to itself. Once, after `end`."""
+    def finish(self) -> bool:
+        """Release the pump; one that is blocked by the console is abandoned. Call it once, after `end`. Returns whether
+        all output was delivered, or is left to a background `cat` (see `_hand_over`)."""
         if self._thread.ident is None:  # it could not be started
             self._run()
         else:
             self._thread.join(_LAST_MOMENT)
-        # And not whether the thread still lives: a machine that stalls may keep it from its very last step.
+        # Whether the thread is alive does not matter: on a slow machine it may not have taken its very last step.
         delivered = wait_readable(self.done, 0)
         os.close(self.done)
-        if not delivered:
-            return Delivery.STALLED
-        return Delivery.HELD if self._held else Delivery.COMPLETE
+        return delivered
 
     def owned(self) -> list[int]:
-        """The descriptors that are still open and the pump's."""
+        """The pump's open descriptors that only the agent may hold."""
         return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
@@ -108,11 +104,11 @@ class OutputPump:
             self._drain(fd)
         self._selector.close()
         os.close(self._wake_reader)
-        self._answer()  # after that: a later request finds no reader, and no thread is left to wait for an answer
+        self._answer()  # after the close, so that a later request fails instead of waiting for an answer
         os.close(self._done_writer)
 
     def _turn(self) -> bool:
-        """One wait and its result; False when told to end."""
+        """Wait once and handle what came. Returns false if the pump has to end."""
         waiting = any(channel.unfinished for channel in self._channels.values())
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
         if not ready:
@@ -123,7 +119,7 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """The pump has to catch up or, when the pipe has no writer any more, to end."""
+        """Catch up as `catch_up` asks. Returns false if the wake pipe has no writer any more: the pump has to end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -136,7 +132,7 @@ class OutputPump:
             self._asked.popleft().set()
 
     def _read(self, fd: int) -> int:
-        """Move one chunk; its length, 0 at the end of the stream."""
+        """Move one chunk. Returns its length, 0 at the end of the stream."""
         data = os.read(fd, _CHUNK)
         self.moved += len(data)
         if data:
@@ -149,15 +145,14 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """All writers have gone: move what they left."""
+        """Move what the workers left. A process outside their sessions may still hold the stream."""
         if self._take_what_is_there(fd):
-            self._held = True
             self._hand_over(fd)
             self._end(fd)
 
     def _hand_over(self, fd: int) -> None:
-        """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can still
-        write after the agent exits, and does not get SIGPIPE. `cat` exits when that process closes the pipe."""
+        """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can write
+        after the agent exits, without SIGPIPE. `cat` exits when that process closes the pipe."""
         with open(os.devnull, "wb") as null:
             destination = self._channels[fd].destination
             places = (fd, null.fileno() if destination is None else destination, null.fileno())
@@ -172,7 +167,7 @@ class OutputPump:
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Move what is in the pipe: a pipe's content at most, however fast others write. False: the stream is over."""
+        """Move the pipe's present content, however fast others write more. Returns false at the end of the stream."""
         left = _LARGEST_PIPE
         while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
@@ -192,8 +187,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Go on reading after any error: a fault of ours may cost output, but must not make a worker wait for ever for
-        a reader. Reported once for each stream."""
+        """Keep reading after any error: a bug here may cost output, but must not leave a worker without a reader. Each
+        stream's first error is logged."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all
@@ -203,8 +198,189 @@ class OutputPump:
                 get_logger().error("output lost", reason=reason, exc_info=error)
 
 
+class RoundOutput:
+    """Make it before the workers start, give each the descriptors of `stdio`, call `begin` after all have started, and
+    `finish` in the end. `pump` moves the output.
+
+    Raises ConfigurationError if a log file cannot be opened, or a limit on open files is reached.
+    """
+
+    def __init__(
+        self, plan: RoundPlan, policy: OutputPolicy, folder: Path, report: Report, placement: Placement | None = None
+    ) -> None:
+        self._report = report
+        self._consoles = {stream: ConsoleSink(int(stream)) for stream in Stream}
+        self._screen = Screen()
+        self._filtered: dict[Path, FileSink] = {}
+        self._channels: dict[int, Channel] = {}
+        self._ends: dict[tuple[int, Stream], int] = {}
+        self._write_ends: list[int] = []  # those of `_ends` that are pipes
+        self._sources: dict[tuple[int, Stream], Channel | OwnFile] = {}
+        try:
+            for ranks in plan.ranks:
+                for stream in Stream:
+                    stream_plan = plan_stream(stream, ranks, plan, policy, folder, placement)
+                    if stream_plan.captured:
+                        self._open(ranks.local, stream, stream_plan)
+            self.pump = OutputPump(self._channels)
+            self._pipes = {_identity(fd) for fd in self._owned()}
+        except OSError as error:
+            self._abandon()
+            asked_for = bool(policy.log_dir or policy.placer)
+            raise (cannot_start(error, len(plan.ranks)) if remedy(error) else unwritable(error, asked_for)) from error
+        except BaseException:
+            self._abandon()
+            raise
+        forks.drop_in_forks(self)
+
+    def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
+        """The descriptors for the worker's stdout and stderr; None to inherit the agent's."""
+        return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
+
+    def begin(self) -> None:
+        """Close our copies of the write ends, now that all workers have theirs, so that a stream ends with its last
+        writer. Then start the pump."""
+        self._close_write_ends()
+        self.pump.start()
+
+    def drain(self) -> int:
+        """Read the rest, after all workers have ended. Returns a descriptor that becomes readable once the rest has
+        been delivered."""
+        self.pump.end()
+        return self.pump.done
+
+    def delivered(self) -> int:
+        """Bytes read plus bytes written to the console so far; it grows while output moves."""
+        return self.pump.moved + sum(console.written for console in self._consoles.values())
+
+    def finish(self) -> bool:
+        """Release everything but the workers' files; see `OutputPump.finish`."""
+        self._close_write_ends()
+        self.pump.end()
+        delivered = self.pump.finish()
+        for sink in self._filtered.values():
+            sink.close()
+        return delivered
+
+    def close(self) -> None:
+        """After `finish`, when nothing more is to be read from the workers' files."""
+        for file in self._own_files():
+            file.close()
+        self._sources.clear()
+
+    def tail(self, local_rank: int) -> tuple[str, ...]:
+        """The worker's last stderr lines; complete after `finish`."""
+        return self._sources[local_rank, Stream.ERR].tail()
+
+    def files(self, local_rank: int) -> tuple[Path, ...]:
+        """The log files of the worker, stdout before stderr."""
+        return tuple(source.path for source in self._streams(local_rank) if source.path)
+
+    def expect_dump(self, local_rank: int) -> None:
+        """The worker is about to be asked for its stacks."""
+        self._sources[local_rank, Stream.ERR].expect_dump()
+
+    def dump(self, local_rank: int) -> str:
+        """The stacks that faulthandler wrote to the worker's stderr, as far as they have been moved."""
+        return self._sources[local_rank, Stream.ERR].dump()
+
+    def written(self, local_rank: int) -> int:
+        """Bytes that the worker has written so far: to files, or moved through the pump."""
+        return sum(source.written for source in self._streams(local_rank))
+
+    def drop(self) -> None:
+        """Close, in a forked child, every descriptor of this round: a worker has its own copies by then, and none of
+        these may outlive the other workers or the agent. The pump keeps running while other threads fork, so a number
+        may have been closed in the meantime and now belong to another file."""
+        for fd in self._owned():
+            with contextlib.suppress(OSError):
+                if _identity(fd) in self._pipes:
+                    os.close(fd)
+
+    def _streams(self, local_rank: int) -> list[Channel | OwnFile]:
+        places = ((local_rank, stream) for stream in Stream)
+        return [self._sources[place] for place in places if place in self._sources]
+
+    def _own_files(self) -> list[OwnFile]:
+        return [source for source in self._sources.values() if isinstance(source, OwnFile)]
+
+    def _owned(self) -> list[int]:
+        return [*self._write_ends, *(file.descriptor for file in self._own_files()), *self.pump.owned()]
+
+    def _open(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
+        place, path, filtered = (local_rank, stream), plan.only_file, plan.filtered
+        if path is not None and (path.is_file() or not path.exists()):  # not a device, which cannot be read back
+            own = self._sources[place] = OwnFile(path)
+            self._ends[place] = own.descriptor
+            return
+        if filtered is not None and filtered not in self._filtered:
+            self._filtered[filtered] = FileSink(filtered, self._report)
+        chosen = self._filtered[filtered] if filtered is not None else None
+        channel = self._sources[place] = Channel(plan, self._consoles[stream], chosen, self._report, self._screen)
+        read_end, write_end = os.pipe()
+        self._channels[read_end] = channel
+        self._ends[place] = write_end
+        self._write_ends.append(write_end)
+
+    def _close_write_ends(self) -> None:
+        for fd in self._write_ends:
+            os.close(fd)
+        self._write_ends.clear()
+
+    def _abandon(self) -> None:
+        self._close_write_ends()
+        for fd in self._channels:
+            os.close(fd)
+        for source in (*self._sources.values(), *self._filtered.values()):
+            source.close()
+
+
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     ends = os.pipe()
     for fd in ends:
         undo.callback(os.close, fd)
     return ends
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    """Identifies a pipe or file to the kernel; both ends of a pipe have the same."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
+    """The error for a file or folder that cannot be made. `log_dir`: the user chose the folder; otherwise it is
+    temporary."""
+    found = f"found that {error.filename} cannot" if error.filename else "found none"
+    return ConfigurationError(
+        Problem(
+            "--log-dir" if log_dir else "TMPDIR",
+            f"expected a folder that can be written, {found}: {error.strerror or error}; "
+            "choose another folder, or see to its permissions and free space",
+        )
+    )
+
+
+def make_folder(folder: Path, latest: Path | None) -> None:
+    """Make the round's folder, in the folder that holds the link `latest`, and point the link at it. `latest` is None
+    for a temporary folder. Raises ConfigurationError."""
+    try:
+        if latest is None:
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            files.make_folders(latest.parent, *folder.relative_to(latest.parent).parts)
+    except OSError as error:
+        raise unwritable(error, log_dir=latest is not None) from error
+    if latest is not None:
+        _point(latest, folder)
+
+
+def _point(link: Path, folder: Path) -> None:
+    """Replace the link in one step, so that it always leads to a folder. If the file system has no links, or a folder
+    has that name, there is no link, but the job runs."""
+    fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
+    try:
+        fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
+        fresh.replace(link)
+    except OSError:
+        fresh.unlink(missing_ok=True)

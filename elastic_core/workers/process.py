@@ -1,6 +1,7 @@
-"""One worker's process, however it was started: how its end is noticed, and which limit kept it from starting.
+"""One worker's process: its environment, how a command starts (for functions see `functions`), how the agent notices
+the end of any worker, and which limit kept one from starting.
 
-A sentinel is a file descriptor that becomes readable when a process has ended, so that nothing is polled."""
+A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
 
 from __future__ import annotations
 
@@ -10,34 +11,150 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.numa import bound_to_cpus
 from elastic_core.workers.sessions import start_of
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.workers import Child, WorkerRanks
+    from elastic_core.interfaces.workers import Child, Launch, RoundPlan, WorkerRanks
 
 FileLimit = tuple[int, int]
 """How many files a process may open: soft and hard."""
 
-_MOST_FILES = 1 << 16  # more than any job here needs; programs that go through all numbers would take long
+_MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
 """Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
 
 
+EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
+"""Makes the environment of one worker from the round's plan, its ranks, what it inherits, and its error file."""
+
+
+@dataclass(frozen=True)
+class EnvironmentPolicy:
+    """The user's choices about the workers' environment. `faulthandler`: workers may be asked for their stacks."""
+
+    virtual_local_rank: bool = False
+    faulthandler: bool = False
+
+    def __call__(
+        self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
+    ) -> dict[str, str]:
+        """All variables of one worker: the parent's, then those that plugins contribute, then the agent's. The agent's
+        defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) do not replace either."""
+        given = {**parent, **plan.contributed}
+        variables = {**given, **_ours(plan, ranks, given, error_file)}
+        if self.faulthandler:
+            variables.setdefault("PYTHONFAULTHANDLER", "1")
+        if self.virtual_local_rank:
+            device = _own_device(ranks.local, given.get("CUDA_VISIBLE_DEVICES"))
+            variables |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
+        return variables
+
+
+def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_file: str) -> dict[str, str]:
+    variables = {
+        "RANK": str(ranks.world),
+        "LOCAL_RANK": str(ranks.local),
+        "GROUP_RANK": str(plan.group_rank),
+        "ROLE_RANK": str(ranks.role),
+        "ROLE_NAME": plan.role,
+        "LOCAL_WORLD_SIZE": str(len(plan.ranks)),
+        "WORLD_SIZE": str(plan.world_size),
+        "GROUP_WORLD_SIZE": str(plan.group_world_size),
+        "ROLE_WORLD_SIZE": str(plan.role_world_size),
+        "MASTER_ADDR": plan.master_addr,
+        "MASTER_PORT": str(plan.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(plan.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.max_restarts),
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(plan.use_agent_store),
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": given.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+    if len(plan.ranks) > 1 and "OMP_NUM_THREADS" not in given:
+        variables["OMP_NUM_THREADS"] = "1"  # several workers, each with a thread per core, would compete for the cores
+    return variables
+
+
+def _own_device(local_rank: int, visible: str | None) -> str:
+    if visible is None:
+        return str(local_rank)
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    if local_rank >= len(devices):
+        raise ConfigurationError(
+            Problem(
+                "CUDA_VISIBLE_DEVICES",
+                f"expected a device for every worker, found {len(devices)} in {visible!r} and none for local rank "
+                f"{local_rank}; list more devices or lower --nproc-per-node",
+            )
+        )
+    return devices[local_rank]
+
+
+def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
+    """The arguments with `${local_rank}` replaced, as torchrun does."""
+    return [argument.replace("${local_rank}", str(local_rank)) for argument in arguments]
+
+
+class CommandStarter:
+    """The starter `subprocess`: runs a command line, in which it replaces `${local_rank}`."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._command = command
+
+    def start(self, launch: Launch) -> Child:
+        command = substitute_local_rank(self._command, launch.local_rank)
+        try:
+            with bound_to_cpus(launch.cpus):
+                process = subprocess.Popen(
+                    command,
+                    env=launch.environment,
+                    stdout=launch.stdout,
+                    stderr=launch.stderr,
+                    start_new_session=True,
+                    pass_fds=(launch.mark,),
+                )
+        except OSError as error:
+            raise cannot_run(command[0], error) from error
+        return _CommandChild(process)
+
+    def result(self, launch: Launch) -> object:
+        return None
+
+
+class _CommandChild:
+    """A subprocess with the interface of `Child`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def poll(self) -> int | None:
+        if self._process.returncode is None:
+            self._process.returncode = reap_child(self.pid)
+        return self._process.returncode
+
+    def own_sentinel(self) -> int | None:
+        return None
+
+
 @dataclass
 class WorkerProcess:
     """A worker that has just been started. `start` (clock ticks since boot) and the process id are unique together.
-    `sentinel` becomes readable when the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
+    `sentinel` becomes readable once the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
+    launch: Launch
     child: Child
     start: int = field(init=False)
     sentinel: int = field(default=-1, init=False)
@@ -51,12 +168,12 @@ class WorkerProcess:
         return self.child.pid
 
     def watch(self, open_sentinel: OpenSentinel) -> None:
-        """Open the sentinel. Raises OSError when no file descriptor is left."""
+        """Open the sentinel. Raises OSError if no file descriptor is left."""
         own = self.child.own_sentinel()
         self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
-        """True once: when the process is found to have ended. Releases the sentinel then."""
+        """Return true once, when the process is first found to have ended; then the sentinel is closed."""
         if self.exitcode is not None:
             return False
         self.exitcode = self.child.poll()
@@ -73,8 +190,8 @@ class WorkerProcess:
 
 
 def reap_child(pid: int) -> int | None:
-    """The exit code of a child that has ended, None while it runs. Where the host program waits for all children
-    (`waitpid(-1)`) the code may be lost; `subprocess` would call that a success and `multiprocessing` never answer."""
+    """The exit code of a child that has ended; None while it runs. If the host program waits for all children
+    (`waitpid(-1)`), the code may be lost; `subprocess` would report success then, and `multiprocessing` nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -83,8 +200,8 @@ def reap_child(pid: int) -> int | None:
 
 
 def make_exits_visible() -> None:
-    """Where the agent was started with SIGCHLD ignored, the kernel forgets how children ended, and every failure would
-    look like a success. Undo that; the workers inherit it too. Raises ConfigurationError outside the main thread."""
+    """Undo an inherited SIG_IGN for SIGCHLD: with it the kernel discards exit codes, and every failure would look like
+    a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -93,7 +210,7 @@ def make_exits_visible() -> None:
         raise ConfigurationError(
             Problem(
                 "SIGCHLD",
-                "expected a process that learns how its children end, found that it ignores SIGCHLD; set "
+                "this process ignores SIGCHLD, so it cannot learn how its children end; call "
                 "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread before launching",
             )
         ) from error
@@ -104,16 +221,16 @@ OpenSentinel = Callable[[int], int]
 
 
 def pidfd_sentinel(pid: int) -> int:
-    """The kernel's own handle (Linux 5.3). Raises OSError or AttributeError where there is none."""
+    """The kernel's own handle. Raises OSError or AttributeError on systems without it (it came with Linux 5.3)."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        return thread_sentinel(pid)  # ended, and reaped by others: readable at once
+        return thread_sentinel(pid)  # it has ended, and other code has reaped it: readable immediately
 
 
 def thread_sentinel(pid: int) -> int:
-    """The same, made by a thread that waits for the child without reaping it. Works for children only. Raises
-    RuntimeError when no thread is left."""
+    """The same for a child, made by a thread that waits for the child without reaping it. Raises RuntimeError if no
+    thread can be started."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -122,7 +239,7 @@ def thread_sentinel(pid: int) -> int:
         except ChildProcessError:
             pass  # reaped already, so it has ended
         try:
-            os.write(writable, b"!")  # closing alone would not do: a forked sibling may hold the pipe open
+            os.write(writable, b"!")  # closing is not enough: a worker forked later may hold the pipe open
         except BrokenPipeError:
             pass
         finally:
@@ -138,30 +255,25 @@ def thread_sentinel(pid: int) -> int:
 
 
 def wait_readable(fd: int, timeout: Duration) -> bool:
-    """Wait at most `timeout` seconds for one sentinel; whether it became readable."""
+    """Wait at most `timeout` seconds for one descriptor. Returns whether it is readable."""
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     return bool(waiter.poll(timeout * 1000))
 
 
-def has_pidfd() -> bool:
-    """Whether this kernel and this Python have pidfd."""
+def best_sentinel() -> OpenSentinel:
+    """`pidfd_sentinel` if this kernel and this Python have it, otherwise `thread_sentinel`."""
     try:
         os.close(pidfd_sentinel(os.getpid()))
     except (AttributeError, OSError):
-        return False
-    return True
-
-
-def best_sentinel() -> OpenSentinel:
-    """`pidfd_sentinel` where it works, else `thread_sentinel`."""
-    return pidfd_sentinel if has_pidfd() else thread_sentinel
+        return thread_sentinel
+    return pidfd_sentinel
 
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Inside, this process may open as many files as its hard limit allows: each worker takes some. Yields the limit
-    that there was before, which is what workers get."""
+    """Inside, this process may open as many files as its hard limit allows, because each worker needs some. Yields the
+    previous limit, which the workers get."""
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= enough:
@@ -175,7 +287,7 @@ def more_files() -> Iterator[FileLimit]:
 
 
 def limit_files(pid: int, limit: FileLimit) -> None:
-    """Let a child that has just been started open so many files."""
+    """Set the limit of a child that has just been started."""
     with contextlib.suppress(OSError):  # it has ended
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
@@ -190,25 +302,30 @@ _REMEDIES = {
 
 
 def remedy(error: OSError) -> str | None:
-    """What to do about the error; None when no limit explains it."""
+    """What to do about the error; None if no limit explains it."""
     return _REMEDIES.get(error.errno or 0)
 
 
+def cannot_run(program: str, error: OSError) -> ConfigurationError:
+    """The error for a program that the system refuses to run."""
+    advice = remedy(error) or "check the path, its permissions and its first line (#!)"
+    return ConfigurationError(Problem("entry point", f"{program!r} cannot be run: {error.strerror}; {advice}"))
+
+
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
-    """The error for an OSError that came while `workers` workers were being started."""
+    """The error for an OSError that was raised while `workers` workers were being started."""
     if error.errno is None and "path too long" in str(error):  # the fork server of multiprocessing cannot listen
-        found = f"expected a temporary folder with a path short enough for a Unix socket, found {tempfile.gettempdir()}"
-        advice = "set TMPDIR to a shorter path, or use the start method spawn"
-        return ConfigurationError(Problem("TMPDIR", f"{found}; {advice}"))
+        why = f"the path of the temporary folder {tempfile.gettempdir()} is too long for a Unix socket"
+        return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the start method spawn"))
     return _cannot(error, "--nproc-per-node", f"start {workers} workers")
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """The error for an OSError that came when it was looked which processes of the workers still run."""
+    """The error for an OSError that was raised when the agent read which processes of the workers still run."""
     return _cannot(error, "/proc", "see which processes of the workers run")
 
 
-def _cannot(error: OSError, what: str, expected: str) -> ConfigurationError:
-    found = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-    advice = remedy(error) or "the log of the kernel (`dmesg`) may say more"
-    return ConfigurationError(Problem(what, f"expected to {expected}, found: {found}; {advice}"))
+def _cannot(error: OSError, what: str, do: str) -> ConfigurationError:
+    why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    advice = remedy(error) or "the kernel's log (`dmesg`) may show why"
+    return ConfigurationError(Problem(what, f"cannot {do}: {why}; {advice}"))

@@ -1,17 +1,17 @@
-"""Sessions: all processes of a worker, and the guardian that ends them when the agent is gone.
+"""Sessions: all processes of a worker, and the guardian that kills them when the agent dies.
 
-Every worker leads a session of its own. A process belongs to a worker when its session is the worker's and it did not
-start before the worker, regardless of its present parent; nothing is ever found by name. A process that made a session
-of its own (a daemon) has left on purpose and is not touched, and neither is a stranger with the process id of a worker
-that has gone. A worker that has not made its session yet (the interpreter of a function boots first) is known by its
+Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
+before the worker, whatever its parent is now; nothing is ever found by name. A process that made its own session (a
+daemon) has left on purpose and is not touched. Neither is an unrelated process that got the process id of a worker that
+has ended. A worker that has not made its session yet (the interpreter of a function boots first) is identified by its
 process id and start alone.
 
-What runs is read from /proc. Where that is missing, or is that of another PID namespace, only the leaders and the
-process groups that they made can be found. psutil cannot help: it reads the same files, the guardian has no packages,
-and the start that it computes changes with the clock.
+Processes are read from /proc. If /proc is missing, or belongs to another PID namespace, only the leaders and the
+process groups that they made can be found. psutil cannot help: it reads the same files, the guardian runs without
+installed packages, and the start that psutil computes changes with the clock.
 
-This file is also a program, which `HelperProcess` starts: the guardian. It needs the standard library only, so
-that it costs milliseconds, and it lives in a session of its own, so that what ends the agent does not end it.
+This file is also a program, the guardian, which `HelperProcess` starts. It needs only the standard library, so that it
+starts in milliseconds, and it leads its own session, so that a signal to the agent's session does not reach it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import shutil
 import signal
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _PROC = "/proc"
 UNKNOWN = -1  # in place of a start that cannot be read
 _ENDED = "ZX"
-_PASSES = 100  # SIGKILL passes of `end`: a fork storm is caught, an unkillable process does not hold it
+_PASSES = 100  # SIGKILL passes of `end`: enough for a fork storm, and a process that will not die cannot block it
 _HELPERS_GRACE_S = 2.0
-_PAUSE_MS = 10  # between them: the kernel needs time to take a large process down
+_PAUSE_MS = 10  # between passes: the kernel needs time to remove a large process
 
 
 class ProcessStat(NamedTuple):
@@ -53,30 +53,19 @@ class ProcessStat(NamedTuple):
         return self.state in _ENDED and self.threads <= 1  # the first thread may end long before the others
 
 
-class Table(Protocol):
-    """Where to learn of processes."""
-
-    def pids(self) -> Iterable[int]:
-        """All processes; empty where only those that are asked for by their id can be seen."""
-        ...
-
-    def stat(self, pid: int) -> ProcessStat | None:
-        """The process's line; None when there is no such process."""
-        ...
-
-
 class ProcTable:
-    """The kernel's own, as files. It holds a descriptor that it gives up where none is left to read them with: else
-    nobody could tell which workers still run, or end them."""
+    """The kernel's process table, read from /proc. It holds a spare descriptor and closes it to read the table when the
+    process has none left; otherwise the agent could not see which workers still run, or kill them."""
 
     def __init__(self) -> None:
-        self._spare: list[int] = []  # whoever takes it out may close it; no other thread does, too
+        self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed once
         self._hold()
 
     def pids(self) -> Iterable[int]:
         return [int(name) for name in self._read(lambda: os.listdir(_PROC)) if name.isdigit()]
 
     def stat(self, pid: int) -> ProcessStat | None:
+        """The process's line; None if there is no such process."""
         try:
             text = self._read(lambda: _content(f"{_PROC}/{pid}/stat"))
         except OSError:
@@ -105,43 +94,34 @@ class ProcTable:
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
-def _content(path: str) -> bytes:
+def _content(path: str, most: int = -1) -> bytes:
     with open(path, "rb") as file:
-        return file.read()
+        return file.read(most)
 
 
 class NoTable:
-    """Without /proc: a process is known by its id, and one that has gone by the process group that it made."""
+    """Without /proc: a process is known by its id, and after its end by the process group that it made."""
 
     def pids(self) -> Iterable[int]:
+        """None: processes can be looked up only by their id."""
         return ()
 
     def stat(self, pid: int) -> ProcessStat | None:
-        group = _group_left_of(pid)
-        return None if group is None else ProcessStat(pid, "?", group, group, 1, UNKNOWN)
-
-
-def _group_left_of(pid: int) -> int | None:
-    """The process group of a process, or the one that it made and left behind; None when there is neither."""
-    try:
-        os.kill(pid, 0)
-        return os.getpgid(pid)
-    except PermissionError:
-        return pid  # it runs under another user by now
-    except ProcessLookupError:
-        pass
-    try:
-        os.killpg(pid, 0)
-    except PermissionError:
-        return pid
-    except ProcessLookupError:
-        return None
-    return pid
+        """The line of a process, or of a process group that it made and left behind; None if there is neither."""
+        group = pid
+        try:
+            os.kill(pid, 0)
+            group = os.getpgid(pid)
+        except PermissionError:
+            pass  # it runs as another user now
+        except ProcessLookupError:
+            if not group_exists(pid):
+                return None
+        return ProcessStat(pid, "?", group, group, 1, UNKNOWN)
 
 
 @functools.cache
-def best_table() -> Table:
-    """The first of them that works here."""
+def best_table() -> ProcTable | NoTable:
     try:
         ours = os.readlink(f"{_PROC}/self") == str(os.getpid())  # noqa: PTH115
     except OSError:
@@ -149,27 +129,27 @@ def best_table() -> Table:
     return ProcTable() if ours else NoTable()
 
 
-def start_of(pid: int, table: Table | None = None) -> int:
-    """When the process started, in the units of the table; 0 when there is no such process."""
-    stat = (table or best_table()).stat(pid)
+def start_of(pid: int) -> int:
+    """When the process started, in the units of the table; 0 if there is no such process."""
+    stat = best_table().stat(pid)
     return stat.start if stat else 0
 
 
-def members(leaders: dict[int, int], table: Table | None = None) -> list[ProcessStat]:
-    """The living processes of the sessions led by `leaders` (process id -> start), and the leaders themselves."""
-    table = table or best_table()
+def members(leaders: dict[int, int]) -> list[ProcessStat]:
+    """The living processes in the sessions of `leaders` (process id -> start), and the leaders themselves."""
+    table = best_table()
     found = [table.stat(pid) for pid in {*leaders, *table.pids()}]
     stats = [stat for stat in found if stat]
     own = dict(leaders)
     for stat in stats:
         if stat.pid in leaders and not _is(stat, leaders[stat.pid]):
-            del own[stat.pid]  # the id was used again, so the session of that number is a stranger's
+            del own[stat.pid]  # the kernel has reused the id, so the session of that number is not the worker's
     return [stat for stat in stats if not stat.ended and _belongs(stat, own)]
 
 
-def leader_of(pid: int, leaders: dict[int, int], table: Table | None = None) -> int | None:
-    """The leader among `leaders` in whose session this living process is, or that it is itself; else None."""
-    table = table or best_table()
+def leader_of(pid: int, leaders: dict[int, int]) -> int | None:
+    """The leader among `leaders` whose session this living process is in, or that it is itself; else None."""
+    table = best_table()
     stat = table.stat(pid)
     if stat is None or stat.ended:
         return None
@@ -190,41 +170,35 @@ def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The command line of the process, for people; empty when it is gone."""
-    try:
-        with open(f"{_PROC}/{pid}/cmdline", "rb") as file:
-            return file.read(200).replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
+    """The beginning of the process's command line, for messages; empty if the process has ended."""
+    return _shown(pid, "cmdline").replace("\0", " ").strip()
 
 
 def waits_in(pid: int) -> str:
-    """The kernel function in which the process waits; empty where the kernel does not say."""
-    try:
-        with open(f"{_PROC}/{pid}/wchan", "rb") as file:
-            return file.read(100).decode(errors="replace").strip("0")
-    except OSError:
-        return ""
+    """The kernel function in which the process waits; empty if the kernel does not show it."""
+    return _shown(pid, "wchan").strip("0")
+
+
+def _shown(pid: int, name: str) -> str:
+    with contextlib.suppress(OSError):
+        return _content(f"{_PROC}/{pid}/{name}", 200).decode(errors="replace")
+    return ""
 
 
 def send(pid: int, signum: int) -> None:
-    """Signal one process; it is not an error if it is gone."""
-    try:
+    """Signal one process, if it exists."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def send_group(leader: int, signum: int) -> None:
-    """Signal the process group that `leader` made; it is not an error if the group is gone."""
-    try:
+    """Signal the process group that `leader` made, if it exists."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signum)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def group_exists(leader: int) -> bool:
-    """Whether there is a process in the group of this number."""
+    """Whether the process group of this number has a process."""
     try:
         os.killpg(leader, 0)
     except ProcessLookupError:
@@ -234,14 +208,16 @@ def group_exists(leader: int) -> bool:
     return True
 
 
-def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -> None:
-    """Signal the sessions of `leaders`: whole process groups, so that no process escapes by forking, then the processes
-    in none of the leaders' groups, or in none yet. To look for these takes long where many processes run."""
-    table = table or best_table()
-    groups = {leader for leader, start in leaders.items() if _leads_group(table.stat(leader), start)}
+def send_all(leaders: dict[int, int], signum: int) -> None:
+    """Signal the sessions of `leaders`: first whole process groups, so that no process escapes by forking, then the
+    processes in other groups, or in a group whose leader has ended. To find these takes long if many processes run."""
+    table = best_table()
+    # A leader that has not made its group yet is still in the agent's.
+    found = [(table.stat(leader), start) for leader, start in leaders.items()]
+    groups = {stat.pid for stat, start in found if stat and _is(stat, start) and stat.group == stat.pid}
     for group in groups:
         send_group(group, signum)
-    living = members(leaders, table)
+    living = members(leaders)
     left = {stat.group for stat in living if stat.group in leaders} - groups
     for group in left:
         send_group(group, signum)
@@ -250,14 +226,14 @@ def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -
             send(stat.pid, signum)
 
 
-def kill_all_but_helpers(leaders: dict[int, int], table: Table | None = None) -> bool:
-    """SIGKILL the sessions of `leaders` but the helpers in them, see `interfaces.workers.WorkerProcesses.kill_workers`.
-    Returns whether there are helpers; without /proc there are none."""
-    living = members(leaders, table)
+def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
+    """SIGKILL the sessions of `leaders` except the helpers in them (see `WorkerProcesses.kill_workers`). Returns
+    whether there are helpers; without /proc none are found."""
+    living = members(leaders)
     helpers = {stat.pid for stat in living if stat.pid not in leaders and _is_deaf(stat.pid)}
     served = {stat.session for stat in living if stat.pid in helpers}
     if others := {leader: start for leader, start in leaders.items() if leader not in served}:
-        send_all(others, signal.SIGKILL, table)
+        send_all(others, signal.SIGKILL)
     for stat in living:
         if stat.session in served and stat.pid not in helpers:
             send(stat.pid, signal.SIGKILL)
@@ -270,30 +246,26 @@ def _is_deaf(pid: int) -> bool:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler for the signal. If that is unknown: yes."""
+    """Whether the process has a handler for the signal; true if that is unknown."""
     return _has(pid, (b"SigCgt:",), signum) or not os.path.exists(f"{_PROC}/self/status")
 
 
 def _has(pid: int, masks: tuple[bytes, ...], signum: int) -> bool:
-    with contextlib.suppress(OSError), open(f"{_PROC}/{pid}/status", "rb") as file:
-        return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in file if line.startswith(masks))
+    with contextlib.suppress(OSError):
+        lines = _content(f"{_PROC}/{pid}/status").splitlines()
+        return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in lines if line.startswith(masks))
     return False
 
 
-def _leads_group(stat: ProcessStat | None, start: int) -> bool:
-    """Whether the group of the leader's number is our leader's."""
-    return stat is not None and _is(stat, start) and stat.group == stat.pid
-
-
-def end(leaders: dict[int, int], table: Table | None = None) -> None:
-    """SIGKILL the sessions until nothing of them is left, or a process clearly will not die. Helpers come last: they
-    have some time to end by themselves."""
+def end(leaders: dict[int, int]) -> None:
+    """SIGKILL the sessions until no process is left in them, or it is clear that one will not die. Helpers get some
+    time to end by themselves before they are killed."""
     until = time.monotonic() + _HELPERS_GRACE_S
-    while kill_all_but_helpers(leaders, table) and time.monotonic() < until:
+    while kill_all_but_helpers(leaders) and time.monotonic() < until:
         select.poll().poll(_PAUSE_MS)
     for _ in range(_PASSES):
-        send_all(leaders, signal.SIGKILL, table)
-        if not members(leaders, table):
+        send_all(leaders, signal.SIGKILL)
+        if not members(leaders):
             return
         select.poll().poll(_PAUSE_MS)
 
@@ -303,40 +275,39 @@ def link_of(fd: int) -> str:
     return f"pipe:[{os.fstat(fd).st_ino}]"
 
 
-def holders(link: str, table: Table | None = None) -> dict[int, int]:
-    """The processes that hold a descriptor with this link, with their starts; none on a system without /proc."""
-    table = table or best_table()
-    return {pid: start_of(pid, table) for pid in table.pids() if link in _links_of(pid)}
+def holders(link: str) -> dict[int, int]:
+    """The processes that hold a descriptor with this link (process id -> start); none without /proc."""
+    return {pid: start_of(pid) for pid in best_table().pids() if link in _links_of(pid)}
 
 
 def _links_of(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # it is gone meanwhile, or another user's
+    with contextlib.suppress(OSError):  # the process has ended, or is another user's
         for fd in os.listdir(f"{_PROC}/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
-                yield os.readlink(f"{_PROC}/{pid}/fd/{fd}")  # noqa: PTH115 - pathlib would cost the guardian more than all else
+            with contextlib.suppress(OSError):  # the process has closed it
+                yield os.readlink(f"{_PROC}/{pid}/fd/{fd}")  # noqa: PTH115 - importing pathlib would dominate the guardian's start
 
 
-def _end_holders(link: str, table: Table | None) -> None:
-    """Until two looks in a row find nobody: a fork server may have been about to fork the worker, or to be given the
-    link."""
+def _end_holders(link: str) -> None:
+    """Kill the processes that hold the link, until two searches in a row find none: a fork server may have been about
+    to fork the worker, or to receive the link."""
     unseen = 0
     for _ in range(_PASSES):
-        found = holders(link, table)
+        found = holders(link)
         unseen = 0 if found else unseen + 1
         if unseen == 2:
             return
-        end(found, table)
+        end(found)
         select.poll().poll(_PAUSE_MS)
 
 
-def guard(orders: IO[str], table: Table | None = None, held: Iterable[int] = ()) -> None:
-    """Follow the lines of `orders` to their end, then end what is watched and what is expected:
-    `expect LINK`, a worker that is about to start and will hold this link, `watch PID START`, which is that worker,
-    `forget PID`, and `scratch PATH`, a folder to remove.
+def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
+    """Follow the lines of `orders` to their end, then kill the watched workers and the expected one. The orders are
+    `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
+    `forget PID`, and `scratch PATH` (a folder to remove).
 
-    The end comes when the agent closes the pipe or dies, however it dies. Then a worker that is just being started
-    holds no copy of the pipe any more, and has its mark. Once no worker is left, the descriptors that are `held` are
-    closed: other nodes then learn that the agent has ended.
+    The lines end when the agent closes the pipe or dies, however it dies. By then a worker that is just being started
+    holds no copy of the pipe, but has its mark. Once no worker is left, the descriptors in `held` are closed, which
+    shows other nodes that the agent has ended.
     """
     leaders: dict[int, int] = {}
     scratch: list[str] = []
@@ -353,9 +324,9 @@ def guard(orders: IO[str], table: Table | None = None, held: Iterable[int] = ())
             leaders.pop(int(rest), None)
         elif verb == "scratch":
             scratch.append(rest)
-    end(leaders, table)
+    end(leaders)
     if expected:
-        _end_holders(expected, table)
+        _end_holders(expected)
     for descriptor in held:
         os.close(descriptor)
     for path in scratch:

@@ -1,10 +1,10 @@
-"""Where each output stream of each worker goes: a pure plan, made before the round starts.
+"""The destination of each output stream of each worker: a pure plan, made before the round starts.
 
 If a stream goes only to a file, the worker writes that file directly. Any other stderr passes through the agent, so
-that a failure can be shown with its last lines. stdout does so too when there are several workers, so that their lines
-stay whole, or when a prefix, a filter or a check of the workers' progress was asked for. Otherwise the one worker has
-the agent's own stdout, which may be a terminal. On a terminal the lines of several workers begin with the rank; a file
-or a pipe gets them as they are, unless `--tee` asks for a prefix.
+that reports of failures can show its last lines. So does stdout if there are several workers, whose lines must stay
+whole, or if the user wants prefixes, filters or hang detection. Otherwise the only worker has the agent's own stdout,
+which may be a terminal. On a terminal the lines of several workers begin with the rank; a file or a pipe gets them
+unchanged, unless `--tee` adds a prefix.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 TERMINAL_PREFIX = "[rank${rank}] "
 
 FILTERED = "filtered"
-"""The stem of the files that gather the chosen lines of all workers."""
+"""The stem of the files that collect the filtered lines of all workers."""
 
 StreamChoice = Callable[[int], int]
 """Local rank -> bits of `Stream`."""
@@ -43,9 +43,9 @@ StreamChoice = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the files of one round go, chosen by an object of the user's: paths by local rank and stream. A stream
-    without a file stays on the console; one in `teed` is on both. `filtered`: where the chosen lines of all workers go,
-    if the object says so."""
+    """The paths of one round's files, by local rank and stream, if a `logs_specs` object chose them. A stream without a
+    file goes to the console; one in `teed` goes to both. `filtered`: the files for the filtered lines of all workers,
+    if the object names them."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
@@ -54,7 +54,7 @@ class Placement:
 
 
 Placer = Callable[[dict[int, dict[str, str]]], Placement]
-"""Called once per round with each worker's environment, by local rank, to which it may add."""
+"""Called once per round with the workers' environments by local rank, to which it may add variables."""
 
 
 def _nothing(local_rank: int) -> int:
@@ -63,15 +63,14 @@ def _nothing(local_rank: int) -> int:
 
 @dataclass(frozen=True)
 class OutputPolicy:
-    """What the user decided about output.
+    """The user's choices about output.
 
     Args:
         ranks_filter: the local ranks that are shown on the console; empty: all.
-        prefix_template: for lines of `tee`; one for all workers or one for each local rank. None: DEFAULT_PREFIX for
-            these, and TERMINAL_PREFIX for others on a terminal.
+        prefix_template: for lines of `tee`, for all workers or by local rank. None: DEFAULT_PREFIX, and TERMINAL_PREFIX
+            for other lines on a terminal.
         terminals: the streams of this process that are terminals.
-        watched: a line of output is progress of its worker, so every stream has to pass through the agent or go to a
-            file.
+        watched: output is a sign of progress, so every stream must pass through the agent or go to a file.
     """
 
     redirects: StreamChoice = _nothing
@@ -88,7 +87,7 @@ class OutputPolicy:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """One stream of one worker. Not `captured`: the worker inherits the agent's stream and nothing else is set."""
+    """One stream of one worker. If it is not `captured`, the worker inherits the agent's stream."""
 
     captured: bool
     console: bool = True
@@ -113,8 +112,8 @@ def plan_stream(
     folder: Path,
     placement: Placement | None = None,
 ) -> StreamPlan:
-    """The plan for `stream` of the worker with `ranks`. `folder` is the round's log folder; a `placement` goes before
-    what the policy says of files."""
+    """The plan for `stream` of the worker with `ranks`. `folder` is the round's log folder; a `placement` overrides the
+    policy's choice of files."""
     if placement is not None:
         tee = (ranks.local, stream) in placement.teed
         file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None
@@ -142,12 +141,12 @@ def plan_stream(
 
 
 def _as_bytes(text: str) -> bytes:
-    """Words of a command line that are not UTF-8 stay as they were."""
+    """Bytes of the command line that are not UTF-8 are preserved."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """The prefix of a line. Known names: role_name, local_rank, rank, group_rank, host, run_id, round."""
+    """The prefix of a line. Its template may have the names below."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,
@@ -162,6 +161,6 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """`<log-dir>/<run-id>/round-<n>`; a run id that would lead elsewhere is bent into a name."""
+    """`<log-dir>/<run-id>/round-<n>`; a run id that would lead out of the log folder is changed into a valid name."""
     name = plan.run_id.replace("/", "_")
     return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"

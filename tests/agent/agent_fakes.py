@@ -168,12 +168,11 @@ class FakeWorkers:
             self._running = {}
             self._ended = []
 
-    def failures_so_far(self) -> dict[int, ProcessFailure]:
-        with self._lock:
-            return self._explain({ranks.local: ranks.world for ranks in self.plans[-1].ranks}) if self._ended else {}
-
     def failures(self) -> dict[int, ProcessFailure]:
-        return self._failures
+        with self._lock:
+            if not self._running and not self._ended:
+                return self._failures
+            return self._explain({ranks.local: ranks.world for ranks in self.plans[-1].ranks}) if self._ended else {}
 
     def return_values(self) -> dict[int, Any]:
         return self._values

@@ -79,7 +79,7 @@ def test_the_wait_for_others_has_an_end(make, capsys):
     clock = FakeClock()
     node = make(succeed, on_success=lambda rounds: clock.advance(300.0), clock=clock)
     assert node.run().state is WorkerState.SUCCEEDED
-    why = "every worker succeeded; those of others have not in time (exit barrier)"
+    why = "every worker succeeded; those of other nodes have not in time (exit barrier)"
     assert (node.finished.reason, node.handler.named("leave")) == (why, [(why, 2.0)])
     assert "exit barrier left" in capsys.readouterr().err
 
@@ -153,7 +153,7 @@ def test_who_hosts_the_store_stays_while_others_work(host, said):
         assert not running.done()
         node.handler.give(WELL)
         assert running.result(60).state is WorkerState.SUCCEEDED
-    assert "the store of the others is in this process" in lines
+    assert "this process hosts the store of other nodes" in lines
     assert (lines + said()).count("exit barrier prolonged") == 1
     assert node.handler.named("leave") == []
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_core.agent.joining import Introduction, exchange_introductions
+from elastic_core.agent.link import Introduction, exchange_introductions
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.node import Member, Round
@@ -39,7 +39,7 @@ def test_a_node_that_is_alone_uses_no_store():
 
 
 def test_a_node_that_does_not_answer():
-    with pytest.raises(RendezvousTimeoutError, match="expected the node with rank 1 to tell its role"):
+    with pytest.raises(RendezvousTimeoutError, match="the node with rank 1 has not introduced itself"):
         exchange_introductions(MemoryStore(timedelta(seconds=0.01)), 0, 2, NODES[0])
 
 
@@ -77,7 +77,7 @@ def test_a_store_that_breaks():
 def test_what_cannot_be_read_is_an_error_with_a_name(raw):
     store = MemoryStore()
     store.set("elastic/member/1", raw)
-    with pytest.raises(RendezvousStateError, match="role and the number of workers of the node with rank 1"):
+    with pytest.raises(RendezvousStateError, match="expected an introduction of the node with rank 1"):
         exchange_introductions(store, 0, 2, NODES[0])
 
 

@@ -129,7 +129,7 @@ def test_a_job_that_cannot_be_closed_is_over_all_the_same(clock, error):
         def set_closed(self):
             raise error
 
-    assert plain(Unclosable(clock), clock).close() == "; the other nodes could not be told: no answer"
+    assert plain(Unclosable(clock), clock).close() == "; the other nodes could not be notified: no answer"
 
 
 def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_spin(clock):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.agent import Worker
-from elastic_core.agent.joining import ranked_workers
+from elastic_core.agent.link import ranked_workers
 from elastic_core.interfaces.node import Member
 
 

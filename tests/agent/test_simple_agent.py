@@ -185,7 +185,7 @@ def test_a_signal_during_a_stop_is_answered_before_the_next_rendezvous(result, w
     class SignalledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
-            self._wait((), None)  # as the local agent does: the signal is taken while its workers end
+            self._events.wait((), None)  # as the local agent does: the signal is taken while its workers end
             super()._stop_workers(worker_group)
 
     handler = scripted_handler(waiting=waiting)
@@ -286,7 +286,7 @@ def test_an_unreachable_store_at_the_end_does_not_change_how_the_job_ended(resul
     agent = make_agent([result], handler=handler, observer=observer, max_restarts=0)
     assert agent.run() == result
     assert observer.facts[-1].reason.startswith(told)
-    assert observer.facts[-1].reason.endswith("; the other nodes could not be told: host gone")
+    assert observer.facts[-1].reason.endswith("; the other nodes could not be notified: host gone")
 
 
 def test_an_interrupt_from_the_keyboard_stops_the_workers(make_agent):

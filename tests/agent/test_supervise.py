@@ -56,7 +56,7 @@ NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid s
 FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP
 NODE_LOST = RestartCause.LOST
 TELL_AND_STOP = "report stop report"
-RESTART, AGAIN = "stop join start", "join start"
+RESTART, AGAIN = "stop join", "join"
 
 WORKERS_RUN = [
     # budget, result, signal, verdict -> orders, cause, reason
@@ -145,8 +145,6 @@ def test_the_table(complete, budget, result, signum, verdict, orders, cause, rea
     assert (in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
     used = decision.budget.failures - budget.failures
     assert used == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
-    changes = decision.budget.membership_changes - budget.membership_changes
-    assert changes == (1 if cause in (MEMBERSHIP, NODE_LOST) else 0)
 
 
 def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_round_forms():
@@ -198,22 +196,20 @@ RESULTS = {"runs": RUNS, "failed": BROKEN, "hopeless": HOPELESS, "done": DONE, "
 
 
 def dumb_model(max_restarts, story):
-    """How the run ends, after how many failures and membership changes: told by counting."""
-    failures = changes = 0
-    for what, waiting in story:
+    """How the run ends, and after how many failures: told by counting."""
+    failures = 0
+    for what, _ in story:
         if what == "signal":
-            return Order.LEAVE, failures, changes
+            return Order.LEAVE, failures
         if what == "done":
-            return Order.SUCCEED, failures, changes
+            return Order.SUCCEED, failures
         if what == "hopeless":
-            return Order.FAIL, failures, changes
+            return Order.FAIL, failures
         if what == "failed":
             if failures == max_restarts:
-                return Order.FAIL, failures, changes
+                return Order.FAIL, failures
             failures += 1
-        elif waiting:
-            changes += 1
-    return None, failures, changes
+    return None, failures
 
 
 def supervised(max_restarts, story):
@@ -227,8 +223,8 @@ def supervised(max_restarts, story):
             decision = supervise(budget, replace(seen, complete=True))
         budget = decision.budget
         if ENDS.intersection(decision.orders):
-            return decision.orders[-1], budget.failures, budget.membership_changes
-    return None, budget.failures, budget.membership_changes
+            return decision.orders[-1], budget.failures
+    return None, budget.failures
 
 
 @given(st.integers(0, 4), st.lists(moments, max_size=15))
@@ -239,4 +235,4 @@ def test_a_whole_run_ends_as_counting_says(max_restarts, story):
 @given(st.integers(0, 5), st.integers(0, 20))
 def test_membership_changes_never_end_a_run(max_restarts, changes):
     story = [("runs", 1)] * changes
-    assert supervised(max_restarts, story) == (None, 0, changes)
+    assert supervised(max_restarts, story) == (None, 0)

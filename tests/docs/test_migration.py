@@ -15,7 +15,7 @@ from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.operate.commands import DRAIN, SERVE, STATUS
-from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
+from elastic_core.workers.process import EnvironmentPolicy
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "migrate-from-torchrun.md").read_text()
@@ -103,7 +103,7 @@ def test_every_variable_that_the_agent_reads_is_there_and_no_other():
 
 def test_every_variable_of_torchruns_workers_is_there():
     plan = RoundPlan(1, "job", "node", "role", 0, 1, 2, 2, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),) * 2)
-    ours = worker_environment(plan, plan.ranks[0], {}, EnvironmentPolicy(), "file")
+    ours = EnvironmentPolicy()(plan, plan.ranks[0], {}, "file")
     named = {name: cells[1] for cells in rows("Set for the workers") for name in words(cells[0])}
     assert {name for name, told in named.items() if "not set" not in told} == {*ours, "TORCHELASTIC_TIMER_FILE"}
     assert "TORCHELASTIC_SIGNALS_TO_HANDLE" in named

@@ -14,7 +14,7 @@ from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import EVENTS, LEVELS
 from elastic_core.rendezvous import model
 from elastic_core.watchdog.beat import BEAT_FILE
-from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
+from elastic_core.workers.process import EnvironmentPolicy
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -43,7 +43,7 @@ def test_every_change_of_the_state_is_among_those_that_are_drawn():
 
 def test_every_variable_of_a_worker_is_documented_and_no_other():
     plan = RoundPlan(1, "job", "node", "role", 0, 1, 2, 2, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),) * 2)
-    ours = worker_environment(plan, plan.ranks[0], {}, EnvironmentPolicy(True, faulthandler=True), "file")
+    ours = EnvironmentPolicy(True, faulthandler=True)(plan, plan.ranks[0], {}, "file")
     table = (DOCS / "reference" / "worker-environment.md").read_text()
     documented = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert documented == {*ours, BEAT_FILE}

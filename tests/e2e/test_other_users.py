@@ -156,7 +156,7 @@ def test_log_files_in_a_folder_of_ours_that_others_may_write(job, shared, precio
     folder.chmod(0o777)
     for snare, told in (
         ('ln -s "$2" "$1"', "it is a link of user nobody"),
-        ('mkfifo -m 666 "$1"', "nobody reads this pipe"),
+        ('mkfifo -m 666 "$1"', "this pipe has no reader"),
         ('touch "$1"', "it was made by user nobody"),
     ):
         as_nobody(snare, folder / "rank-0.err", precious)
@@ -231,4 +231,4 @@ def test_a_result_goes_to_stdout_or_to_a_pipe_on_purpose(job, shared):
     reader.join(60)
     assert json.loads(found[0])["exit_code"] == 0
     done = job.run("--result-file=pipe", "train.py")
-    assert (done.code, "could not be written to pipe: nobody reads this pipe" in done.err) == (0, True)
+    assert (done.code, "could not be written to pipe: this pipe has no reader" in done.err) == (0, True)

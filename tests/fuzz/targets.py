@@ -22,7 +22,7 @@ from elastic_doctor import peers
 from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 
 from elastic_core import config, report, result_file
-from elastic_core.agent import joining
+from elastic_core.agent import link
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.compat.over_state import StateStore
 from elastic_core.errors import (
@@ -212,8 +212,8 @@ def introduction(data):
     """What the members of a round tell each other through its store."""
     store = MemoryStore()
     store.set("elastic/member/1", data)
-    formed = joining.exchange_introductions(store, 0, 2, joining.Introduction("default", 2, 0, 1))
-    assert all(worker.world_size < 2**32 for worker in joining.ranked_workers(formed.members, 0))
+    formed = link.exchange_introductions(store, 0, 2, link.Introduction("default", 2, 0, 1))
+    assert all(worker.world_size < 2**32 for worker in link.ranked_workers(formed.members, 0))
 
 
 @target((ElasticError,), b"10.0.0.1\n29500", b"a\n99999", b"\xff\n-1", b"a\n" + MANY_DIGITS)

@@ -3,7 +3,7 @@
 import signal
 
 from elastic_core.hooks import WorkerStarterRecord, hookimpl
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 started = []
 

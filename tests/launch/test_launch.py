@@ -244,5 +244,5 @@ def test_failures_survive_pickling(script):
 
 
 def test_a_program_that_is_not_there():
-    with pytest.raises(ConfigurationError, match="expected a program that can be run"):
+    with pytest.raises(ConfigurationError, match="cannot be run"):
         elastic_launch(config(), "/nowhere/program")()

@@ -179,7 +179,7 @@ def test_where_others_write_a_file_of_several_names_is_refused(file, folder, tmp
 def test_a_pipe_is_written_to_as_soon_as_somebody_reads(folder):
     pipe = folder / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(OSError, match="nobody reads this pipe"):
+    with pytest.raises(OSError, match="this pipe has no reader"):
         files.open_to_append(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     writer = files.open_to_append(pipe)

@@ -13,9 +13,14 @@ pytestmark = pytest.mark.torch
 HERE = "127.0.0.1"
 
 
+@pytest.fixture(autouse=True)
+def shared(monkeypatch):
+    monkeypatch.delenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", raising=False)
+
+
 @pytest.fixture
 def place():
-    made = WorkersStore({})
+    made = WorkersStore()
     yield made
     made.release()
 
@@ -45,7 +50,7 @@ def test_new_reservation_ends_previous_server(place):
 
 
 def test_nodes_with_different_addresses_for_it_all_reach_it():
-    place = WorkersStore({}, everywhere=True)
+    place = WorkersStore(everywhere=True)
     port = place.reserve(HERE)
     place.serve()
     assert is_open(port, "127.0.0.2")
@@ -54,7 +59,7 @@ def test_nodes_with_different_addresses_for_it_all_reach_it():
 
 def test_a_port_at_which_another_program_listens_is_an_error(place, quiet_port):
     place.reserve(HERE, quiet_port)
-    other = WorkersStore({})
+    other = WorkersStore()
     other.reserve(HERE, quiet_port)
     other.serve()
     with pytest.raises(ConfigurationError, match=f"found that {quiet_port} cannot be bound"):
@@ -62,8 +67,8 @@ def test_a_port_at_which_another_program_listens_is_an_error(place, quiet_port):
     other.release()
 
 
-def test_the_port_is_only_reserved_if_the_worker_is_to_host():
-    place = WorkersStore({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+def test_the_port_is_only_reserved_if_the_worker_is_to_host(place, monkeypatch):
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     port = place.reserve(HERE)
     place.serve()
     assert (place.hosted_by_agent, is_open(port)) == (False, False)

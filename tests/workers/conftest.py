@@ -17,13 +17,12 @@ import time
 import pytest
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
-from elastic_core.workers.environment import EnvironmentPolicy
+from elastic_core.workers import group
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.numa import NO_BINDING
+from elastic_core.workers.process import CommandStarter, EnvironmentPolicy
 from elastic_core.workers.sessions import best_table
-from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
 # A leader whose child is orphaned by a parent that ends; both report their ids through the pipe in argv[1].
@@ -286,7 +285,7 @@ def python():
 
 
 @pytest.fixture
-def local_workers():
+def local_workers(monkeypatch):
     """A function that makes LocalWorkers, closed at the end. Keywords of OutputPolicy go to it."""
     made = []
 
@@ -295,17 +294,19 @@ def local_workers():
         binding=NO_BINDING,
         virtual_local_rank=False,
         environment=None,
-        oom_counters=(),
+        oom_counters=None,
         sentinel=None,
         faulthandler=False,
         progress=(),
-        patience=None,
         **output,
     ):
         own = EnvironmentPolicy(virtual_local_rank, faulthandler)
-        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress), patience or HangPatience())
+        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress))
         given = dict(os.environ) if environment is None else environment
-        workers = LocalWorkers(starter, policy, given, open_sentinel=sentinel, oom_counters=oom_counters)
+        monkeypatch.setattr(group, "oom_counters", lambda: oom_counters or {})
+        if sentinel:
+            monkeypatch.setattr(group, "best_sentinel", lambda: sentinel)
+        workers = LocalWorkers(starter, policy, given)
         made.append(workers)
         return Rounds(workers)
 

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.workers.environment import EnvironmentPolicy, substitute_local_rank, worker_environment
+from elastic_core.workers.process import EnvironmentPolicy, substitute_local_rank
 
 PLAIN = EnvironmentPolicy()
 VIRTUAL = EnvironmentPolicy(virtual_local_rank=True)
@@ -19,7 +19,7 @@ VIRTUAL = EnvironmentPolicy(virtual_local_rank=True)
 
 def environment(plan, local=0, parent=None, policy=PLAIN, **changes):
     made = plan(**changes)
-    return worker_environment(made, made.ranks[local], parent or {}, policy, "/errors/file")
+    return policy(made, made.ranks[local], parent or {}, "/errors/file")
 
 
 def test_every_variable(plan):
@@ -38,7 +38,7 @@ def test_every_variable(plan):
         max_restarts=4,
         ranks=(WorkerRanks(0, 3, 2), WorkerRanks(1, 4, 3)),
     )
-    assert worker_environment(made, made.ranks[1], {"HOME": "/h"}, EnvironmentPolicy(), "/e") == {
+    assert EnvironmentPolicy()(made, made.ranks[1], {"HOME": "/h"}, "/e") == {
         "HOME": "/h",
         "RANK": "4",
         "LOCAL_RANK": "1",

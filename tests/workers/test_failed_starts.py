@@ -14,8 +14,7 @@ import threading
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.workers.process import thread_sentinel
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter, thread_sentinel
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -106,7 +105,7 @@ def test_a_worker_without_a_sentinel_ends_with_the_others(local_workers, python,
         return thread_sentinel(pid)
 
     rounds = local_workers(python(SLEEP), sentinel=sentinel)
-    with pytest.raises(ConfigurationError, match="expected to start 3 workers, found: Too many open files"):
+    with pytest.raises(ConfigurationError, match="cannot start 3 workers: Too many open files"):
         rounds.start(plan(3))
     assert len(seen) == 2
     assert not any(map(running, seen))
@@ -118,7 +117,7 @@ def test_too_many_files_for_the_helpers_is_a_problem(local_workers, python, plan
     rounds = local_workers(python("pass"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(1), hard))
     try:
-        with pytest.raises(ConfigurationError, match=r"expected to start 3 workers, found: .*ulimit -n"):
+        with pytest.raises(ConfigurationError, match=r"cannot start 3 workers: .*ulimit -n"):
             rounds.start(plan(3))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -185,7 +184,7 @@ def test_when_threads_run_out_none_runs_and_none_leaks(
             return child
 
     rounds = local_workers(Recording((sys.executable, "-S", "-c", SLEEP)), sentinel=sentinel)
-    with pytest.raises(ConfigurationError, match=r"found: can't start new thread; .*ulimit -u"):
+    with pytest.raises(ConfigurationError, match=r"workers: can't start new thread; .*ulimit -u"):
         rounds.start(plan(2))
     assert len(started) == (2 if sentinel is None else 1)
     assert not any(map(running, started))

@@ -53,7 +53,7 @@ def test_a_signal_without_a_name(number):
 
 
 def test_an_exit_code_that_is_lost_is_no_success_and_no_number():
-    assert "took its exit code" in decode_exit(REAPED_BY_OTHERS)
+    assert "exit code lost" in decode_exit(REAPED_BY_OTHERS)
     assert curable(REAPED_BY_OTHERS, ())
 
 

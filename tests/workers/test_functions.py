@@ -266,7 +266,7 @@ def test_a_child_that_others_reaped_has_failed(functions, local_workers, call, p
     os.waitpid(pid, 0)  # as a host program does that waits for all its children
     rounds.wait_for_exits(1)
     rounds.finish()
-    assert "took its exit code" in rounds.workers.failures()[0].reason
+    assert "exit code lost" in rounds.workers.failures()[0].reason
 
 
 def test_unknown_methods_are_refused():

@@ -12,7 +12,6 @@ import pytest
 from elastic_testing import eventually
 
 from elastic_core.interfaces.workers import WorkerProcesses
-from elastic_core.workers.failure import OomCounter
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.process import thread_sentinel, wait_readable
 
@@ -59,17 +58,16 @@ def test_failures_are_by_global_rank(local_workers, python, plan):
 def test_a_failure_is_known_before_the_others_have_been_stopped(local_workers, python, plan):
     code = "import os, sys, time; sys.exit(5) if os.environ['RANK'] == '1' else time.sleep(600)"
     rounds = local_workers(python(code))
-    assert rounds.workers.failures_so_far() == {}
+    assert rounds.workers.failures() == {}
     rounds.start(plan(2))
-    assert rounds.workers.failures_so_far() == {}
+    assert rounds.workers.failures() == {}
     rounds.wait_for_exits(1)
     assert rounds.workers.running() == [0]
-    assert {rank: failure.reason for rank, failure in rounds.workers.failures_so_far().items()} == {1: "exit code 5"}
+    assert {rank: failure.reason for rank, failure in rounds.workers.failures().items()} == {1: "exit code 5"}
     rounds.workers.send_signal(signal.SIGTERM)
     rounds.wait_for_exits(1)
     rounds.finish()
     assert list(rounds.workers.failures()) == [1]
-    assert rounds.workers.failures_so_far() == {}
 
 
 @pytest.mark.parametrize("sentinel", [None, thread_sentinel])
@@ -116,7 +114,7 @@ def test_a_worker_killed_by_others_fails(local_workers, python, plan):
 def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 1\n")
-    rounds = local_workers(python(SLEEP), oom_counters=(OomCounter(counter, "counted here"),))
+    rounds = local_workers(python(SLEEP), oom_counters={counter: "here"})
     pids = rounds.start(plan())
     counter.write_text("oom_kill 2\n")
     os.kill(pids[0], signal.SIGKILL)
@@ -355,7 +353,7 @@ def test_a_log_file_that_cannot_be_written_is_told_once(local_workers, python, p
     assert shown.out == "one\ntwo\n"
     assert shown.err.count("output lost") == 1
     assert "No space left on device" in shown.err
-    assert "what follows goes to the console" in shown.err
+    assert "later output goes to the console" in shown.err
 
 
 def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_workers, python, plan, tmp_path, capfd):
@@ -369,4 +367,4 @@ def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_worker
     shown = capfd.readouterr()
     assert (folder / "rank-0.out").read_text() == "one\n"
     assert shown.out == ""
-    assert "what follows is only where the workers' other lines go" in shown.err
+    assert "later output is only where the workers' other lines go" in shown.err

@@ -81,9 +81,10 @@ def environment_of(pid):
         return file.read()
 
 
-def test_it_gets_what_the_loader_of_its_interpreter_needs_and_nothing_else(until):
+def test_it_gets_what_the_loader_of_its_interpreter_needs_and_nothing_else(until, monkeypatch):
     given = {"LD_LIBRARY_PATH": "/usr/local/lib", "SECRET": "x", "HOME": "/home/me", "OLD_LD_": "y"}
-    guardian = Guardian(given)
+    monkeypatch.setattr(os, "environ", given)
+    guardian = Guardian()
     try:
         until(lambda: environment_of(guardian.pid))  # the kernel shows none in the midst of exec
         assert environment_of(guardian.pid) == "LD_LIBRARY_PATH=/usr/local/lib\0"

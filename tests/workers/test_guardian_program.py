@@ -127,7 +127,7 @@ class Late(sessions.ProcTable):
         return found
 
 
-def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up):
+def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
     """As the fork server does, to which the agent had just handed the order."""
     mark, report = make_pipe(), make_pipe()
     for end in (mark[1], report[1]):
@@ -138,7 +138,8 @@ def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, runnin
     for end in mark:
         os.close(end)
     table = Late(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
-    sessions.guard(io.StringIO(f"expect {link}\n"), table)
+    monkeypatch.setattr(sessions, "best_table", lambda: table)
+    sessions.guard(io.StringIO(f"expect {link}\n"))
     assert holder.wait() == -signal.SIGKILL
     assert len(clean_up) == 3
     assert not any(map(running, clean_up))
@@ -168,7 +169,7 @@ import os, select, sys
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 TREE = {tree!r}
 
@@ -222,7 +223,7 @@ import os, signal, sys, time
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 class Killing:
     def __init__(self, starter):
@@ -260,7 +261,7 @@ def test_a_worker_that_an_agent_was_starting_when_it_was_killed_ends_too(method,
 GUARDING = """
 import os, sys
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 workers = LocalWorkers(CommandStarter(("true",)), GroupPolicy(), dict(os.environ))
 workers.guard(sys.argv[1:])
 print("guarded", flush=True)

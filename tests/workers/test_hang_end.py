@@ -11,10 +11,10 @@ import time
 
 import pytest
 
+from elastic_core.workers import hang as hang_module
 from elastic_core.workers import sessions
-from elastic_core.workers.hang import HangPatience
-from elastic_core.workers.stacks import NO_STACK
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.hang import ANSWER, NO_STACK
+from elastic_core.workers.process import CommandStarter
 
 pytestmark = pytest.mark.integration
 
@@ -30,13 +30,14 @@ SLEEP = WAIT.format(hang="time.sleep(600)")
 
 
 @pytest.fixture
-def hang(local_workers, plan, until):
+def hang(local_workers, plan, until, monkeypatch):
     """A function that runs workers until all have said that they are ready; returns rounds and process ids. `patience`:
     seconds that one has to answer. A machine that stalls takes longer than the agent's own."""
 
     def hang(starter, workers=1, faulthandler=True, ready="ready", patience=LONG, **more):
-        bounds = HangPatience(patience, LONG, LONG, LONG)
-        rounds = local_workers(starter, faulthandler=faulthandler, patience=bounds, redirects=lambda rank: 2, **more)
+        for name, seconds in {"ANSWER": patience, "SPY": LONG, "CONSOLE": LONG, "END": LONG}.items():
+            monkeypatch.setattr(hang_module, name, seconds)
+        rounds = local_workers(starter, faulthandler=faulthandler, redirects=lambda rank: 2, **more)
         pids = rounds.start(plan(workers))
 
         def said(rank):
@@ -132,7 +133,7 @@ def test_all_threads_are_there_whole_after_much_else_and_the_main_one_first(hang
         (
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGABRT})",
             "it did not react to SIGABRT for 0.5 s",
-            HangPatience().answer,
+            ANSWER,
         ),
         ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "it died of SIGABRT, and no stack came", LONG),
         ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, which it may have sent elsewhere", LONG),
@@ -174,7 +175,7 @@ def test_a_program_that_is_not_python(hang, tmp_path, until):
     assert failure.signal_name() == "SIGKILL"
     assert failure.stack == (
         "no stack: the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler; "
-        "py-spy, which could ask from outside, is not installed"
+        "py-spy, which could read them from outside, is not installed"
     )
 
 
@@ -316,7 +317,7 @@ def test_the_stack_is_there_before_the_round_ends(hang, python, tmp_path):
     """Other nodes are told at once, and only once if the job is over with it."""
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     rounds.workers.kill(pids[0], "hang: it hangs")
-    failure = rounds.workers.failures_so_far()[0]
+    failure = rounds.workers.failures()[0]
     assert failure.hung and " in train_step" in failure.stack
     assert rounds.workers.kill(pids[0], "hang: once more") is None
 
@@ -343,7 +344,7 @@ def test_many_that_hang_in_the_kernel_do_not_hold_up_the_agent(hang, python, tmp
         assert rounds.workers.kill(pid, "hang: it hangs", ask=False) == rank
     assert time.monotonic() - begun < LONG  # as long as a single one would be waited for
     assert rounds.workers.running() == list(range(8))
-    assert all(failure.hung for failure in rounds.workers.failures_so_far().values())
+    assert all(failure.hung for failure in rounds.workers.failures().values())
     for _, writer in pipes:
         os.close(writer)
     rounds.wait_for_exits(8)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 IGNORING = """
 import os, select, signal, sys
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 plan = RoundPlan(1, "job", "here", "default", 0, 1, 1, 1, "h", 1, False, 0, 0, (WorkerRanks(0, 0, 0),))
 workers = LocalWorkers(CommandStarter(("/bin/sh", "-c", "exit 3")), GroupPolicy(), dict(os.environ))
@@ -42,7 +42,7 @@ def test_a_worker_that_others_reaped_has_failed(local_workers, python, plan):
     [ended] = rounds.wait_for_exits(1)
     rounds.finish()
     assert ended.exitcode != 0
-    assert "took its exit code" in rounds.workers.failures()[0].reason
+    assert "exit code lost" in rounds.workers.failures()[0].reason
 
 
 HOST = """

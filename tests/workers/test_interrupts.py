@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from elastic_core.workers.hang import spied
 from elastic_core.workers.interrupts import interrupts_held, interrupts_let_in
-from elastic_core.workers.stacks import spied
 
 pytestmark = pytest.mark.integration
 

@@ -29,4 +29,4 @@ def test_other_errors_speak_for_themselves():
 
 def test_the_file_and_an_error_without_a_number_are_named():
     assert "No such file or directory: python;" in str(cannot_start(FileNotFoundError(2, os.strerror(2), "python"), 1))
-    assert "found: in words;" in str(cannot_start(OSError("in words"), 1))
+    assert "workers: in words;" in str(cannot_start(OSError("in words"), 1))

@@ -253,43 +253,45 @@ def test_a_leader_that_ignores_signals_is_no_helper(spawn, pipe, lines_of):
 # -- systems without /proc
 
 
-def test_without_any_table_the_leaders_and_their_groups_count(tree, until, running):
+@pytest.fixture
+def no_proc(monkeypatch):
+    monkeypatch.setattr(sessions, "best_table", sessions.NoTable)
+
+
+def test_without_any_table_the_leaders_and_their_groups_count(tree, until, running, no_proc):
     leader, found = tree
-    table = sessions.NoTable()
-    leaders = {leader.pid: sessions.start_of(leader.pid, table)}
+    leaders = {leader.pid: sessions.start_of(leader.pid)}
     assert leaders == {leader.pid: sessions.UNKNOWN}
-    assert pids_of(sessions.members(leaders, table)) == {leader.pid}
+    assert pids_of(sessions.members(leaders)) == {leader.pid}
     leader.kill()
     leader.wait()
-    assert pids_of(sessions.members(leaders, table)) == {leader.pid}  # its group lives on
-    sessions.send_all(leaders, signal.SIGKILL, table)
+    assert pids_of(sessions.members(leaders)) == {leader.pid}  # its group lives on
+    sessions.send_all(leaders, signal.SIGKILL)
     until(lambda: not running(found["grandchild"]), "the grandchild to die")
 
 
-def test_starts_of_another_table_are_believed_where_there_is_none(spawn):
+def test_starts_of_another_table_are_believed_where_there_is_none(spawn, no_proc):
     leader = spawn(SLEEP)
-    start = sessions.start_of(leader.pid, sessions.ProcTable())
-    sessions.guard(io.StringIO(f"watch {leader.pid} {start}\n"), sessions.NoTable())
+    start = sessions.ProcTable().stat(leader.pid).start
+    sessions.guard(io.StringIO(f"watch {leader.pid} {start}\n"))
     assert leader.wait() == -signal.SIGKILL
 
 
-def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn):
-    table = sessions.NoTable()
+def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn, no_proc):
     process = spawn(SLEEP, session=False)
-    leaders = {process.pid: sessions.start_of(process.pid, table)}
-    assert pids_of(sessions.members(leaders, table)) == {process.pid}
-    sessions.send_all(leaders, signal.SIGTERM, table)
+    leaders = {process.pid: sessions.start_of(process.pid)}
+    assert pids_of(sessions.members(leaders)) == {process.pid}
+    sessions.send_all(leaders, signal.SIGTERM)
     assert process.wait() == -signal.SIGTERM
 
 
-def test_the_gone_are_gone_without_proc(spawn):
-    table = sessions.NoTable()
+def test_the_gone_are_gone_without_proc(spawn, no_proc):
     process = spawn("pass")
-    leaders = {process.pid: sessions.start_of(process.pid, table)}
+    leaders = {process.pid: sessions.start_of(process.pid)}
     process.wait()
-    assert sessions.start_of(process.pid, table) == 0
-    assert sessions.members(leaders, table) == []
-    sessions.end(leaders, table)
+    assert sessions.start_of(process.pid) == 0
+    assert sessions.members(leaders) == []
+    sessions.end(leaders)
 
 
 HIDDEN = """

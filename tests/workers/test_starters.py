@@ -9,7 +9,7 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import Launch
-from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.process import CommandStarter
 
 pytestmark = pytest.mark.integration
 

@@ -276,13 +276,13 @@ def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
     assert store.multi_get(["deeper/key", "deeper/other"]) == [b"value", b"new"]
 
 
-def test_without_sharing_the_port_is_only_reserved(parts, free_port):
+def test_without_sharing_the_port_is_only_reserved(parts, free_port, monkeypatch):
     from elastic_c10d.connector import SharedConnector
     from elastic_c10d.round_stores import round_stores
 
     shared = SharedConnector(distributed().HashStore())
-    workers = WorkersStore({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
-    stores = round_stores(shared, "job", lambda: "127.0.0.1", workers)
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    stores = round_stores(shared, "job", lambda: "127.0.0.1", WorkersStore())
     assert not stores.hosted_by_agent
     where = stores.reserve()
     stores.open("1-a", where, True)
