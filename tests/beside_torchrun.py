@@ -47,8 +47,8 @@ class Refusal:
 
 
 REFUSED = [
-    Refusal("--stand worker.py", "expected a flag of elastic run", "Flags are written out"),
-    Refusal("-mr3 worker", "expected a flag of elastic run", "each by itself"),
+    Refusal("--stand worker.py", "unknown flag", "Flags are written out"),
+    Refusal("-mr3 worker", "unknown flag", "each by itself"),
     Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "It is an error that names the nearest known option"),
     Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "but for those of TLS"),
     Refusal(
@@ -58,7 +58,7 @@ REFUSED = [
     ),
     Refusal(
         "--nnodes=2 --rdzv-endpoint=localhost:1234 worker.py",
-        "expected a name for a job of several nodes, found none",
+        "requires --rdzv-id",
         "A job of several nodes that is not static needs an id",
     ),
     Refusal(
@@ -73,20 +73,20 @@ REFUSED = [
     ),
     Refusal(
         "--nnodes=2 --node-rank=1 --master-port=1234 --rdzv-id=job worker.py",
-        "expected a place where the 2 nodes meet, found none|expected a name for a job of several nodes",
+        "expected a place where the 2 nodes meet, found none|requires --rdzv-id",
         "otherwise `static` must be named",
     ),
     Refusal(
-        "--standalone --nnodes=2 worker.py", "expected one node, found --nnodes=2:2", "becomes 1, and `2` is an error"
+        "--standalone --nnodes=2 worker.py",
+        "--standalone and --nnodes=2:2 exclude each other",
+        "becomes 1, and `2` is an error",
     ),
     Refusal(
         "--rdzv-backend=static --nnodes=1:2 worker.py",
         "expected a fixed number of nodes with the static backend",
         "`static` needs a fixed number of nodes (torchrun: takes MAX)",
     ),
-    Refusal(
-        "--node-rank=1 worker.py", "expected a rank below the number of nodes", "A value that cannot be is an error"
-    ),
+    Refusal("--node-rank=1 worker.py", "expected a rank from 0 to", "A value that cannot be is an error"),
     Refusal(
         "--rdzv-backend=c10d --master-port=70000 worker.py",
         "expected a whole number from 0 to 65535",

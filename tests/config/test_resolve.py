@@ -15,7 +15,7 @@ def test_one_node_needs_nothing(desk):
     reading = desk.read()
     assert rendezvous(reading) == ("local", "", "made-up")
     assert reading.origins["rdzv_backend"] == "one node and no endpoint"
-    assert reading.origins["rdzv_id"] == "made up for a single node"
+    assert reading.origins["rdzv_id"] == "generated for a single node"
 
 
 def test_an_id_that_was_given_stays(desk):
@@ -175,7 +175,7 @@ def test_run_ids_made_up_differ():
 def test_a_rank_that_no_node_has(desk, line):
     problems = desk.problems(f"{line} train.py")
     assert set(problems) == {"--node-rank"}
-    assert "ranks count from 0" in problems["--node-rank"]
+    assert "expected a rank from 0 to" in problems["--node-rank"]
 
 
 def test_the_last_rank_there_is(desk):

@@ -125,5 +125,5 @@ def test_which_backend_can_be_served(plugins):
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))
     assert server_of("toy", "h:1", 7, manager).endpoint == "here:1"
     assert asked == [("h:1", 7)]
-    with pytest.raises(ConfigurationError, match=r"whose store can be served \(toy\), found 'homeless'"):
+    with pytest.raises(ConfigurationError, match=r"'homeless' has no store to serve; those that have one: toy"):
         server_of("homeless", "h:1", 7, manager)
