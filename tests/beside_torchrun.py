@@ -63,7 +63,7 @@ REFUSED = [
     ),
     Refusal(
         "--nnodes=2 --rdzv-backend=c10d --rdzv-id=job worker.py",
-        "expected a place where the 2 nodes meet, found none",
+        "requires --rdzv-endpoint",
         "several nodes must name the port",
     ),
     Refusal(
@@ -73,7 +73,7 @@ REFUSED = [
     ),
     Refusal(
         "--nnodes=2 --node-rank=1 --master-port=1234 --rdzv-id=job worker.py",
-        "expected a place where the 2 nodes meet, found none|requires --rdzv-id",
+        "requires --rdzv-endpoint|requires --rdzv-id",
         "otherwise `static` must be named",
     ),
     Refusal(
@@ -83,7 +83,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=static --nnodes=1:2 worker.py",
-        "expected a fixed number of nodes with the static backend",
+        "the static backend requires a fixed number of nodes",
         "`static` needs a fixed number of nodes (torchrun: takes MAX)",
     ),
     Refusal("--node-rank=1 worker.py", "expected a rank from 0 to", "A value that cannot be is an error"),
@@ -109,7 +109,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=static --node-rank=0 --rdzv-conf=rank=1 worker.py",
-        "rank: expected|expected the rank of this node, the same as",
+        "rank: expected|contradicts --node-rank",
         "both must agree",
     ),
     Refusal("--rdzv-id= worker.py", "expected a text that is not empty", "An empty value is an error"),
@@ -127,7 +127,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=store_type=file worker.py",
-        "expected the path of a file that all nodes share, found none",
+        "requires the path of a file that all nodes share",
         "with a path as the endpoint, which must be given",
     ),
     Refusal(
