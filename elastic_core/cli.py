@@ -169,14 +169,15 @@ def drain(argv: Sequence[str]) -> None:
 
 def serve(argv: Sequence[str]) -> None:
     """`elastic serve`."""
+    from elastic_core.compat import choices
     from elastic_core.operate import serve as serving
-    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
+    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, ROOM, SERVE
 
     manager, reading = _read_command(SERVE, argv, REQUIRED_FOR_SERVE)
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager, reading.left_out)
-    endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
-    serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
+    backend, endpoint = values["rdzv_backend"] or choices.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
+    serving.serve(serving.server_of(backend, endpoint, max(values["nnodes"].max, ROOM), manager))
 
 
 def version(argv: Sequence[str]) -> None:

@@ -1,7 +1,5 @@
-"""Reads the command lines of all commands except `run` and `explain`.
-
-A flag that such a command shares with `run` has the same name, variables and config file keys.
-"""
+"""Reads the command lines of all commands except `run` and `explain`. A flag that such a command shares with `run` has
+the same name, variables and config file keys."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 An empty variable is treated as unset. Other programs also use variables that begin with `ELASTIC_`
 (`ELASTIC_PASSWORD`, `ELASTIC_NODES`), and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). An
-unknown variable is therefore never an error; if its name resembles a setting's, a warning says that it is ignored.
+unknown variable is therefore never an error, but there is a warning if its name resembles a setting's.
 """
 
 from __future__ import annotations

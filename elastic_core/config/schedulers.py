@@ -146,7 +146,7 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 def _left_over(environ: Mapping[str, str]) -> bool:
     """Whether the variables come from the step in which sbatch was called: sbatch passes its environment on.
 
-    srun sets both lists to the step's nodes. In a batch script, the list without STEP has the nodes of its own job.
+    srun sets both lists to the step's nodes. In a batch script, the list without STEP has the batch job's nodes.
     """
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step

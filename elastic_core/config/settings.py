@@ -77,11 +77,11 @@ class Settings:
         1,
         parse_process_count,
         "nodes",
-        "workers on this node: a number; or auto, cpu, gpu, xpu or another accelerator's name for one per device",
+        "workers on this node: a number; or one per device: auto, cpu, gpu, xpu or another accelerator's name",
         "N|WHAT",
     )
     node_rank: int | None = setting(
-        None, _count, "nodes", "rank of this node: required order with the static backend, otherwise a hint", "N"
+        None, _count, "nodes", "rank of this node: mandatory with the static backend, otherwise a hint", "N"
     )
     node_id: str | None = setting(
         None,

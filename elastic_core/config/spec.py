@@ -88,15 +88,8 @@ class Found:
 
 @dataclass
 class Findings:
-    """The content of a source.
-
-    Args:
-        found: values by setting.
-        problems: problems of the source itself.
-        config_file: the config file, if one was read.
-        by_backend: options for each backend in the file; only the selected backend's are used.
-        left_out: files and variables that were ignored.
-    """
+    """The content of a source: values by setting; problems of the source itself; the config file, if one was read; its
+    options by backend, of which the selected backend's are used; and files and variables that were ignored."""
 
     found: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

@@ -7,19 +7,15 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from elastic_core.compat import choices
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.log import get_logger
-from elastic_core.operate.commands import ROOM
 from elastic_core.operate.target import named_backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import FrameType
-    from typing import Any
 
-    from elastic_core.config import NodeRange
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.store import StoreServer
 
@@ -82,16 +78,6 @@ def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -
             Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; those that have one: {able}")
         )
     return record.serve(endpoint, nodes)
-
-
-def backend_to_serve(values: Mapping[str, Any]) -> str:
-    """The backend whose store to serve."""
-    return str(values["rdzv_backend"] or choices.BACKEND)
-
-
-def room_for(nodes: NodeRange) -> int:
-    """The number of nodes to size the store for."""
-    return max(nodes.max, ROOM)
 
 
 def serving_endpoint(text: str) -> str:

@@ -102,8 +102,8 @@ class TimerServer(abc.ABC):
                 self._stopping.wait(min(_AFTER_ERROR_S, self._max_interval))
 
     def _next_requests(self) -> list[TimerRequest]:
-        """Wait for a request, and return it with all others that are queued. Does not wait for the others: the queue's
-        size may include a request that never arrives, because a worker died while writing it."""
+        """Wait for a request, and return it with all others that are queued. Only the first one is waited for: the
+        queue's size may include a request that never arrives, because a worker died while writing it."""
         due = self._due.next_deadline()
         left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
         requests = self._request_queue.get(1, min(left, self._max_interval))

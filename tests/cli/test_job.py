@@ -69,7 +69,7 @@ class FileBackend(RendezvousBackend):
 
 class Server:
     def __init__(self, endpoint, nodes):
-        self.endpoint = endpoint
+        self.endpoint, self.nodes = endpoint, nodes
 
     def start(self):
         if self.endpoint.startswith("taken"):
@@ -78,7 +78,7 @@ class Server:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def stop(self):
-        print("stopped")
+        print("stopped, sized for", self.nodes)
 
 
 def open_file(context, params):
@@ -220,10 +220,12 @@ def test_drain_a_node_that_is_lost(store, job_flags, capsys):
     assert backend.get_state()
 
 
-def test_serve_until_it_is_asked_to_end(capfd):
-    assert cli.main(["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json"]) == 0
+@pytest.mark.parametrize(("nodes", "size"), [("1", 1000), ("1:4000", 4000)])
+def test_serve_until_it_is_asked_to_end(capfd, nodes, size):
+    line = ["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json", f"--nnodes={nodes}"]
+    assert cli.main(line) == 0
     said = capfd.readouterr()
-    assert said.out == "stopped\n"
+    assert said.out == f"stopped, sized for {size}\n"
     events = [json.loads(line) for line in said.err.splitlines()]
     assert [event["event"] for event in events] == ["store served", "store served no more"]
     assert (events[0]["endpoint"], events[1]["signal"]) == ("h:1", "SIGTERM")

@@ -1,4 +1,4 @@
-"""A store in a process of its own."""
+"""`elastic serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import threading
 
 import pytest
 
-from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.serve import room_for, serve, server_of, serving_endpoint
+from elastic_core.operate.serve import serve, server_of, serving_endpoint
 
 
 class Server:
@@ -112,11 +111,6 @@ def test_a_server_that_cannot_start():
 )
 def test_a_port_alone_is_served_everywhere(text, endpoint):
     assert serving_endpoint(text) == endpoint
-
-
-def test_there_is_room_for_many_nodes():
-    assert room_for(NodeRange(1, 1)) == 1000
-    assert room_for(NodeRange(1, 4000)) == 4000
 
 
 def test_which_backend_can_be_served(plugins):
