@@ -49,14 +49,14 @@ def free_memory(folder: str) -> int | None:
 
 
 def judged_kernel(system: str, release: str, cpus: int) -> CheckResult:
-    told = f"{system} {release}, {cpus} CPU{'' if cpus == 1 else 's'} for this process"
+    text = f"{system} {release}, {cpus} CPU{'' if cpus == 1 else 's'} for this process"
     if system != "Linux":
         advice = "the agent is made for Linux; elsewhere, expect orphaned processes and less precise reports"
-        return CheckResult(CheckLevel.WARNING, told, advice)
+        return CheckResult(CheckLevel.WARNING, text, advice)
     if _version(release) < _PIDFD_SINCE:
         advice = "Linux 5.3 or later can watch workers without extra threads"
-        return CheckResult(CheckLevel.OK, f"{told}; without pidfd", advice)
-    return CheckResult(CheckLevel.OK, told)
+        return CheckResult(CheckLevel.OK, f"{text}; without pidfd", advice)
+    return CheckResult(CheckLevel.OK, text)
 
 
 def _version(release: str) -> tuple[int, ...]:
@@ -68,10 +68,10 @@ def judged_processes(limit: int | None, workers: int) -> CheckResult:
     """`limit`: maximum number of processes and threads; None: unlimited."""
     needed = workers * _TASKS_PER_WORKER + _OTHER_TASKS
     shown = "unlimited" if limit is None else str(limit)
-    told = f"processes and threads: {shown}; this run may need {needed}"
+    text = f"processes and threads: {shown}; this run may need {needed}"
     if limit is None or limit >= needed:
-        return CheckResult(CheckLevel.OK, told)
-    return CheckResult(CheckLevel.WARNING, told, f"run ulimit -u {needed} in the shell that starts elastic run")
+        return CheckResult(CheckLevel.OK, text)
+    return CheckResult(CheckLevel.WARNING, text, f"run ulimit -u {needed} in the shell that starts elastic run")
 
 
 def judged_shared_memory(free: int | None) -> CheckResult:
@@ -80,8 +80,8 @@ def judged_shared_memory(free: int | None) -> CheckResult:
         return CheckResult(
             CheckLevel.WARNING, "/dev/shm does not exist", "mount a tmpfs there; data loaders and NCCL need it"
         )
-    told = f"/dev/shm has {free // _MIB} MiB free"
+    text = f"/dev/shm has {free // _MIB} MiB free"
     if free >= _ENOUGH_SHARED:
-        return CheckResult(CheckLevel.OK, told)
+        return CheckResult(CheckLevel.OK, text)
     advice = "use docker run --shm-size=8g; in Kubernetes, mount an emptyDir with medium: Memory at /dev/shm"
-    return CheckResult(CheckLevel.WARNING, told, advice)
+    return CheckResult(CheckLevel.WARNING, text, advice)

@@ -130,9 +130,9 @@ class _Examination:
             return
         if record.open_backend is None:
             if expected:
-                told = f"the backend {record.name!r} has no store that can be reached from outside"
+                text = f"the backend {record.name!r} has no store that can be reached from outside"
                 advice = "remove --peers and --expect-store, or choose a multi-node backend"
-                yield fault(Check.STORE, told, advice)
+                yield fault(Check.STORE, text, advice)
             return
         if around.places and not (around.is_served or self.options.peers):
             where = self.settings.rdzv_endpoint
@@ -150,8 +150,8 @@ class _Examination:
         except ConfigurationError as error:
             yield _refused(error)
         except Exception as error:  # noqa: BLE001 - keep the other findings if a plugin raises
-            told = str(error) if isinstance(error, ElasticError) else described_error(error)
-            yield fault(Check.STORE, told, "check the endpoint; report a plugin's traceback to its authors")
+            text = str(error) if isinstance(error, ElasticError) else described_error(error)
+            yield fault(Check.STORE, text, "check the endpoint; report a plugin's traceback to its authors")
 
     def _answers(
         self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
@@ -224,16 +224,16 @@ def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
 def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
     """Whether all doctors have the same secret."""
     if seal.refused:
-        told = f"{seal.refused} announcements are not signed with this machine's secret"
-        yield fault(Check.SECRET, told, "use the same --rdzv-secret-file on every node")
+        text = f"{seal.refused} announcements are not signed with this machine's secret"
+        yield fault(Check.SECRET, text, "use the same --rdzv-secret-file on every node")
     elif seal.signs:
         yield ok(Check.SECRET, "all doctors have the same secret")
 
 
 def _refused(error: ConfigurationError) -> Finding:
     """The finding for an error whose message ends with advice."""
-    told, _, advice = str(error).partition("; ")
-    return fault(Check.BACKEND, told, advice or "correct it")
+    text, _, advice = str(error).partition("; ")
+    return fault(Check.BACKEND, text, advice or "correct it")
 
 
 @dataclass(frozen=True)
@@ -268,20 +268,20 @@ def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
 def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:
     """How fast the store answers, and whether a job with this id may start."""
     median, worst = statistics.median(answered.seconds), max(answered.seconds)
-    told = f"answers in {median * 1000:.2f} ms, at most {worst * 1000:.2f} ms ({len(answered.seconds)} reads)"
+    text = f"answers in {median * 1000:.2f} ms, at most {worst * 1000:.2f} ms ({len(answered.seconds)} reads)"
     if worst < _SLOW:
-        yield ok(Check.STORE, told)
+        yield ok(Check.STORE, text)
     else:
         advice = "this delays all messages between nodes; check the load of the store's machine, and the network"
-        yield warning(Check.STORE, told, advice)
+        yield warning(Check.STORE, text, advice)
     another, state = "choose another --rdzv-id", answered.state
     if answered.unreadable:
         yield fault(Check.RUN_ID, f"the state of the job {run_id!r} cannot be read: {answered.unreadable}", another)
     elif state is None:
         yield ok(Check.RUN_ID, f"the id {run_id!r} is unused")
     elif state.closed:
-        told = f"the job {run_id!r} is over, closed by {state.closed.by}: {state.closed.reason}"
-        yield fault(Check.RUN_ID, told, f"{another}: elastic run would exit immediately")
+        text = f"the job {run_id!r} is over, closed by {state.closed.by}: {state.closed.reason}"
+        yield fault(Check.RUN_ID, text, f"{another}: elastic run would exit immediately")
     else:
         advice = "a node that starts now joins this job; elastic status shows it"
         yield note(Check.RUN_ID, f"the job {run_id!r} already exists, in round {state.round}", advice)

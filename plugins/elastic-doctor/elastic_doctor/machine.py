@@ -66,12 +66,12 @@ def python_version() -> str:
 def judged_files(files: Limit, nodes: int) -> Finding:
     """The store's host has `FILES_PER_NODE` connections per node. It raises its soft limit up to the hard limit."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
-    told = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
+    text = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
     if files.hard is None or files.hard >= needed:
-        return ok(Check.FILE_LIMIT, told)
+        return ok(Check.FILE_LIMIT, text)
     return warning(
         Check.FILE_LIMIT,
-        told,
+        text,
         f"on the store's host, run ulimit -Hn {needed} (systemd: LimitNOFILE=, docker: --ulimit nofile=)",
     )
 
@@ -105,13 +105,13 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
         yield warning(Check.PLUGINS, f"failed to load: {failure}", advice)
     for conflict in manager.conflicts():
         names = " and ".join(source.described for source in conflict.sources)
-        told = f"the {conflict.noun} {conflict.name!r} is provided by {names}"
-        yield warning(Check.PLUGINS, told, f"uninstall one, or block one: {conflict.remedy}")
+        text = f"the {conflict.noun} {conflict.name!r} is provided by {names}"
+        yield warning(Check.PLUGINS, text, f"uninstall one, or block one: {conflict.remedy}")
     for source, by in manager.blocked.items():
         yield note(Check.PLUGINS, f"blocked by {by}: {source.described}")
     unknown = [*manager.about_unknown_blocks(), *manager.about_unknown_allowed()]
-    for told in unknown:
-        yield warning(Check.PLUGINS, told, "correct the name; elastic plugins lists the names")
+    for text in unknown:
+        yield warning(Check.PLUGINS, text, "correct the name; elastic plugins lists the names")
     if not (manager.failures or manager.conflicts() or manager.blocked or unknown):
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
@@ -132,8 +132,8 @@ def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
     except ConfigurationError as error:
         lines = [line.strip() for problem in error.problems for line in problem.message.splitlines()]
         cure = [line.removeprefix("to get it: ") for line in lines if line.startswith("to get it: ")]
-        told = "; ".join(line for line in lines if not line.startswith("to get it: "))
-        yield fault(Check.BACKEND, told, "".join(cure) or "choose one that elastic plugins lists")
+        text = "; ".join(line for line in lines if not line.startswith("to get it: "))
+        yield fault(Check.BACKEND, text, "".join(cure) or "choose one that elastic plugins lists")
         return
     try:
         selection.choose(manager)
@@ -198,23 +198,23 @@ def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
         asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` needs torch for devices
         yield _absent(torch.problem, asked)
         return
-    told = f"torch {torch.version} with {', '.join(torch.backends) or 'none of gloo, nccl and mpi'}"
+    text = f"torch {torch.version} with {', '.join(torch.backends) or 'none of gloo, nccl and mpi'}"
     missing = [name for name in ("gloo", *(["nccl"] if torch.devices > 0 else [])) if name not in torch.backends]
     if missing:
         advice = f"init_process_group({missing[0]!r}) would fail; install a build of torch that supports it"
-        yield warning(Check.TORCH, told, advice)
+        yield warning(Check.TORCH, text, advice)
     else:
-        yield ok(Check.TORCH, told)
+        yield ok(Check.TORCH, text)
     yield _accelerators(torch.devices, wanted)
 
 
 def _absent(problem: str, asked: bool) -> Finding:
     if problem:
-        told = f"torch is installed but cannot be used: {problem}"
+        text = f"torch is installed but cannot be used: {problem}"
         advice = 'python -c "import torch" shows more; reinstall torch, or raise --timeout'
-        return fault(Check.TORCH, told, advice) if asked else warning(Check.TORCH, told, advice)
-    told = "torch is not installed for this Python"
-    return note(Check.TORCH, told, "pip install torch if the script needs it; elastic run does not")
+        return fault(Check.TORCH, text, advice) if asked else warning(Check.TORCH, text, advice)
+    text = "torch is not installed for this Python"
+    return note(Check.TORCH, text, "pip install torch if the script needs it; elastic run does not")
 
 
 def _accelerators(devices: int, wanted: int | str) -> Finding:
@@ -223,7 +223,7 @@ def _accelerators(devices: int, wanted: int | str) -> Finding:
     except ConfigurationError as error:
         return fault(Check.ACCELERATORS, str(error).partition("; ")[0], str(error).partition("; ")[2])
     plural = "" if workers == 1 else "s"
-    told = f"{devices} usable by torch; --nproc-per-node={wanted} means {workers} worker{plural}"
+    text = f"{devices} usable by torch; --nproc-per-node={wanted} means {workers} worker{plural}"
     if 0 < devices < workers:
-        return warning(Check.ACCELERATORS, told, f"workers would share them; use --nproc-per-node={devices}, or auto")
-    return ok(Check.ACCELERATORS, told)
+        return warning(Check.ACCELERATORS, text, f"workers would share them; use --nproc-per-node={devices}, or auto")
+    return ok(Check.ACCELERATORS, text)

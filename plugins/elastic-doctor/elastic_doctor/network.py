@@ -287,38 +287,38 @@ def judged_name(found: Resolved, nodes: int) -> Finding:
     host, addresses = found.place.host, found.addresses
     if found.problem:
         return fault(Check.NAME, f"{host} cannot be resolved: {found.problem}", _IN_DNS)
-    told = f"{host} is {', '.join(f'{a.host} (this machine)' if a.local else a.host for a in addresses)}"
+    text = f"{host} is {', '.join(f'{a.host} (this machine)' if a.local else a.host for a in addresses)}"
     if found.seconds is not None and found.seconds >= SLOW:
         advice = f"check the nameservers in /etc/resolv.conf, or {_IN_DNS}"
-        return warning(Check.NAME, f"{told}; the lookup took {found.seconds:.1f} s", advice)
+        return warning(Check.NAME, f"{text}; the lookup took {found.seconds:.1f} s", advice)
     if nodes == 1:
-        return ok(Check.NAME, told)
+        return ok(Check.NAME, text)
     if found.place.is_loopback_address:
         advice = "no other machine can reach it; use a name or an address that all nodes can reach"
-        return warning(Check.NAME, told, advice)
+        return warning(Check.NAME, text, advice)
     if found.place.is_loopback:
         advice = "valid only on the store's host; on all other machines, use its name or address"
-        return warning(Check.NAME, told, advice)
+        return warning(Check.NAME, text, advice)
     if all(address.is_loopback for address in addresses):
         advice = f"correct only on the machine with that name; elsewhere, getent hosts {host} must show its address"
-        return note(Check.NAME, f"{told}: loopback", advice)
+        return note(Check.NAME, f"{text}: loopback", advice)
     if any(a.local for a in addresses) and not all(a.local for a in addresses):
         advice = "use a name or an address of one machine, because any of them could host the store"
-        return warning(Check.NAME, f"{told}: addresses of several machines", advice)
+        return warning(Check.NAME, f"{text}: addresses of several machines", advice)
     if len(addresses) > len({address.family for address in addresses}):
-        return note(Check.NAME, f"{told}: several addresses", "fine if they belong to one machine, or to one cluster")
-    return ok(Check.NAME, told)
+        return note(Check.NAME, f"{text}: several addresses", "fine if they belong to one machine, or to one cluster")
+    return ok(Check.NAME, text)
 
 
 def judged_reverse(found: Reversed, whose: str) -> Finding:
     """`whose`: describes the address. A missing name is harmless if the lookup is fast."""
-    told = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
+    text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
-        return ok(Check.REVERSE_LOOKUP, f"{told}, in {_milliseconds(found.seconds)}")
+        return ok(Check.REVERSE_LOOKUP, f"{text}, in {_milliseconds(found.seconds)}")
     took = "no answer in time" if found.seconds is None else f"after {found.seconds:.1f} s"
     return warning(
         Check.REVERSE_LOOKUP,
-        f"{told}, {took}; this delays every connection to torch's store",
+        f"{text}, {took}; this delays every connection to torch's store",
         f"add the line '{found.address} {found.name or 'NAME'}' to /etc/hosts on the store's host, or set "
         "RES_OPTIONS='timeout:1 attempts:1' for elastic run",
     )
@@ -336,25 +336,25 @@ def judged_address(
         meets_at_loopback: whether the endpoint is a loopback address, so that advertising one is harmless.
     """
     if advertised is None:
-        told = "no route to the endpoint, so this node would advertise its host name"
-        return warning(Check.ADDRESS, told, "set --local-addr to an address that the other nodes can reach")
-    told = f"this node advertises {advertised}"
+        text = "no route to the endpoint, so this node would advertise its host name"
+        return warning(Check.ADDRESS, text, "set --local-addr to an address that the other nodes can reach")
+    text = f"this node advertises {advertised}"
     if not addresses:
-        return fault(Check.ADDRESS, f"{told}, which cannot be resolved here", "correct or remove --local-addr")
+        return fault(Check.ADDRESS, f"{text}, which cannot be resolved here", "correct or remove --local-addr")
     if not any(address.local for address in addresses):
         advice = "fine with NAT to this machine; otherwise, correct --local-addr (ip -brief address lists addresses)"
-        return warning(Check.ADDRESS, f"{told}, which is not an address of this machine", advice)
+        return warning(Check.ADDRESS, f"{text}, which is not an address of this machine", advice)
     if nodes > 1 and not meets_at_loopback and all(address.is_loopback for address in addresses):
         advice = "set --local-addr to an address that the other nodes can reach (ip -brief address lists addresses)"
-        return warning(Check.ADDRESS, f"{told}, which no other machine can reach", advice)
-    return ok(Check.ADDRESS, f"{told}{' (from --local-addr)' if is_given else ''}")
+        return warning(Check.ADDRESS, f"{text}, which no other machine can reach", advice)
+    return ok(Check.ADDRESS, f"{text}{' (from --local-addr)' if is_given else ''}")
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
     """`is_hosted`: whether a node hosts the store, so that no store exists before the job starts."""
     accepted = any(not item.problem for item in found)
     for item in found:
-        told = f"nothing listens at {item.address} yet"
+        text = f"nothing listens at {item.address} yet"
         if not item.problem:
             yield ok(Check.CONNECTION, f"{item.address} accepts connections, after {_milliseconds(item.seconds)}")
         elif not item.refused:
@@ -364,14 +364,14 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
             level = Level.NOTE if accepted else Level.WARNING
             yield Finding(level, Check.CONNECTION, f"{item.address} is unreachable: {item.problem}", advice)
         elif accepted:
-            yield note(Check.CONNECTION, told)
+            yield note(Check.CONNECTION, text)
         elif not is_hosted:
-            yield warning(Check.CONNECTION, told, "start the service there; it must run before the job starts")
+            yield warning(Check.CONNECTION, text, "start the service there; it must run before the job starts")
         elif item.address.local:
             advice = "this machine would host the store: start elastic run or elastic serve here"
-            yield note(Check.CONNECTION, told, advice)
+            yield note(Check.CONNECTION, text, advice)
         else:
-            yield note(Check.CONNECTION, told, "the machine answers; start elastic run or elastic serve there")
+            yield note(Check.CONNECTION, text, "the machine answers; start elastic run or elastic serve there")
 
 
 def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
@@ -389,10 +389,10 @@ def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Find
     if is_expected:
         advice = f"start {start}; the lines above show which part of the network fails"
         return fault(Check.STORE, f"no store can be reached at {where}", advice)
-    told = f"no store at {where} yet, so it was not checked"
+    text = f"no store at {where} yet, so it was not checked"
     if is_hosted:
-        return note(Check.STORE, told, "the first elastic run on its machine starts it")
-    return warning(Check.STORE, told, f"start {start} before the job")
+        return note(Check.STORE, text, "the first elastic run on its machine starts it")
+    return warning(Check.STORE, text, f"start {start} before the job")
 
 
 def _milliseconds(seconds: Duration) -> str:

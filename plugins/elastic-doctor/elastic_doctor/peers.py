@@ -202,9 +202,9 @@ def judged_peers(meeting: Meeting, own: Card, patience: Duration) -> Iterator[Fi
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
     if not meeting.met:
-        told = f"{len(cards)} of {_counted(meeting.size)} joined within {patience:g} s: {names}"
+        text = f"{len(cards)} of {_counted(meeting.size)} joined within {patience:g} s: {names}"
         advice = "start a doctor on each node at the same time, with the same endpoint, --rdzv-id and --peers"
-        yield fault(Check.PEERS, told, advice)
+        yield fault(Check.PEERS, text, advice)
         return
     broken = [
         (card.name, cards[key], why) for card in cards.values() for key, why in card.unreachable.items() if key in cards
@@ -212,9 +212,9 @@ def judged_peers(meeting: Meeting, own: Card, patience: Duration) -> Iterator[Fi
     if not broken:
         yield ok(Check.PEERS, f"{_counted(len(cards))} joined, and all can connect to each other: {names}")
     for name, other, why in broken:
-        told = f"{name} cannot connect to {other.name} at {other.address}: {why}"
+        text = f"{name} cannot connect to {other.name} at {other.address}: {why}"
         advice = f"allow connections between them on all ports, or set another --local-addr on {other.name}"
-        yield fault(Check.ADDRESS, told, advice)
+        yield fault(Check.ADDRESS, text, advice)
     yield _versions(cards)
 
 
