@@ -1,4 +1,4 @@
-"""The reference page of the commands beside `run`, made from the help of each."""
+"""The reference page of all commands except `run`, generated from their help texts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ COMMANDS = ("explain", "plugins", "status", "drain", "serve", "doctor")
 
 
 def page(note: str) -> str:
-    """The page; `note` says that it is generated."""
+    """The page. `note`: a comment that it is generated."""
     parts = [
         "# Commands\n",
         note,
-        "[`elastic run`](settings.md) has a page of its own. Its settings are read here from the same variables and",
-        "the same config file; other flags are flags only. Without `--rdzv-backend`, status, drain and serve",
-        "take c10d. All other [exit codes](exit-codes.md) are those of `elastic run`.\n",
+        "For `elastic run`, see [Settings](settings.md). Flags that these commands share with it have the same",
+        "variables and config file keys; all other flags have none. The default backend of status, drain and serve is",
+        "c10d.",
+        "Exit codes that are not listed are [those of `elastic run`](exit-codes.md).\n",
     ]
     return "\n".join([*parts, *(line for name in COMMANDS for line in _section(name))])
 
 
 def help_of(name: str) -> str:
-    """What `elastic NAME --help` prints."""
+    """The output of `elastic NAME --help`."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         main([name, "--help"])
     return printed.getvalue()
@@ -41,7 +42,7 @@ def _section(name: str) -> Iterator[str]:
     yield f"```text\n{usage.removeprefix('usage: ')}\n```\n"
     yield f"{about}\n"
     rows = _table(("flag", "default", "meaning", "variables"), map(_flag, re.findall(_FLAG, flags, re.M)))
-    yield from (row.replace("write JSON.", f"write [JSON]({_SCHEMAS.get(name)}).") for row in rows)
+    yield from (row.replace("print JSON.", f"print [JSON]({_SCHEMAS.get(name)}).") for row in rows)
     yield f"```sh\n{example.removeprefix('example:').strip()}\n```\n"
     yield from _table(("exit code", "meaning"), re.findall(r"^  (\d+)  (.+)$", codes, re.M))
 

@@ -1,4 +1,5 @@
-"""Writes the reference pages that are tables of the code: `python docs/generate.py`. A test holds them equal."""
+"""Writes the reference pages that are generated from the code: `python docs/generate.py`. A test checks that they are
+current."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _NOTE = "<!-- Written by docs/generate.py from the code; edit the code. -->\n"
 
 
 def settings() -> str:
-    """Every setting: flag, variables, file key, default."""
+    """Every setting: flag, variables, config file key, default."""
     parts = [
         "# Settings\n",
         _NOTE,
@@ -38,9 +39,9 @@ _CONFIG_FILE = """\
 ## config file
 
 The file is `elastic.toml`, or `pyproject.toml` with a table `[tool.elastic]`: the nearest one in the current folder or
-above it, or the one that `--config` names. A key is a flag without its leading dashes; dashes and underscores are
-equal. Lists, tables, numbers and booleans may be those of TOML. [The page about it](../configuration.md) has the table
-`[rendezvous]`, too:
+a parent, or the one given with `--config`. A key is a flag without its leading dashes; dashes and underscores are
+equivalent. Values may be TOML lists, tables, numbers and booleans. For the table `[rendezvous]`, see
+[Configuration](../configuration.md).
 
 ```toml
 backend = "c10d"
@@ -58,8 +59,8 @@ join_timeout = 900
 def _scheduler() -> list[str]:
     rows = [f"| `{SPECS[name].flag}` | {', '.join(f'`{each}`' for each in names)} |" for name, names in READ.items()]
     about = (
-        "Variables of [Slurm](../slurm.md), for the tasks of a step on several nodes, and of",
-        "[Kubernetes](../kubernetes.md), for the pods of an Indexed Job of several nodes.\n",
+        "Variables of [Slurm](../slurm.md), in the tasks of a multi-node step, and of",
+        "[Kubernetes](../kubernetes.md), in the pods of a multi-node Indexed Job.\n",
     )
     return ["## scheduler\n", *about, "| flag | variables |", "|---|---|", *rows, ""]
 
@@ -103,7 +104,7 @@ def hooks() -> str:
 
 
 def _drawn(script: str) -> str:
-    """The page of a script beside this one."""
+    """The page from another script in this folder."""
     page: str = runpy.run_path(str(Path(__file__).with_name(script)))["page"](_NOTE)
     return page
 

@@ -1,6 +1,6 @@
-"""The command line: argv to sub-command, errors to a paragraph and an exit code.
+"""The command line: runs the subcommand, and turns errors into a message and an exit code.
 
-Heavy imports wait until a sub-command needs them: `elastic --version` and bad flags answer immediately.
+Each subcommand imports its modules itself, so that `elastic --version` and invalid flags return immediately.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: elastic COMMAND [...]
 
-  run      start the workers of this node, watch them, and restart them after a failure
-  explain  show the configuration that `run` would use, with the source of each value
-  plugins  list the installed plugins, what they provide, and what failed to load
-  status   show a job from outside: round, members, missing nodes, failures
-  drain    ask one node of a job to leave, and wait until it has left
-  serve    run the store at which nodes meet, in a process of its own
+  run      start the workers of this node, and restart them after a failure
+  explain  show the configuration that `run` would use, with the origin of each value
+  plugins  list the installed plugins, what they provide, and which failed to load
+  status   show a running job: round, members, missing nodes, failures
+  drain    ask one node to leave its job, and wait until it has left
+  serve    host a rendezvous store in a separate process
 
   --version  print the version
-  --help     print this; elastic COMMAND --help describes a command: flags, an example, exit codes
+  --help     print this help; elastic COMMAND --help describes a command
 """
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
-    """The console script `elastic`. `argv`: the words after the program's name; None: those of this process."""
+    """The console script `elastic`. `argv`: the arguments; None: those of this process."""
     argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     code = main(argv)
@@ -53,20 +53,20 @@ def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return the exit code. Every error is shown and has an exit code."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the caller blocked end this process and workers, too
+    """Run one command and return the exit code. Errors are printed."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # unblock signals that the caller blocked, here and in the workers
     name = argv[0] if argv else "--help"
     command = _COMMANDS.get(name) or functools.partial(_of_plugin, name)
     try:
         return command(argv[1:]) or ExitCode.SUCCESS
     except _HelpPrinted:
         return ExitCode.SUCCESS
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own code for these is 1: a failed worker
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python would exit with 1, the code of failed workers
         return _explain_failure(error, command=name)
 
 
 class _HelpPrinted(SystemExit):
-    """The command line asked for help, which is printed; there is nothing else to do."""
+    """Raised after the requested help was printed."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -80,16 +80,17 @@ def run(argv: Sequence[str]) -> int:
 
 
 def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
-    """The plugins, and a command line of `elastic run`. Raises ConfigurationError."""
+    """Load the plugins and read a command line of `elastic run`. Raises ConfigurationError."""
     from elastic_core import config
 
     return read_like_run(argv, lambda manager: config.help_text(manager.added_options()))
 
 
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
-    """Configure the log, run the job, and write its result file. Returns the error that ended the job. Raises
-    ConfigurationError before the job starts if the result file is not writable; a write that fails afterwards is only
-    reported."""
+    """Configure the log, run the job, and write its result file. Returns the error that ended the job.
+
+    Raises ConfigurationError before the job starts if the result file is not writable. A later failure to write it is
+    only printed."""
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     path = settings.result_file
@@ -102,9 +103,9 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
     code = report.exit_code_of(error) if error else ExitCode.SUCCESS
     try:
         result_file.write(path, result_file.outcome(settings.rdzv_id or "", code, error, history))
-    except Exception as failed:  # noqa: BLE001 - the job is over, and its exit code stands
+    except Exception as failed:  # noqa: BLE001 - keep the job's exit code
         why = (isinstance(failed, OSError) and failed.strerror) or f"{type(failed).__name__}: {failed}"
-        _complain(f"elastic: the outcome could not be written to {path}: {why}; the job itself is done")
+        _complain(f"elastic: the job has ended, but its outcome could not be written to {path}: {why}")
     return error
 
 
@@ -115,7 +116,7 @@ def explain(argv: Sequence[str]) -> None:
 
     manager, reading = read_like_run(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
     reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
-    told: Mapping[str, Any] = {}
+    starter: Mapping[str, Any] = {}
     unused: Sequence[str] = ()
     broken = None
     try:
@@ -123,10 +124,10 @@ def explain(argv: Sequence[str]) -> None:
         unused = plan.unused
         if reading.script:
             entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
-            told = plan.explained_starter(entry.work)
+            starter = plan.explained_starter(entry.work)
     except ElasticError as error:
-        broken = error  # what `run` would refuse is shown after the configuration
-    about = reading, manager.added_options(), manager.secret_options(), unused, told
+        broken = error  # reported after the configuration
+    about = reading, manager.added_options(), manager.secret_options(), unused, starter
     show(to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
     if broken is not None:
         raise broken
@@ -168,14 +169,15 @@ def drain(argv: Sequence[str]) -> None:
 
 def serve(argv: Sequence[str]) -> None:
     """`elastic serve`."""
+    from elastic_core.compat import choices
     from elastic_core.operate import serve as serving
-    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
+    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, ROOM, SERVE
 
     manager, reading = _read_command(SERVE, argv, REQUIRED_FOR_SERVE)
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager, reading.left_out)
-    endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
-    serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
+    backend, endpoint = values["rdzv_backend"] or choices.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
+    serving.serve(serving.server_of(backend, endpoint, max(values["nnodes"].max, ROOM), manager))
 
 
 def version(argv: Sequence[str]) -> None:
@@ -186,7 +188,7 @@ def version(argv: Sequence[str]) -> None:
 
 
 def usage(argv: Sequence[str]) -> None:
-    """`elastic --help`, with the commands of plugins."""
+    """`elastic --help`, including the plugins' commands."""
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import CommandRecord
 
@@ -196,7 +198,7 @@ def usage(argv: Sequence[str]) -> None:
 
 
 def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
-    """A command that a plugin brings."""
+    """Run a plugin's command."""
     from elastic_core import config
     from elastic_core.hooks.calls import Contexts
     from elastic_core.hooks.records import CommandRecord, kind_of
@@ -215,7 +217,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
             advice = f"; {home} is blocked by {by}"
         elif home:
-            advice = f"; pip install {home}; if it is installed, elastic plugins shows why it does not load"
+            advice = f"; pip install {home}; if it is installed, elastic plugins shows why it was not loaded"
         else:
             advice = did_you_mean(name, known) or "; see elastic --help"
         failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)
@@ -251,23 +253,23 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open those that are closed: their numbers would go to the agent's own pipes and files, and the workers' output
-    into these."""
+    """Open closed standard streams. Otherwise one of the agent's pipes or files would get the stream's number, and
+    receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
-    """Whether a thread still waits for a store that does not answer."""
+    """Whether a thread is still waiting for a store that does not answer."""
     if argv[:1] in (["status"], ["drain"]):
         return threading.active_count() > 1
     return any(thread.name.startswith(("rendezvous", "elastic-call")) for thread in threading.enumerate())
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """Skip Python's cleanup: multiprocessing would wait without limit for the process that did not die, and C++ aborts
-    when the interpreter ends during a call that hangs."""
+    """Exit without Python's cleanup: multiprocessing would wait forever for the process that did not die, and C++ code
+    aborts if the interpreter exits during a hung call."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -285,7 +287,7 @@ def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | 
 
 
 def current_folder() -> Path:
-    """The current folder, or its former path if it was removed."""
+    """The current folder; if it was removed, its former path."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -299,8 +301,8 @@ def read_like_run(
     asked: str | None = None,
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
-    """The plugins, and a command line with the flags of `run` and the command's `own`. `asked`: the distribution of the
-    command. Raises _HelpPrinted if the command line asks for help."""
+    """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `asked`: the
+    distribution of the command. Raises _HelpPrinted if the command line requests help."""
     from elastic_core import config
 
     def others(*read: Any) -> Sequence[Problem]:
@@ -318,15 +320,14 @@ def read_like_run(
         raise _HelpPrinted
     reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
     if reading.settings.plugins != allowed:
-        expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
-        raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))
+        raise ConfigurationError(Problem("--plugins", "must precede all flags that plugins add; put it first"))
     return manager, reading
 
 
 def _read_command(
     command: Command, argv: Sequence[str], required: Mapping[str, str] | None = None
 ) -> tuple[PluginManager, CommandReading]:
-    """The plugins, and a command line with few flags. Raises _HelpPrinted if it asks for help."""
+    """Load the plugins and read the command line of `command`. Raises _HelpPrinted if it requests help."""
     from elastic_core import config
 
     sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
@@ -346,7 +347,7 @@ def _read_or_help(
 
 
 def tell_left_out(left_out: Sequence[Problem]) -> None:
-    """Tell what was found and not used, on stderr."""
+    """Print on stderr which files and variables were ignored."""
     for problem in left_out:
         _complain(f"elastic: left out: {problem}")
 
@@ -358,7 +359,7 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
     logger = log.get_logger()
     for problem in left_out:
         logger.warning("setting left out", origin=problem.origin, reason=problem.message)
-    for failure in manager.failures:  # the run may not need it
+    for failure in manager.failures:  # not an error, as the run may not need the plugin
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for reason in manager.about_unknown_blocks():
         logger.warning("plugin not blocked", reason=reason)
@@ -370,7 +371,7 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
 
 
 def _error_of(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
-    """Run the job. Returns the error that ended it."""
+    """Run the job, and return the error that ended it."""
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 
@@ -392,14 +393,14 @@ def _error_of(reading: Reading, manager: PluginManager, history: History) -> Bas
 def _explain_failure(
     error: BaseException, run_id: str = "", command: str = "run", history: History | None = None
 ) -> int:
-    """Show the error, and return its exit code. `history`: of the run that it ended."""
+    """Print the error, and return its exit code. `history`: the history of the failed run."""
     from elastic_core import report
 
     code = report.exit_code_of(error)
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
     if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
-        _complain(f"elastic {command}: {report.message_of(error)}")  # it runs no job
+        _complain(f"elastic {command}: {report.message_of(error)}")  # without the report of a job
     elif code != ExitCode.SUCCESS:
         reason = history.finished.reason if history and history.finished else ""
         _complain(report.as_text(error, run_id, reason, history.restarts_by_round if history else {}), report.in_color)
@@ -407,15 +408,15 @@ def _explain_failure(
 
 
 def to_json(content: object) -> str:
-    """As all commands write it."""
+    """The JSON format of all commands."""
     import json
 
     return json.dumps(content, indent=2)
 
 
 def _for_people(text: str) -> str:
-    """Nearly all that is printed has names and messages in it that come from elsewhere."""
-    if text.replace("\n", "").isprintable():  # as are help and version, which load next to nothing
+    """Escape control characters, which names and messages from outside may contain."""
+    if text.replace("\n", "").isprintable():  # avoids an import, for example for help and version
         return text
     from elastic_core.text import printable
 
@@ -423,7 +424,7 @@ def _for_people(text: str) -> str:
 
 
 def show(text: str) -> None:
-    """Print to stdout, with control characters escaped. Nobody need read it."""
+    """Print to stdout, with control characters escaped. A closed pipe is not an error."""
     try:
         print(_for_people(text.rstrip("\n")), flush=True)
     except BrokenPipeError:  # as with `elastic plugins | head`
@@ -431,20 +432,20 @@ def show(text: str) -> None:
 
 
 def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
-    """Print the text to stderr; on a terminal that shows colors with what `highlight` adds."""
-    if sys.stderr is None:  # stderr was closed at the start; print would write to stdout
+    """Print to stderr. If it is a terminal with colors, `highlight` is applied to the text."""
+    if sys.stderr is None:  # stderr was closed at startup; print would write to stdout
         return
     from elastic_core.log import shows_colors
 
     text = _for_people(text.rstrip("\n"))
     try:
         print(highlight(text) if shows_colors(sys.stderr) else text, file=sys.stderr, flush=True)
-    except OSError:  # nothing reads it; the exit code remains
+    except OSError:  # closed pipe; the exit code still reports the error
         _silence(sys.stderr)
 
 
 def _silence(stream: TextIO) -> None:
-    """Send the rest nowhere: otherwise the interpreter's last flush fails, too, and changes the exit code."""
+    """Redirect the stream to /dev/null; otherwise the interpreter's final flush fails and changes the exit code."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

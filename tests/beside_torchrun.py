@@ -47,8 +47,8 @@ class Refusal:
 
 
 REFUSED = [
-    Refusal("--stand worker.py", "expected a flag of elastic run", "Flags are written out"),
-    Refusal("-mr3 worker", "expected a flag of elastic run", "each by itself"),
+    Refusal("--stand worker.py", "unknown flag", "Flags are written out"),
+    Refusal("-mr3 worker", "unknown flag", "each by itself"),
     Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "It is an error that names the nearest known option"),
     Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "but for those of TLS"),
     Refusal(
@@ -58,12 +58,12 @@ REFUSED = [
     ),
     Refusal(
         "--nnodes=2 --rdzv-endpoint=localhost:1234 worker.py",
-        "expected a name for a job of several nodes, found none",
+        "requires --rdzv-id",
         "A job of several nodes that is not static needs an id",
     ),
     Refusal(
         "--nnodes=2 --rdzv-backend=c10d --rdzv-id=job worker.py",
-        "expected a place where the 2 nodes meet, found none",
+        "requires --rdzv-endpoint",
         "several nodes must name the port",
     ),
     Refusal(
@@ -73,18 +73,20 @@ REFUSED = [
     ),
     Refusal(
         "--nnodes=2 --node-rank=1 --master-port=1234 --rdzv-id=job worker.py",
-        "expected a place where the 2 nodes meet, found none|expected a name for a job of several nodes",
+        "requires --rdzv-endpoint|requires --rdzv-id",
         "otherwise `static` must be named",
     ),
     Refusal(
-        "--standalone --nnodes=2 worker.py", "expected one node, found --nnodes=2:2", "becomes 1, and `2` is an error"
+        "--standalone --nnodes=2 worker.py",
+        "--standalone and --nnodes=2:2 exclude each other",
+        "becomes 1, and `2` is an error",
     ),
     Refusal(
         "--rdzv-backend=static --nnodes=1:2 worker.py",
-        "expected a fixed number of nodes with the static backend",
+        "the static backend requires a fixed number of nodes",
         "`static` needs a fixed number of nodes (torchrun: takes MAX)",
     ),
-    Refusal("--node-rank=1 worker.py", "expected a rank below the number of nodes", "An impossible value is an error"),
+    Refusal("--node-rank=1 worker.py", "expected a rank from 0 to", "An impossible value is an error"),
     Refusal(
         "--rdzv-backend=c10d --master-port=70000 worker.py",
         "expected a whole number from 0 to 65535",
@@ -107,7 +109,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=static --node-rank=0 --rdzv-conf=rank=1 worker.py",
-        "rank: expected|expected the rank of this node, the same as",
+        "rank: expected|contradicts --node-rank",
         "both must agree",
     ),
     Refusal("--rdzv-id= worker.py", "expected a non-empty text", "An empty value is an error"),
@@ -125,7 +127,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=store_type=file worker.py",
-        "expected the path of a file that all nodes share, found none",
+        "requires the path of a file that all nodes share",
         "with a path as the endpoint, which must be given",
     ),
     Refusal(

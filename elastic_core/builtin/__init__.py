@@ -1,1 +1,1 @@
-"""The plugins that come with the core. They are registered like every other plugin."""
+"""The built-in plugins, registered like any other plugin."""

@@ -1,7 +1,7 @@
-"""The backend `local`: a job of one node, without a rendezvous. It needs neither torch nor a network.
+"""The backend `local`: single-node jobs, without a rendezvous. It needs neither torch nor a network.
 
-The agent hosts the workers' store, see `support.workers_store`. Every round has a new one, so that no round sees the
-keys of an earlier one.
+The agent hosts the workers' store, see `support.workers_store`. Each round gets a new store, without the keys of
+earlier rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LocalRendezvousHandler(RendezvousHandler):
-    """Rounds of one node.
+    """Forms rounds of one node.
 
     Args:
         run_id: name of the job.
@@ -48,9 +48,9 @@ class LocalRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Raises RendezvousClosedError, or ConfigurationError if the port is busy."""
+        """Raises RendezvousClosedError, or ConfigurationError if the port is in use."""
         if self._closed:
-            raise RendezvousClosedError(f"the job {self._run_id!r} was closed; no further round forms")
+            raise RendezvousClosedError(f"the job {self._run_id!r} is closed; no further round forms")
         where = RendezvousStoreInfo(self._master_addr, self._workers.reserve(self._master_addr, self._master_port or 0))
         self._workers.serve()
         return RendezvousInfo(MemoryStore(), 0, 1, where)
@@ -90,14 +90,14 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if params.max_nodes > 1:
         yield Problem(
             "--rdzv-backend",
-            f"expected a job of one node for the backend 'local', found up to {params.max_nodes}; use --nnodes=1, "
-            "or a backend for several nodes, such as c10d",
+            f"the backend 'local' is for jobs of one node, not of up to {params.max_nodes}; use --nnodes=1, or a "
+            "backend for several nodes, such as c10d",
         )
     if params.endpoint:
         yield Problem(
             "--rdzv-endpoint",
-            f"expected none for the backend 'local', whose job has one node, found {params.endpoint!r}; drop it (the "
-            "port of the workers' store is --master-port), or choose a backend that uses it, such as c10d",
+            f"the backend 'local' takes no endpoint; remove {params.endpoint!r} (--master-port is the port of the "
+            "workers' store), or choose a backend that uses it, such as c10d",
         )
 
 
@@ -106,11 +106,11 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
         RendezvousBackendRecord(
             name="local",
-            summary="one node on its own",
+            summary="single-node jobs",
             factory=create_handler,
             options=(
                 Option("master_addr", str, None, f"address of the workers' store; unset: --local-addr or {_LOOPBACK}"),
-                Option("master_port", int, None, "port of the workers' store; unset: a free one, new for every round"),
+                Option("master_port", int, None, "port of the workers' store; unset: a free port in each round"),
             ),
         )
     ]
@@ -118,4 +118,4 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
 
 @hookimpl
 def elastic_stores() -> list[StoreRecord]:
-    return [StoreRecord("memory", "a store in the memory of one process", lambda _: MemoryStore(), shared=False)]
+    return [StoreRecord("memory", "an in-memory store for one process", lambda _: MemoryStore(), shared=False)]

@@ -1,4 +1,4 @@
-"""The rank policies that come with the core."""
+"""The built-in rank policies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def keep(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The order that they have."""
+    """Keep the current order."""
     return candidates
 
 
 def by_host(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """In the order of their host names, node7 before node66, in every round anew: neighbours in the machine room, whose
-    names mostly are neighbours too, are neighbours in the ring. Rank 0 may go to a newcomer, which has no state."""
+    """Sort by host name in every round, node7 before node66. Machines with adjacent names are usually close in the
+    network, so they become neighbors in a ring of ranks. A new node, which has no training state, may get rank 0."""
     return sorted(candidates, key=lambda candidate: _natural(candidate.node.host))
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """Pairs of text and number. A number too long for Python to read counts as text."""
+    """Pairs of text and number. The digits of a very long number are split."""
     pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", name)
     return [(text, int(number or -1)) for text, number in pairs]
 
@@ -33,6 +33,6 @@ def _natural(name: str) -> list[tuple[str, int]]:
 @hookimpl
 def elastic_rank_policies() -> list[RankPolicyRecord]:
     return [
-        RankPolicyRecord("keep", "nodes keep their ranks; newcomers fill the gaps, by host name", lambda context: keep),
-        RankPolicyRecord("host", "by host name in every round, also rank 0", lambda context: by_host),
+        RankPolicyRecord("keep", "nodes keep their ranks; new nodes fill gaps by host name", lambda context: keep),
+        RankPolicyRecord("host", "sort all nodes by host name in every round", lambda context: by_host),
     ]

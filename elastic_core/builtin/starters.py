@@ -1,5 +1,5 @@
-"""The worker starters that come with the core: `subprocess` for commands; `spawn`, `fork` and `forkserver` for Python
-functions, by `multiprocessing`."""
+"""The built-in worker starters: `subprocess` for commands; `spawn`, `fork` and `forkserver` for Python functions, based
+on `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _for_commands(context: Context, work: Work) -> Starter:
 
 
 def _for_functions(method: str, context: Context, work: Work) -> Starter:
-    from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
+    from elastic_core.workers.functions import FunctionStarter  # importing multiprocessing takes time
 
     if work.function is None:
         raise _unfit("a function", "a script or a command", "subprocess")

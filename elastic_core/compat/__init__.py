@@ -1,2 +1,2 @@
-"""For programs written for torch's launcher: its modules and functions by our names, rendezvous backends of the two
-methods that its backends have, stores like its own as backends, and the names that its users expect."""
+"""Compatibility with torch's launcher: replacements for its modules and functions, support for two-method rendezvous
+backends and for stores as backends, and the plugin names that torchrun users expect."""

@@ -1,19 +1,19 @@
-"""What is used if nothing is chosen, and which of our distributions brings which name: the names are those that users
-of torchrun expect, and none of them is special anywhere else in the core."""
+"""The default plugins, and the distributions that provide well-known names. The names are those that torchrun users
+expect. No other module of the core treats them specially."""
 
 from __future__ import annotations
 
 BACKEND = "c10d"
-"""The rendezvous backend of several nodes, and of an endpoint."""
+"""The rendezvous backend of multi-node jobs, and of jobs with an endpoint."""
 
 BACKEND_WITH_MASTER = "static"
-"""The rendezvous backend of a fixed number of nodes that are given a master address and no endpoint."""
+"""The rendezvous backend of jobs with a fixed number of nodes, a master address and no endpoint."""
 
 HEALTH_ENDPOINT = "http"
-"""The health endpoint of `--health-port`."""
+"""The health endpoint that `--health-port` selects."""
 
 WARM_STARTER = "warm"
-"""The worker starter of `--warm-start`."""
+"""The worker starter that `--warm-start` selects."""
 
 BACKEND_HOMES = {
     **dict.fromkeys(("c10d", "tcp", "file", "static"), "elastic-c10d"),

@@ -1,4 +1,4 @@
-"""The rendezvous backend that a registered store brings: `OverStore` on it, by the same name and with its options."""
+"""Turns a registered store into a rendezvous backend of the same name: an `OverStore` with the store's options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTAGE_GRACE = Option(
     "outage_grace",
     float,
     30.0,
-    "time that workers are kept while the store answers no node, beyond that after which others call a node gone",
+    "how long workers keep running while no node can reach the store, in addition to the failure timeout",
     "seconds",
     least=0,
 )
@@ -31,8 +31,8 @@ _NO_PORT = 0
 
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
-    """The record of the backend. `--rdzv-endpoint` becomes the option `endpoint`, `url` or `path` of the store,
-    whichever it has, or `host` and `port`; where none is given, these have their defaults."""
+    """The backend's record. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`, whichever exists, or
+    `host` and `port`. Without it, these options keep their defaults."""
     shared = (*BACKEND_OPTIONS, OUTAGE_GRACE)
     taken = {option.name for option in shared} | set(_place(store) or ())
     own = None if store.options is None else [option for option in store.options if option.name not in taken]
@@ -43,7 +43,7 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
         None if own is None else (*shared, *own),
         store.aliases,
         open_backend=partial(_backend, store, observes=True),
-        forkable=False,  # what its client has open is unknown
+        forkable=False,  # whether its client survives a fork is unknown
         defaults=store.defaults,
         problems=store.problems,
         hosts_of=store.hosts_of,
@@ -51,7 +51,7 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
 
 
 def _place(store: StoreRecord) -> tuple[str, ...] | None:
-    """The options that tell the store where it is; None: it has none. A store with several gets the first."""
+    """The first of the store's options that hold its address; None if it has none."""
     declared = None if store.options is None else {option.name for option in store.options}
     return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
 
@@ -71,7 +71,7 @@ def _backend(record: StoreRecord, context: Context, params: RendezvousParameters
     from elastic_core.rendezvous.settings import options_of
     from elastic_core.rendezvous.store_connection import FactoryConnector
 
-    _options(record, params)  # impossible options are an error before anything is tried
+    _options(record, params)  # report invalid options before connecting
     grace = options_of(params, (OUTAGE_GRACE,))[OUTAGE_GRACE.name]
     where = params.endpoint or record.name
     connector = FactoryConnector(partial(_store, record, context, params), where, grace)
@@ -90,7 +90,7 @@ def _of_round(record: StoreRecord, context: Context, params: RendezvousParameter
 
 
 def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:
-    """What the store is made with. Raises ConfigurationError: it cannot take the endpoint."""
+    """The options of the store. Raises ConfigurationError if the endpoint does not fit the store."""
     defaults = {option.name: option.default for option in record.options or ()}
     given = {name: value for name, value in params.config.items() if record.options is None or name in defaults}
     return {**defaults, **given, **_endpoint(params.endpoint, _place(record))}
@@ -103,9 +103,10 @@ def _endpoint(endpoint: str, place: tuple[str, ...] | None) -> dict[str, Any]:
         return {place[0]: endpoint}
     try:
         if place is None:
-            raise ValueError(f"found {endpoint!r}, and a store that takes no place")
+            raise ValueError("the store takes no endpoint")
         host, port = split_host_port(endpoint, _NO_PORT)
     except ValueError as error:
-        found = f"expected a place of the store, {error}"
-        raise ConfigurationError(Problem("--rdzv-endpoint", found)) from error
+        raise ConfigurationError(
+            Problem("--rdzv-endpoint", f"cannot use {endpoint!r} for the store: {error}")
+        ) from error
     return {"host": host, "port": port} if port else {"host": host}

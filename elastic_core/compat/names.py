@@ -1,4 +1,4 @@
-"""Which of torch's names are answered here, and by which module of ours."""
+"""Maps torch's modules and names to the modules of elastic-core that replace them."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ MODULES: dict[str, dict[str, str]] = {
     f"torch.distributed.{module}": {name: ours for ours, names in homes.items() for name in names.split()}
     for module, homes in _BY_MODULE.items()
 }
-"""By module of torch's: each name with the module of ours that has it."""
+"""For each of torch's modules: its names, each with the module of elastic-core that defines it."""

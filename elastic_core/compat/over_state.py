@@ -1,6 +1,8 @@
-"""A store for a rendezvous backend that has only two methods: its keys are one state of the backend. The members of a
-round share one such store, and the nodes of a job share another beneath `OverStore`. With many nodes a backend that
-keeps entries apart is much cheaper."""
+"""A store for a rendezvous backend that has only `get_state` and `set_state`. All keys are kept in one state.
+
+The members of a round share one such store, and the job's nodes share another one below `OverStore`. With many nodes, a
+backend that stores entries separately is much cheaper.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +32,22 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _TIMEOUT = timedelta(seconds=300)
-_MOST_REFUSALS = 1000  # each means that somebody else got through
+_MOST_REFUSALS = 1000  # each means that another client's write succeeded
 _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 
 class StateStore:
-    """See `interfaces.store.Store`. All keys are one state of `backend`, which is read and written as a whole: made for
-    the few small values by which the members of a round find each other, not for data. Thread-safe. A wait for a key of
-    another process asks for it again and again, with pauses of 0.02 s up to 1 s.
+    """See `interfaces.store.Store`. All keys are kept in one state of `backend`, which is read and written as a whole.
+    The store is meant for the few small values of a rendezvous, not for data. Thread-safe. Waiting for another
+    process's key polls every 0.02 s at first, up to every 1 s.
 
     Args:
-        backend: a client for a state of this store's own, which nothing else writes: of another job id, say. If its
-            `set_state` does not tell what stands, `add` may count twice when others write at the same time.
+        backend: a client for a state that only this store writes, for example of another job id. If its `set_state`
+            does not return the stored state, concurrent `add` calls may count twice.
         timeout: how long `get` and `wait` wait for a key.
 
-    Every method raises RendezvousConnectionError and RendezvousStateError as the backend does; `get` and `wait`
-    TimeoutError, when a key does not appear in time.
+    Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
+    TimeoutError if a key does not appear in time.
     """
 
     def __init__(self, backend: RendezvousBackend, timeout: timedelta = _TIMEOUT, clock: Clock | None = None) -> None:
@@ -97,7 +99,7 @@ class StateStore:
         return len(self._values())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of all these keys, as `get`."""
+        """The values of all these keys; waits for them as `get` does."""
         values = self._awaited(keys, self._timeout)
         return [values[key] for key in keys]
 
@@ -112,8 +114,8 @@ class StateStore:
             return self._read()[0]
 
     def _read(self, replaces: bool = False) -> tuple[Values, object]:
-        """The values, and the token of what stands there. A write that finds something else in a place where values
-        have stood fails like every other use, and leaves an empty store for the next one."""
+        """The values, and the state's token. If a write (`replaces`) finds that something else has overwritten the
+        store's state, it raises RendezvousStateError and resets the store."""
         found = self._backend.get_state()
         try:
             values = {} if found is None else _decoded(found[0])
@@ -131,7 +133,7 @@ class StateStore:
             left = until - self._clock.now()
             if left <= 0:
                 raise TimeoutError(
-                    f"expected the keys {missing} to be set within {timeout.total_seconds():g} s; nobody has set them"
+                    f"expected the keys {missing} to be set within {timeout.total_seconds():g} s; they were not set"
                 )
             looks += 1
             with self._changed:
@@ -139,7 +141,7 @@ class StateStore:
         return values
 
     def _change(self, change: Callable[[Values], Values]) -> Values:
-        """The values as this call left them."""
+        """Apply the change, and return the new values."""
 
         def attempt() -> Values | None:
             values, token = self._read(replaces=True)
@@ -160,7 +162,7 @@ class StateStore:
         answer = self._backend.set_state(data, token)
         if answer is not None:
             return answer[2]
-        found = self._backend.get_state()  # it does not tell
+        found = self._backend.get_state()  # this backend's `set_state` returns nothing
         return found is not None and found[0] == data
 
 
@@ -173,7 +175,7 @@ def _missing(values: Values, keys: Sequence[str]) -> list[str]:
 
 
 def _encoded(values: Values, serial: str) -> bytes:
-    """`serial` tells two writes of the same values apart."""
+    """`serial` distinguishes two writes of the same values."""
     shown = {key: base64.b64encode(value).decode() for key, value in values.items()}
     return json.dumps({"version": _VERSION, "serial": serial, "values": shown}, separators=(",", ":")).encode("ascii")
 
@@ -186,13 +188,13 @@ def _decoded(data: bytes) -> Values:
         return {str(key): base64.b64decode(value, validate=True) for key, value in document["values"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RendezvousStateError(
-            f"expected the values of a store of version {_VERSION}, found {data[:80]!r} ({error}); no other program "
-            "may use the same endpoint and --rdzv-id"
+            f"expected the values of a store of version {_VERSION}, found {data[:80]!r} ({error}); make sure that no "
+            "other program uses the same endpoint and --rdzv-id"
         ) from error
 
 
 class _StateConnector:
-    """All callers get the same store, which bounds no operation: the backend does."""
+    """All callers share one store. The backend, not the store, limits the duration of an operation."""
 
     hosts = False
     grace: Duration = 0.0
@@ -213,18 +215,18 @@ class _StateConnector:
 
 class _SharedConnection(StoreConnection):
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Every question reads the whole state: the pauses grow for as long as it waits."""
+        """Each poll reads the whole state, so the pauses grow."""
         return self.asked_for(key, timeout, closed, _PAUSES)
 
     def release(self) -> None:
-        """It is closed when all are."""
+        """The connector closes the shared store."""
 
 
 def with_roster(
     backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
 ) -> RosterBackend:
-    """The backend itself, if it keeps entries; else one over it that does. `observes`: see `OverStore`. `seal`: what
-    nodes write is signed with it."""
+    """The backend itself if it has a roster, or else an `OverStore` on it. `observes`: see `OverStore`. `seal`: signs
+    the nodes' writes."""
     if not isinstance(backend, RosterBackend):
         backend = OverStore(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
     if seal is None or not seal.signs or backend.sign_with(seal):

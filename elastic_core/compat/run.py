@@ -1,4 +1,5 @@
-"""What programs call in `torch.distributed.run`, by way of `elastic run`. Flags, variables and files are read alike."""
+"""The functions of `torch.distributed.run` that programs call, implemented on `elastic run`, with the same sources of
+settings."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ __all__ = ["get_args_parser", "main", "parse_args", "run"]
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """torchrun's flags, script and arguments. Values stay text; a flag that is not given has the text of our default,
-    and is read from variables and files by `run`."""
+    """A parser of torchrun's flags, script and arguments. Values remain text. A flag that is not given has the text of
+    our default; `run` then reads the setting from variables and files."""
     parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
     for spec in config.SPECS.values():
         if spec.torchrun:
@@ -36,7 +37,7 @@ def get_args_parser() -> argparse.ArgumentParser:
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line `args`, without the program's name; None: that of this process."""
+    """Parse the command line `args`, without the program's name; None: that of this process."""
     return get_args_parser().parse_args(args)
 
 
@@ -50,8 +51,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """`elastic run` with the command line `args`, without the program's name; None: that of this process. Raises what
-    `run` raises."""
+    """`elastic run` with the command line `args`, without the program's name; None: that of this process. Raises the
+    same errors as `run`."""
     _run(sys.argv[1:] if args is None else args)
 
 
@@ -68,11 +69,11 @@ def _run(argv: Sequence[str]) -> None:
 
 
 class _Default(str):
-    """The text of a default; a value that is equal to it and was given is another object."""
+    """The text of a default. The type distinguishes it from an equal value on the command line."""
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The command line that says what `args` say beyond the defaults."""
+    """The command line for all values in `args` that are not defaults."""
     words = []
     for name, spec in config.SPECS.items():
         value = getattr(args, name, None)

@@ -1,12 +1,11 @@
-"""Our names in place of torch's, for a program that imports `torch.distributed.elastic`, `.launcher` or `.run`:
+"""Replaces torch's names with ours in a program that imports `torch.distributed.elastic`, `.launcher` or `.run`:
 
     python -m elastic_core.compat.torch PROGRAM [ARGUMENTS]
     import elastic_core.compat.torch  # at the top of the program, before torch's modules are imported
 
-`compat.names` says which names are replaced. Modules of torch that are not in it stay torch's, such as
-`torch.distributed.elastic.utils`; a name that is missing from one that is in it raises AttributeError, and the page
-"Moving from torchrun" says what to use. Workers are other processes: they import torch's modules, unless they import
-this one, too.
+`compat.names` lists the replaced modules and names. All other modules, such as `torch.distributed.elastic.utils`,
+remain torch's. Accessing a name that a replaced module lacks raises AttributeError; the page "Moving from torchrun"
+lists alternatives. Workers are separate processes and import torch's modules, unless they import this module, too.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Ours(importlib.machinery.SourceFileLoader):
-    """Fills a module of torch's with names of ours, each when it is first asked for."""
+    """Loads a replaced module. Its names are imported from our modules on first access."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = MODULES[module.__name__]
@@ -34,8 +33,8 @@ class _Ours(importlib.machinery.SourceFileLoader):
         def found(name: str) -> Any:
             if name not in names:
                 raise AttributeError(
-                    f"module {module.__name__!r} in the place of torch's has no {name!r}: elastic-core has another way "
-                    "for it or none, see the page Moving from torchrun"
+                    f"elastic-core's replacement for the module {module.__name__!r} has no {name!r}; for alternatives, "
+                    "see the page Moving from torchrun"
                 )
             return getattr(importlib.import_module(names[name]), name)
 
@@ -43,7 +42,7 @@ class _Ours(importlib.machinery.SourceFileLoader):
 
 
 class _Finder:
-    """Finds the modules of `MODULES` before torch's are found. Other modules below them are torch's still."""
+    """Finds the modules of `MODULES` before torch's own. Their other submodules remain torch's."""
 
     @staticmethod
     def find_spec(
@@ -58,31 +57,31 @@ class _Finder:
 
 
 def install() -> None:
-    """Put our names into the place of torch's, for this process from now on. Idempotent.
+    """Replace torch's names with ours in this process. Idempotent.
 
     Raises:
-        RuntimeError: one of torch's modules is there already, so that the program has names of both.
+        RuntimeError: one of the replaced modules has already been imported, so the program would mix both.
     """
     if _Finder in sys.meta_path:
         return
     early = sorted(MODULES.keys() & sys.modules.keys())
     if early:
-        raise RuntimeError(f"expected to be imported before torch's launcher, found that {', '.join(early)} is there")
+        raise RuntimeError(f"{__name__} must be imported before {', '.join(early)}")
     sys.meta_path.insert(0, _Finder)
 
 
 def _run_program(argv: Sequence[str]) -> None:
     if not argv or argv[0].startswith("-"):
-        sys.exit(
-            f"elastic: expected python -m {__spec__.name} PROGRAM [ARGUMENTS], found {' '.join(argv) or 'nothing'}"
-        )
+        sys.exit(f"usage: python -m {__spec__.name} PROGRAM [ARGUMENTS]")
     sys.argv[:] = argv
     sys.path.insert(0, str(Path(argv[0]).resolve().parent))
     runpy.run_path(argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
-    from elastic_core.compat.torch import install as _install  # the module of that name, which programs import, too
+    from elastic_core.compat.torch import (
+        install as _install,  # not this __main__ module, but the one that programs import
+    )
 
     _install()
     _run_program(sys.argv[1:])

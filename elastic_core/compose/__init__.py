@@ -1,5 +1,7 @@
-"""The only room that knows all others: selects what a run uses, builds the objects of one agent, ends them in reverse
-order."""
+"""The composition root: the only package that imports all others.
+
+It selects what a run uses, builds the objects of one agent, and stops them in reverse order.
+"""
 
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
 from elastic_core.compose.plan import (

@@ -1,4 +1,4 @@
-"""One agent: builds its objects, and ends them in reverse order."""
+"""Builds the objects of one agent, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an agent is made of besides its handler. The parts do nothing until the agent runs."""
+    """The parts of an agent, except its handler. They do nothing until the agent runs."""
 
     processes: LocalWorkers
     observer: Observer
@@ -55,7 +55,7 @@ class Parts:
     watchdog: Watchdog | None
 
     def attach(self, agent: ProcessAgent) -> None:
-        """Let the watchdog, the guardian and whoever looks know the agent, before it runs."""
+        """Connect the watchdog, the guardian and the status board to the agent, before it runs."""
         faults = [self.watchdog.fault] if self.watchdog else []
         handler = agent.get_worker_group().spec.rdzv_handler
         if isinstance(handler, RoundHandler):
@@ -77,14 +77,12 @@ def composed(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> Iterator[ProcessAgent]:
-    """An agent that is ready to run. On the way out everything that was made is ended, in reverse order, and the
-    health endpoint last.
+    """An agent that is ready to run. On exit, all its objects are stopped in reverse order, the health endpoint last.
 
-    `logs_specs` goes before what the settings say of files, and `health_check_server` before what they say of an
-    endpoint.
+    `logs_specs` overrides the settings for log files, and `health_check_server` those for the health endpoint.
 
     Raises:
-        ConfigurationError: something that was asked for cannot be made; nothing is left behind.
+        ConfigurationError: an object cannot be built; those built so far have been stopped.
     """
     settings = plan.settings
     local_world_size = count_workers(settings.nproc_per_node)
@@ -126,8 +124,8 @@ def composed(
 
 @contextlib.contextmanager
 def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
-    """Run the configured health endpoint while the context is open. A `given` server replaces it; the caller has
-    started that server, and it is stopped at the end."""
+    """Run the configured health endpoint while the context is open. A `given` server, which the caller has started,
+    replaces it and is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
@@ -147,7 +145,7 @@ def parts_for(
     observers: tuple[Observer, ...] = (),
     logs_specs: LogsSpecs | None = None,
 ) -> Iterator[Parts]:
-    """The parts for the plan; see `composed`. Ended at the end of the context."""
+    """The parts for the plan, which are stopped when the context ends. See `composed`."""
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(more_files())
@@ -169,15 +167,15 @@ def parts_for(
 
 
 def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
-    """End one part. The log tells its error, which must not hide how the job ended."""
+    """Stop one part. An error is only logged, so that it does not hide the job's outcome."""
     try:
         end()
-    except Exception as error:  # noqa: BLE001 - a plugin may raise whatever it likes
-        get_logger().warning(event, part=part, reason="it broke while it was stopped", exc_info=error)
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        get_logger().warning(event, part=part, reason="it raised an error when it was stopped", exc_info=error)
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:
-    """This node as the other nodes will see it."""
+    """This node's entry for the other nodes."""
     host = socket.gethostname()
     return Node(
         name=settings.node_id or made_up_name(host),
@@ -191,13 +189,13 @@ def _node(settings: Settings, local_world_size: int) -> Node:
 
 
 def _rank(handler: RendezvousHandler, plan: Plan) -> None:
-    """Order the nodes as is asked for; a single node has no order."""
+    """Apply the rank policy, if the job may have several nodes."""
     record, settings = plan.rank_policy.record, plan.settings
     if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
         return
     if not isinstance(handler, RoundHandler):
-        found = f"found {settings.rdzv_backend!r}, whose handler ranks them itself"
-        raise ConfigurationError(Problem("--rank-policy", f"expected a backend whose nodes can be ordered, {found}"))
+        message = f"rank policies do not apply to the backend {settings.rdzv_backend!r}, which assigns ranks itself"
+        raise ConfigurationError(Problem("--rank-policy", message))
     handler.rank_by(plan.made_rank_policy())
 
 
@@ -210,7 +208,7 @@ def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
 
 
 def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -> None:
-    """Start the health endpoint if there is one."""
+    """Start the health endpoint, if one is configured."""
     server, settings = plan.made_health_endpoint(board), plan.settings
     if server is None:
         return
@@ -225,14 +223,14 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
         raise ConfigurationError(
             Problem(
                 "--health-port",
-                f"expected a port on which the health endpoint {settings.health!r} can answer, found that "
-                f"{settings.health_port} cannot be had: {error.strerror or error}; choose another",
+                f"the health endpoint {settings.health!r} cannot use port {settings.health_port}: "
+                f"{error.strerror or error}; choose another port",
             )
         ) from error
 
 
 def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """A function that gives the variables of plugins, and those of the watchdog, which it knows once it has started."""
+    """Returns the environment variables of the plugins and of the watchdog, which knows them once it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

@@ -1,4 +1,4 @@
-"""The plan of one run: the records that its settings select, with their options. Each is selected and typed once."""
+"""The plan of one run: the plugin records that its settings select, with their typed options."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import Starter, Work
 
-_ALONE = "local"  # the backend without other nodes
-_HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
-_HELPED = (ElasticError, OSError)  # errors of a plugin that need no frame: there is advice for a limit of this machine
+_ALONE = "local"  # the backend of single-node jobs
+_HEALTH_TIMEOUT = 30.0  # seconds without an iteration of the agent's loop after which it is reported as stuck
+_HELPED = (ElasticError, OSError)  # a plugin's errors that are shown without naming the plugin: they have advice
 
 
 def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
-    """The selections in the settings, one for each kind of record that is used."""
+    """The selections of the settings, one for each kind of record in use."""
 
     def place(setting: str) -> str:
         origin = origins.get(setting, DEFAULT)
@@ -61,7 +61,7 @@ def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selec
         yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, place("health_conf"))
     name = choices.WARM_STARTER if settings.warm_start else settings.worker_starter
     if name is None and settings.worker_starter_conf:
-        name = "subprocess"  # which starts scripts
+        name = "subprocess"  # the default for scripts
     if name is not None:
         cache, excluded = settings.warm_start_cache, " ".join(settings.warm_start_exclude)
         warm = {"cache": cache and str(cache), "exclude": excluded or None} if name == choices.WARM_STARTER else {}
@@ -70,13 +70,13 @@ def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selec
 
 @dataclass(frozen=True)
 class Plan:
-    """What one agent is made from, and the only source of it. `plan_of` makes one.
+    """Everything from which an agent is built. `plan_of` makes one.
 
     Attributes:
         settings: every setting, typed and resolved.
         manager: the plugins.
-        backend, rank_policy: always there.
-        watchdog, health, starter: None where the settings ask for none.
+        backend, rank_policy: always selected.
+        watchdog, health, starter: None if the settings select none.
         added: the values of the options that plugins added.
     """
 
@@ -91,7 +91,7 @@ class Plan:
 
     @functools.cached_property
     def contexts(self) -> Contexts:
-        """The contexts of the plugins in this run."""
+        """The plugins' contexts in this run."""
         return Contexts(self.manager, self.settings, self.added)
 
     def _context(self, chosen: Chosen[Any]) -> Context:
@@ -99,11 +99,11 @@ class Plan:
 
     @property
     def unused(self) -> list[str]:
-        """The options in `--rdzv-conf` that the backend does not need."""
+        """The options in `--rdzv-conf` that the backend ignores."""
         return not_needed(self.backend.record.options, self.settings.rdzv_conf)
 
     def handler(self, node: Node) -> RendezvousHandler:
-        """The handler of this node, which connects when it joins. Raises ConfigurationError."""
+        """This node's handler, which connects when the node joins. Raises ConfigurationError."""
         settings, config = self.settings, self.backend.options
         made = self.backend.record.factory(
             self._context(self.backend),
@@ -123,11 +123,11 @@ class Plan:
         return made
 
     def start_with(self, work: Work) -> Starter:
-        """The starter of the workers: the one that is asked for, else one for such work.
+        """The worker starter: the selected one, or else the default for this kind of work.
 
         Raises:
-            ConfigurationError: there is none of that name, it does not run such work, or it would fork a process that
-                must not be forked.
+            ConfigurationError: it does not exist, cannot run this kind of work, or would fork the agent although the
+                backend's client does not survive a fork.
         """
         asked = self.starter
         if asked is None:
@@ -136,14 +136,15 @@ class Plan:
         record = asked.record
         if record.forks and not self.backend.record.forkable:
             flag = SPECS["start_method" if self.starter is None else "worker_starter"].flag
-            expected = f"expected spawn or forkserver with the rendezvous backend {self.settings.rdzv_backend!r}"
-            why = "its client does not survive a fork of the agent's process"
-            raise ConfigurationError(Problem(flag, f"{expected}, found {record.name}: {why}"))
+            why = f"the client of the rendezvous backend {self.settings.rdzv_backend!r} does not survive a fork"
+            raise ConfigurationError(
+                Problem(flag, f"{record.name} forks the agent, but {why}; use spawn or forkserver")
+            )
         made = record.factory(self._context(asked), work)
         return cast("Starter", _named(made, ("start", "result"), asked, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """What `elastic explain` shows about the selected worker starter; empty if the starter has no `explain`."""
+        """The selected worker starter's facts for `elastic explain`; empty if the starter has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
         found = self.starter.record.explain(self._context(self.starter), work)
@@ -151,19 +152,19 @@ class Plan:
             plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
         except (TypeError, ValueError) as error:
             name = self.starter.record.name
-            told = f"expected a mapping of JSON values from explain of the worker starter {name!r}, found {found!r}"
-            raise PluginError(Problem("--worker-starter", told)) from error
+            message = f"expected a mapping of JSON values from explain of the worker starter {name!r}, found {found!r}"
+            raise PluginError(Problem("--worker-starter", message)) from error
         return plain
 
     def made_watchdog(self) -> Watchdog | None:
-        """The watchdog of this agent, not started; None without one."""
+        """The watchdog, not started yet; None if none is selected."""
         if self.watchdog is None:
             return None
         made = self.watchdog.record.factory(self._context(self.watchdog))
         return cast("Watchdog", _named(made, ("start", "worker_environment", "scratch"), self.watchdog))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
-        """The health endpoint of this agent, not started; None without one."""
+        """The health endpoint, not started yet; None if none is selected."""
         if self.health is None:
             return None
         port = self.settings.health_port or 0
@@ -171,7 +172,7 @@ class Plan:
         return cast("HealthCheckServer", _named(made, ("start",), self.health, _HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
-        """The order of the nodes."""
+        """The rank policy."""
         return self.rank_policy.record.factory(self._context(self.rank_policy))
 
 
@@ -188,15 +189,15 @@ def plan_of(
     tables: Mapping[str, str] | None = None,
     added: Mapping[str, object] | None = None,
 ) -> Plan:
-    """Look up everything that the settings name, before anything is built.
+    """Look up everything that the settings select, before anything is built.
 
     Args:
-        origins: by setting, where its value comes from, for messages.
-        tables: as of `Reading`.
+        origins: each setting's origin, for messages.
+        tables: see `Reading`.
         added: values of the options that plugins added.
 
     Raises:
-        ConfigurationError: with all that is wrong.
+        ConfigurationError: with every problem.
     """
     found: dict[type[Record], Chosen[Any]] = {}
     errors = []
@@ -235,8 +236,8 @@ def problems_of(
 
 
 def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
-    """Without the watchdog and the health endpoint for which a variable of torchrun's asks and whose package is not
-    installed. torchrun runs then, too; a warning says what to install."""
+    """The settings without a watchdog or health endpoint that one of torchrun's variables selects but that is not
+    installed. The job runs without it, as under torchrun, and a warning names the package to install."""
     asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
     for setting, kind in asked.items():
         name, variable = getattr(settings, setting), origins.get(setting)
@@ -249,7 +250,7 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Problems that name a flag though the value stands elsewhere name that place: factories do not know it."""
+    """Problems raised in this context name the value's origin instead of its flag. Factories know only the flag."""
     try:
         yield
     except ConfigurationError as error:
@@ -264,7 +265,7 @@ def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
 
 
 def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> Iterator[Problem]:
-    """A secret is given, and the backend has no option for it."""
+    """The problem of a secret that the backend does not support."""
     backend = found.get(RendezvousBackendRecord)
     if backend is not None and settings.rdzv_secret_file and settings.rdzv_backend != _ALONE:
         options = backend.record.options
@@ -273,22 +274,21 @@ def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> 
 
 
 def _not_signing(backend: str) -> Problem:
-    expected = "expected a rendezvous backend that signs with the secret, as those over the core's handler do"
-    return Problem("--rdzv-secret-file", f"{expected}, found {backend!r}")
+    return Problem("--rdzv-secret-file", f"the rendezvous backend {backend!r} does not support signing with a secret")
 
 
 def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
-    """The problem of a handler that nothing has registered."""
+    """The problem of an event handler that is not registered."""
     name = settings.event_log_handler
     if not events.is_known(name):
         known = events.handler_names()
-        advice = did_you_mean(name, known) or f"; there are {', '.join(known)} and file:PATH"
-        told = f"there is no event handler {name!r} here{advice}"
-        yield Problem("--event-log-handler", told)
+        advice = did_you_mean(name, known) or f"; available: {', '.join(known)} and file:PATH"
+        yield Problem("--event-log-handler", f"unknown event handler {name!r}{advice}")
 
 
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
-    """A table may be for a backend that is not installed here; but not for one whose name is nearly that of another."""
+    """The problems of tables whose name resembles a known backend's. Other unknown names may be backends that are not
+    installed here."""
     kind = kind_of(RendezvousBackendRecord)
     known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
     for name, origin in tables.items():

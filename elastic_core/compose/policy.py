@@ -1,4 +1,4 @@
-"""What the workers run, and how: environment, output, processors, and when a worker counts as hung."""
+"""Derives from the settings what the workers run, and their environment, output, CPU binding and hang detection."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_con
 
 @dataclass(frozen=True)
 class Entry:
-    """What the workers run, and its name for people."""
+    """The work of the workers, and its name for messages."""
 
     name: str
     work: Work
 
 
 def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
-    """A script, a module or a command, as the flags say; `PYTHON_EXEC` names another interpreter."""
+    """A script, a module or a command, depending on the flags. `PYTHON_EXEC` selects another interpreter."""
     if settings.run_path:
         from elastic_core.workers.functions import run_script
 
@@ -59,7 +59,7 @@ def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ
 
 def function_entry(function: Callable[..., Any], args: tuple[Any, ...], name: str = "") -> Entry:
     """A Python function."""
-    name = name or getattr(function, "__qualname__", "") or repr(function)  # partial and the like have no name
+    name = name or getattr(function, "__qualname__", "") or repr(function)  # a partial has no name
     return Entry(name, Work(function=function, args=args))
 
 
@@ -70,8 +70,8 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """The policy for all workers of this node. `stack` removes what is made for it. `logs_specs` goes before what the
-    settings say of files."""
+    """The policy for all workers of this node. `stack` removes a temporary log folder. `logs_specs` overrides the
+    settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -92,16 +92,16 @@ def group_policy(
 
 
 def hang_policy(settings: Settings) -> HangPolicy | None:
-    """When a worker without progress counts as hung; None: never."""
+    """The hang detection of the settings; None if it is off."""
     if not settings.hang_timeout:
         return None
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
-    """The variables that the workers inherit. Those of the agent's health endpoint are left out: an agent that a worker
-    starts cannot have the same port, and no worker needs the token. So are options of backends and other parts, if one
-    is a secret; `secrets` are the names that plugins declare as such."""
+    """The variables that the workers inherit. Variables of the agent's health endpoint are removed: an agent that a
+    worker starts cannot use the same port, and no worker needs the token. Variables with options (`..._CONF`) are
+    removed if they contain a secret. `secrets`: names of the options that plugins declare as secret."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
     return {name: value for name, value in environ.items() if name not in own and name not in holding}
@@ -112,13 +112,13 @@ def _holds_secret(options: str, secrets: Collection[str]) -> bool:
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """The folder of `--log-dir`. If files are asked for without it: a new folder, which the log names and which is
-    removed at the end if it is empty."""
+    """The folder of `--log-dir`. Without that flag, and if the settings require log files: a new folder, which is
+    logged, and removed at the end if it is empty."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
     stack.callback(_remove_if_empty, folder)
-    get_logger().info("log directory made", path=str(folder), reason="files were asked for without --log-dir")
+    get_logger().info("log directory made", path=str(folder), reason="log files were requested without --log-dir")
     return folder
 
 
@@ -128,7 +128,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -> Placer | None:
-    """What says where logs go: the object that is given, or the plugin that `--logs-specs` names."""
+    """Determines where logs are written: the `given` object, or the plugin selected by `--logs-specs`."""
     if given is None and settings.logs_specs is None:
         return None
     from elastic_core.workers import logs_specs
@@ -156,7 +156,7 @@ def _writes_files(settings: Settings) -> bool:
 
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """The binding asked for. The log names the workers that cannot be bound. `visible` is CUDA_VISIBLE_DEVICES."""
+    """The configured CPU binding. Workers that cannot be bound are logged. `visible` is CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING
@@ -170,10 +170,10 @@ def _binding(settings: Settings, local_world_size: int, visible: str | None) -> 
 
 
 def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
-    """Why a worker cannot be bound to processors of this machine, for people."""
+    """The reason, for messages, why a worker cannot be bound to CPUs of this machine."""
     if not machine.cpus:
-        return "the kernel does not show the NUMA layout of the processors"
+        return "the kernel does not report the NUMA layout of the CPUs"
     node = machine.node_of(local_rank, workers)
     if not any(cpu.node == node for cpu in machine.cpus):
-        return "the place of the worker's device is unknown, or none of the processors there may be used"
-    return f"NUMA node {node} has fewer cores that may be used than workers"
+        return "the NUMA node of the worker's device is unknown, or none of its CPUs may be used"
+    return f"NUMA node {node} has fewer usable cores than workers"

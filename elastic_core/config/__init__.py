@@ -1,6 +1,6 @@
-"""The configuration: a table of settings, read from flags, environment, file and scheduler, with all errors at once.
+"""The configuration: a table of settings, read from flags, environment, config file and scheduler.
 
-Start with `settings` (the table), then `reading` (how the sources come together).
+Start with `settings` (the table), then `reading` (how the sources are combined).
 """
 
 from elastic_core.config.command import Command, CommandReading, command_of, read_command

@@ -1,4 +1,5 @@
-"""Reading the commands beside `run`: a few flags, those of `run` under the same names, variables and file keys."""
+"""Reads the command lines of all commands except `run` and `explain`. A flag that such a command shares with `run` has
+the same name, variables and config file keys."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """What a command takes.
+    """The arguments and the help text of a command.
 
     Args:
         name: the word after `elastic`.
         about: the head of its help text.
-        shared: settings of `run` that it also takes, each with its help here; empty: its help in `run`.
-        own: flags of the command alone, which are neither variables nor file keys.
-        operands: names of the words that it needs, in this order.
-        example: a whole command line, for the help.
-        codes: exit codes that mean something special here.
-        alone: it reads neither variables nor files, so that it works while these are wrong.
+        shared: settings of `run` that it also takes, each with its help text; empty: the same as for `run`.
+        own: the command's own flags, which have no variables or config file keys.
+        operands: names of its required positional arguments.
+        example: a complete command line for the help text.
+        codes: exit codes with a special meaning for this command.
+        alone: ignore variables and the config file, so that the command works even if they are invalid.
     """
 
     name: str
@@ -46,25 +47,25 @@ class Command:
 
     @functools.cached_property
     def specs(self) -> dict[str, Spec]:
-        """Every setting and flag that it takes, by name."""
-        shared = {name: replace(SPECS[name], help=told or SPECS[name].help) for name, told in self.shared.items()}
+        """All its settings and flags, by name."""
+        shared = {name: replace(SPECS[name], help=text or SPECS[name].help) for name, text in self.shared.items()}
         everywhere = {name: SPECS[name] for name in ("plugins", "config")}
         return {**shared, **everywhere, **{spec.name: spec for spec in self.own}}
 
     @property
     def words(self) -> str:
-        """The command as users write it."""
+        """The command as users type it."""
         return f"elastic {self.name}"
 
     def help_text(self) -> str:
-        """What `--help` prints."""
+        """The output of `--help`."""
         return command_help(self.about, self.specs.values(), self.example or self.words, self.codes)
 
 
 @dataclass(frozen=True)
 class CommandReading:
-    """The outcome: every value by the setting's name, typed, defaults filled in; the operands; and the files and
-    variables that were found and not used."""
+    """The result of reading a command line: every setting's typed value (or default), the operands, and the files and
+    variables that were ignored."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]
@@ -72,11 +73,11 @@ class CommandReading:
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """What the command of a plugin takes, with the help that is made from its record. `added`: the options that the
-    plugin adds to `elastic run`, which are flags here, too. Raises PluginError."""
+    """The `Command` for a plugin's record. `added`: the options that the plugin adds to `elastic run`; the command
+    takes them, too. Raises PluginError."""
     if unknown := [name for name in record.settings if name not in SPECS]:
-        found = f"expected names of settings from the command {record.name!r}, found {', '.join(unknown)}"
-        raise PluginError(Problem(f"elastic {record.name}", found))
+        message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
+        raise PluginError(Problem(f"elastic {record.name}", message))
     own = [replace(spec, group="own", flag_only=True) for spec in specs_of_options(record.options or ()).values()]
     words = " ".join([f"elastic {record.name}", *record.operands])
     about = f"usage: {words} [flags]\n\n{record.summary}\n"
@@ -91,12 +92,12 @@ def read_command(
     added_options: Sequence[Option] = (),
     required: Mapping[str, str] | None = None,
 ) -> CommandReading:
-    """Read one command line, with the environment and the config file as for `run`.
+    """Read one command line, with the same environment and config file as `run`.
 
     Args:
         sources: `-h` and `--help` are skipped.
-        added_options: options that plugins add to `run`; the variables and file keys of these are no mistakes.
-        required: settings that must not be empty, with what to say if they are.
+        added_options: options that plugins add to `run`; their variables and config file keys are valid, too.
+        required: settings that must not be empty, each with the error message if it is.
 
     Raises:
         ConfigurationError: with every problem.
@@ -106,10 +107,10 @@ def read_command(
     gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
     values, unreadable = parse_found(gathered.found, command.specs)
     problems = [*gathered.problems, *unreadable.values()]
-    told = {problem.origin for problem in problems}
+    reported = {problem.origin for problem in problems}
     for name, message in (required or {}).items():
         flag = command.specs[name].flag
-        if not values[name] and name not in unreadable and flag not in told:
+        if not values[name] and name not in unreadable and flag not in reported:
             problems.append(Problem(flag, message))
     if len(line.words) != len(command.operands) and line.certain:
         expected, found = " ".join(command.operands) or "nothing but flags", " ".join(line.words) or "nothing"

@@ -1,8 +1,8 @@
-"""The environment: `ELASTIC_<NAME>`, then `PET_<NAME>`, then the variables that torchrun gives a meaning.
+"""The environment: `ELASTIC_<NAME>`, then `PET_<NAME>`, then torchrun's special variables.
 
-A variable that is empty counts as unset. Other programs have variables that begin with `ELASTIC_`, too
-(`ELASTIC_PASSWORD`, `ELASTIC_NODES`), and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). So an
-unknown variable is never an error; one whose name is almost that of a setting is left out with a warning.
+An empty variable is treated as unset. Other programs also use variables that begin with `ELASTIC_`
+(`ELASTIC_PASSWORD`, `ELASTIC_NODES`), and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). An
+unknown variable is therefore never an error, but there is a warning if its name resembles a setting's.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 PREFIX = "ELASTIC_"
 NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_TIMER_CLIENT"})
-"""Variables of our prefix that are read elsewhere."""
+"""Variables with our prefix that other modules read."""
 
 _OF_SERVICE = re.compile(r"(tcp|udp|sctp)://")
 _TYPING_ERROR = 0.8
-"""How alike a name must be to count as a misspelt one of ours. `PORT` and `HEALTH_PORT` are at 0.53."""
+"""Similarity from which an unknown name is considered misspelled. `PORT` and `HEALTH_PORT` are at 0.53."""
 
 
 def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> Findings:
-    """What the environment sets, without the fallbacks."""
+    """The settings from the environment, without the fallbacks."""
     findings = Findings(from_torchrun(environ, specs))
     for spec in specs.values():
         names = [name for name in spec.own_variables() if environ.get(name)]
         for name in (*names, *spec.also_reads):
             if _is_of_service(name, environ):
-                message = "Kubernetes has set this to the address of a service, which is no port"
+                message = "not a port: Kubernetes set this variable to the address of a service"
                 findings.left_out.append(Problem(name, message))
         if own := [name for name in names if not _is_of_service(name, environ)]:
             findings.found[spec.name] = Found(environ[own[0]], own[0])
@@ -48,12 +48,13 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Whether Kubernetes has set it, in every pod, to the address of a service whose name matches our variable."""
+    """Whether Kubernetes set the variable to a service's address. It does so in every pod if a service's name matches
+    the variable's."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 
 def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
-    """What torchrun's special variables set, which are not named after a flag."""
+    """The settings from torchrun's special variables, whose names do not derive from a flag."""
     found = {}
     for spec in specs.values():
         for name, meaning in spec.also_reads.items():
@@ -63,6 +64,6 @@ def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict
 
 
 def fallbacks(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
-    """What variables of other programs set, such as LOGLEVEL; they are weaker than a config file."""
+    """The settings from other programs' variables, such as LOGLEVEL. A config file overrides them."""
     pairs = [(spec.name, name) for spec in specs.values() for name in spec.fallbacks if environ.get(name)]
     return {setting: Found(environ[name], name) for setting, name in pairs}

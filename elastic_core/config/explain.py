@@ -1,4 +1,4 @@
-"""The settings in words: the help of the commands, and the resolved configuration with the origin of every value."""
+"""Renders settings: the help texts of the commands, and the resolved configuration with each value's origin."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 VERSION = 2
-"""Version of the schema of `as_dict`; grows if a field changes its meaning or is removed, not if one is added."""
+"""Schema version of `as_dict`. It is raised when a field changes its meaning or is removed, not when one is added."""
 
 _HEAD = """\
 usage: elastic run [flags] script [arguments of the script]
 
-Starts the workers of a training job on this node. Flags may be written with dashes or underscores;
---name=false turns a switch off. All words after the script are its arguments. A value comes from
-the first of these that has it: the flag, its variables in the order shown, the config file, Slurm
-or a Kubernetes Indexed Job, the default.
+Starts the workers of a training job on this node. Flags may use dashes or underscores; --name=false
+turns a switch off. Everything after the script is passed to it. If several sources set a value, the
+first of these wins: the flag, its variables in the order shown, the config file, Slurm or a
+Kubernetes Indexed Job, the default.
 """
 
 _EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
@@ -44,10 +44,13 @@ def as_dict(
 
     `settings` and `plugin_options` map names to `value`, `unit` (empty: none) and `origin`. Ranges and stream maps
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
-    secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
-    was made with the same `added_options`. `not_used`: names in `--rdzv-conf` that the backend does not need; they
-    stand beside the others' value, under `not_used`, if there are any. `starter`: the result of the
-    worker starter's `explain`.
+    secret options are `***`.
+
+    Args:
+        added_options: the options with which the reading was made.
+        secrets: names of secret options, see `PluginManager.secret_options`.
+        not_used: names in `--rdzv-conf` that the backend ignores; if there are any, the setting has them as `not_used`.
+        starter: the result of the worker starter's `explain`.
     """
     return {
         "version": VERSION,
@@ -71,7 +74,7 @@ def as_text(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> str:
-    """The reading as lines of three columns: setting, value with unit, origin. Arguments as for `as_dict`."""
+    """The reading as a table of setting, value with unit, and origin. Arguments as for `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
@@ -91,7 +94,7 @@ def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict
 
 
 def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
-    """One line per value. A mapping gets a line with its size, then one line per entry."""
+    """One line per value; for a mapping, a line with its size and one line per entry."""
     lines = ["", "worker starter:"] if starter else []
     for name, fact in starter.items():
         lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")
@@ -101,7 +104,7 @@ def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Value, unit and origin of every setting, without secrets."""
+    """Value, unit and origin of every setting. Secrets are masked."""
     entries = {}
     for name, spec in SPECS.items():
         value = getattr(reading.settings, name)
@@ -114,7 +117,7 @@ def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[s
 
 
 def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, dict[str, Any]]:
-    """Value, unit and origin of every option that plugins added, without secrets."""
+    """Value, unit and origin of every option that plugins added. Secrets are masked."""
     entries = {}
     for option in options:
         value = reading.added[option.name]
@@ -124,7 +127,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 
 def as_word(value: object) -> str:
-    """A value as it is written on the command line; `unset` for None, `empty` for an empty text or list."""
+    """A value as on the command line; `unset` for None, `empty` for an empty text or list."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -154,7 +157,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
     """The help of `elastic run`: every flag by group, with default, unit and environment variables."""
     specs = [*SPECS.values(), *specs_of_options(added_options).values()]
     groups = [_paragraph(group, (_flag(spec) for spec in specs if spec.group == group)) for group in GROUPS]
-    # What a code means for other commands comes after a semicolon.
+    # The text after a semicolon is about other commands.
     codes = {code: meaning.partition("; ")[0] for code, meaning in EXIT_CODE_MEANING.items()}
     del codes[ExitCode.NOT_FOUND]
     told = [f"  {code:<3} {meaning}" for code, meaning in codes.items()]
@@ -163,11 +166,11 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """The help of a command with a few flags. `codes`: exit codes that mean something special for it."""
-    told = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
-    told.append("  others: see elastic run --help")
+    """The help of a command with a few flags. `codes`: exit codes with a special meaning for the command."""
+    meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
+    meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))
-    return "\n\n".join([head.rstrip(), flags, f"example:\n  {example}", _paragraph("exit codes", told)])
+    return "\n\n".join([head.rstrip(), flags, f"example:\n  {example}", _paragraph("exit codes", meanings)])
 
 
 def _paragraph(title: str, lines: Iterable[str]) -> str:

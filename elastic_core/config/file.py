@@ -1,11 +1,11 @@
 """The config file: `elastic.toml`, or the table `[tool.elastic]` of pyproject.toml.
 
-Keys are the settings' names, with dashes or underscores, and a few short ones (`backend`, `endpoint`, `run_id`). The
-table `[rendezvous]` has `backend`, `endpoint` and `id`, and for each backend a table of its options
+Keys are the settings' names, with dashes or underscores, and a few short names (`backend`, `endpoint`, `run_id`). The
+table `[rendezvous]` has the keys `backend`, `endpoint` and `id`, and a table of options per backend
 (`[rendezvous.etcd]`).
 
-A file decides what runs and which files are written. So the search skips, with a warning, a file that another user owns
-or that is writable by everyone. A file that the user names is always used.
+A config file decides which program runs and which files are written. For security, the search skips a file that
+another user owns or that is world-writable, and warns. A file given with `--config` is always used.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 _OWN = "elastic.toml"
 _SHARED = "pyproject.toml"
 RENDEZVOUS = "rendezvous"
-_OF_NO_BACKEND = ("conf", "options", "rdzv-conf", "rdzv_conf")  # what people try first
-_HEAD = 1 << 16  # bytes of a file of somebody else, to see whether it is meant for us
+_OF_NO_BACKEND = ("conf", "options", "rdzv-conf", "rdzv_conf")  # common guesses, which are not backends
+_HEAD = 1 << 16  # bytes of another user's file that are searched for our table
 _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": "rdzv_id"}
 
 
 class _Unreadable(Exception):
-    """A config file that cannot be used; the text says why."""
+    """A config file that cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The config file of one command, parsed.
+    """The parsed config file.
 
     Args:
-        path: None if there is none.
-        table: our settings in it.
+        path: None without a config file.
+        table: its settings for elastic.
         problem: why it cannot be used.
         left_out: files that the search skipped.
     """
@@ -58,7 +58,7 @@ class ConfigFile:
     left_out: Sequence[Problem] = ()
 
     def findings(self, specs: Mapping[str, Spec]) -> Findings:
-        """The values of these settings, and the problems of the file."""
+        """The values of these settings, and the problems found in the file."""
         findings = Findings(config_file=self.path, left_out=list(self.left_out))
         if self.problem is not None:
             findings.problems.append(self.problem)
@@ -68,8 +68,8 @@ class ConfigFile:
 
 
 def config_file(named: Found | None, cwd: Path, home: str) -> ConfigFile:
-    """The file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`. The search ends at
-    the folder `home`, or where another file system begins."""
+    """The file given by `named` (relative to `cwd`), or else the nearest one in `cwd` or its parents. The search stops
+    at the folder `home` and at the boundary of the file system."""
     left_out: list[Problem] = []
     try:
         path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
@@ -84,9 +84,6 @@ def config_file(named: Found | None, cwd: Path, home: str) -> ConfigFile:
         return ConfigFile(path, problem=problem, left_out=left_out)
 
 
-_ADVICE = "name it with --config if you want it"
-
-
 def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
     for folder in _upwards(cwd, home):
         for path in (folder / _OWN, folder / _SHARED):
@@ -95,19 +92,19 @@ def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
                 continue
             if why := _distrusted(path):
                 if path.name == _OWN or _mentions_us(path):
-                    left_out.append(Problem(str(path), f"not read, because {why}; {_ADVICE}"))
+                    left_out.append(Problem(str(path), f"ignored, because {why}; to use it, pass it with --config"))
             elif path.name == _OWN or _has_our_table(path):
                 return path
     return None
 
 
 def _upwards(cwd: Path, home: str) -> Iterator[Path]:
-    """`cwd` and the folders above it, up to the home folder, or to the last one on its file system."""
+    """`cwd` and its parents, up to the home folder or the root of the file system."""
     end = _identity(Path(home)) if home else None
     device = None
     for folder in (cwd, *cwd.parents):
         found = _identity(folder)
-        if found is None:  # above it is a folder that must not be passed
+        if found is None:  # no permission to search one of its parents
             continue
         if device is not None and found[0] != device:
             return
@@ -129,11 +126,11 @@ def _distrusted(path: Path) -> str:
     try:
         return foreign(path)
     except OSError:
-        return ""  # who reads it finds out why it cannot be read
+        return ""  # reading the file reports why it is unreadable
 
 
 def _mentions_us(path: Path) -> bool:
-    """Whether a file of somebody else seems to have our table."""
+    """Whether another user's file seems to have our table."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"tool.elastic" in file.read(_HEAD)
@@ -142,10 +139,10 @@ def _mentions_us(path: Path) -> bool:
 
 
 def _has_our_table(path: Path) -> bool:
-    """Whether a pyproject.toml has our table. One that is broken counts if our table seems to be in it."""
+    """Whether a pyproject.toml has our table. If the file is malformed: whether it seems to."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        # Most files do not have the word, and need neither parsing nor the import of a TOML reader.
+        # Most files lack this word, which saves parsing them and importing a TOML parser.
         return "elastic" in text and _table(path) is not None
     except _Unreadable:
         return "tool.elastic" in text
@@ -154,7 +151,7 @@ def _has_our_table(path: Path) -> bool:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """Our settings in the file; None when it is a pyproject.toml without any."""
+    """Our settings in the file; None for a pyproject.toml without our table."""
     document = _parse(path)
     if path.name != _SHARED:
         return document
@@ -169,15 +166,15 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise _Unreadable(f"expected a config file at {path}, found: {error.strerror}; name one that exists") from None
+        raise _Unreadable(f"cannot read the config file {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise _Unreadable(f"expected UTF-8 in {path}, found byte {error.start} that is none; save it again") from None
-    # Imported here, because most runs have no file to read.
+        raise _Unreadable(f"{path} is not valid UTF-8 (at byte {error.start}); save it as UTF-8") from None
+    # Imported here because most runs have no config file.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         parsed: dict[str, Any] = toml.loads(text)
-    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
-        raise _Unreadable(f"expected TOML in {path}, found: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise _Unreadable(f"{path} is not valid TOML: {error}") from None
     return parsed
 
 
@@ -192,7 +189,7 @@ def _read(findings: Findings, path: Path, table: Mapping[str, object], specs: Ma
         elif key not in keys:
             near = nearest(key, (*keys, RENDEZVOUS))
             advice = f"did you mean {near}?" if near else "elastic explain lists the settings"
-            message = f"expected the name of a setting, found an unknown one; {advice}"
+            message = f"unknown setting; {advice}"
             findings.problems.append(Problem(origin, message))
         else:
             _add(findings, keys[key], Found(raw, origin))
@@ -213,7 +210,7 @@ def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:
         elif isinstance(value, dict) and written not in _OF_NO_BACKEND:
             findings.by_backend[written] = found
         else:
-            table = "a table of options with the name of a backend, as [rendezvous.c10d]"
+            table = "a table with a backend's options, such as [rendezvous.c10d]"
             expected = f"expected {', '.join(_OF_RENDEZVOUS)}, or {table}"
             findings.problems.append(Problem(found.origin, f"{expected}{did_you_mean(written, _OF_RENDEZVOUS)}"))
 
@@ -226,4 +223,4 @@ def _add(findings: Findings, name: str, found: Found) -> None:
 
 
 def _once(earlier: Found) -> str:
-    return f"expected each setting once, found it also as {earlier.origin}; remove one"
+    return f"already set as {earlier.origin}; remove one of the two"

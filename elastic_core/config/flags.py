@@ -1,8 +1,8 @@
-"""The command line: flags, then the script, then the arguments of the script.
+"""The command line: flags, then the script, then the script's arguments.
 
-It is not read by argparse, for three promises: every bad flag of a line is reported, not only the first; everything
-after the script belongs to the script, even if it looks like a flag; and nothing has to be imported. Dashes and
-underscores are equal within a flag. `--name value`, `--name=value`, `-r3`, `-r 3` and `-r=3` are read.
+argparse is not used, for three reasons: every bad flag is reported, not only the first; everything after the script
+is passed to the script, even if it looks like a flag; and starting up takes less time. Dashes and underscores in a
+flag are equivalent. `--name value`, `--name=value`, `-r3`, `-r 3` and `-r=3` are accepted.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 
 @dataclass
 class CommandLine(Findings):
-    """The flags found, and the other words: the script and its arguments, or operands.
+    """The flags of a command line, and the other words: the script and its arguments, or operands.
 
-    `certain` is false if an unknown flag makes it a guess where the flags end. `unread` holds the words from the first
-    unknown flag on, while it may still become known.
+    `certain` is false if, because of an unknown flag, the parser has to guess where the flags end. `unread`: the words
+    from the first unknown flag on, which a plugin may still define.
     """
 
     words: list[str] = field(default_factory=list)
@@ -39,10 +39,10 @@ class CommandLine(Findings):
 
 
 def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
-    """Read the unread words: all of them (`whole`), or those before the first flag that is not in `specs`. Values stay
-    text, and errors are `problems` of the line.
+    """Read the unread words: all of them (`whole`), or those before the first flag that is not in `specs`. Values
+    remain text; errors are added to `line.problems`.
 
-    The first word that is not a flag ends the flags; if `mixed`, only `--` ends them.
+    The first word that is not a flag ends the flags; with `mixed`, only `--` does.
     """
     words = line.unread
     while words and not (line.words and not mixed):
@@ -63,7 +63,7 @@ def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: b
 
 
 def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:
-    """Read the flag `word`, and its value, which may be the first of the words `after` it."""
+    """Read the flag `word` and its value, which may be the first of the words `after` it."""
     spec, value = _match(word, specs)
     if spec is None:
         line.certain = False
@@ -71,16 +71,16 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
         meant = specs.get(nearest(name.lstrip("-").replace("-", "_"), specs) or "")
         advice = f"did you mean {meant.flag}?" if meant else f"see {command} --help"
         if not meant and command == "elastic run":
-            advice += "; the script's flags come after the script"
-        message = f"expected a flag of {command}, found an unknown one; {advice}"
+            advice += "; flags of the script go after the script"
+        message = f"unknown flag; {advice}"
         line.problems.append(Problem(name, message))
         if meant and not meant.is_switch and "=" not in word:
-            _value(after)  # probably the value of the misspelt flag; the flags after it are still read
+            _value(after)  # skip what is probably the misspelled flag's value, so that later flags are still read
         return
     if value is None:
         value = "true" if spec.is_switch else _value(after)
     if value is None:
-        message = f"expected a value ({spec.metavar}), found none; write {spec.flag}={spec.metavar}"
+        message = f"requires a value; write {spec.flag}={spec.metavar}"
         line.problems.append(Problem(spec.flag, message))
         return
     earlier = line.found.get(spec.name)
@@ -89,7 +89,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
-    """The setting of a flag, and the value attached to it; None where there is none."""
+    """The flag's setting (None: unknown) and the value attached to it (None: no value)."""
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name.startswith("--"):

@@ -1,9 +1,9 @@
-"""One reading of the configuration: all sources, and one result or one error that lists every problem.
+"""Reads the configuration from all sources. The outcome is one result, or one error that lists every problem.
 
 Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
-scheduler's variables (see `schedulers`), default. Only the strongest value of a setting is parsed: a bad value that is
-overridden is not reported. A stronger source replaces a weaker one as a whole: `--rdzv-conf` flags add up among
-themselves, but not with a file.
+scheduler's variables (see `schedulers`), default. Only the value with the highest precedence is parsed, so an invalid
+value that is overridden is not reported. Sources are not merged: repeated `--rdzv-conf` flags add up, but they replace
+the options in a config file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RESERVED: frozenset[str] = frozenset(
         RENDEZVOUS,
     }
 )
-"""Names that no option of a plugin may have: those of our settings, keys, flags and variables."""
+"""Names that a plugin's option must not have: those of our settings, keys, flags and variables."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Reading:
 
     Attributes:
         settings: every setting, typed and resolved.
-        script: what to start; None only when no script was required.
-        script_args: its arguments, untouched.
-        origins: for every setting and added option, where its value comes from.
-        config_file: the file that was read, if there was one.
+        script: the script to start; None only if no script was required.
+        script_args: its arguments, unchanged.
+        origins: the source of every setting and added option.
+        config_file: the config file, if one was read.
         added: values of the options that plugins added, by declared name, typed, defaults filled in.
-        own: values of the flags that a command has beside those of `run`, by name, defaults filled in.
-        tables: the names of backends for which the file has options, with the place of each.
-        left_out: files and variables that were found and not used, with the reasons.
+        own: values of the command's own flags, by name, defaults filled in.
+        tables: the backends for which the file has options, each with the table's origin.
+        left_out: files and variables that were ignored, with the reasons.
     """
 
     settings: Settings
@@ -72,13 +72,13 @@ class Reading:
 
 
 class Sources:
-    """The sources of one command: its command line, the environment and the config file. Each is read once: first what
-    matters before plugins are loaded, which add flags, and the rest afterwards.
+    """The sources of one command: its command line, the environment and the config file. Each is read once, in two
+    steps, because plugins add flags: first the settings that decide which plugins are loaded, then all others.
 
     Args:
         argv: the words after `elastic COMMAND`.
-        environ: the environment; no other is looked at.
-        cwd: the absolute folder from which config file and script are looked up.
+        environ: the environment to read, instead of `os.environ`.
+        cwd: the absolute folder that paths to the config file and the script are relative to.
         command: the command, for messages.
         mixed: flags may follow other words.
     """
@@ -96,11 +96,11 @@ class Sources:
         self._command = command
         self._mixed = mixed
         self._line = CommandLine(unread=deque(argv))
-        self._files: dict[object, ConfigFile] = {}  # by the name that was given
+        self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
-        """The distributions that `--plugins`, its variable or its key allow; None: all. The flag must come before those
-        that plugins add. `specs`: the flags of the command.
+        """The distributions allowed by `--plugins`, its variable or its key; None: all. The flag must come before any
+        flag that a plugin adds. `specs`: the flags of the command.
 
         Raises:
             ConfigurationError: the value is not a list of names.
@@ -118,7 +118,7 @@ class Sources:
         return self._line
 
     def gathered(self, line: CommandLine, specs: Mapping[str, Spec]) -> Findings:
-        """The strongest value of each setting in all sources, and the problems of the sources."""
+        """Each setting's value from the source with the highest precedence, and the problems of all sources."""
         environment = from_environment(self.environ, specs)
         named = line.found.get("config") or environment.found.get("config")
         if named not in self._files:
@@ -133,7 +133,7 @@ _BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
 
 
 def random_run_id() -> str:
-    """A run id that no other job has: 16 hexadecimal digits."""
+    """A unique run id of 16 hexadecimal digits."""
     return os.urandom(8).hex()
 
 
@@ -151,16 +151,16 @@ def read(
 
     Args:
         sources: `-h` and `--help` are skipped.
-        added_options: options that plugins add: flags, `ELASTIC_` variables and file keys like our own. None has a
-            name that is `RESERVED`.
-        new_run_id: generates the run id of a single node.
-        require_script: whether there must be a script, and whether it must exist; false where nothing is started.
-        own: flags of the command that reads this, which are neither variables nor file keys.
-        backend_named: the backend of that name, for its defaults and problems; None if there is none.
-        others: called with settings, origins and the tables of backends; returns further problems to report with these.
+        added_options: options that plugins add, with flags, `ELASTIC_` variables and config file keys. Their names are
+            not `RESERVED`.
+        new_run_id: generates the run id of a single-node job.
+        require_script: whether a script must be given and must exist.
+        own: the command's own flags, which have no variables or config file keys.
+        backend_named: returns a backend by name, for its defaults and problems; None if it does not exist.
+        others: called with settings, origins and backend tables if there are problems; returns more to report.
 
     Raises:
-        ConfigurationError: with every problem of this reading, in the order of the sources.
+        ConfigurationError: with every problem, in the order of the sources.
     """
     specs = {**SPECS, **specs_of_options(added_options)}
     own_specs = {spec.name: spec for spec in own}
@@ -188,7 +188,7 @@ def read(
     if problems:
         known = {problem.origin for problem in problems}
         problems += [other for other in others(settings, origins, tables) if other.origin not in known]
-        raise ConfigurationError(*problems, *gathered.left_out)  # what is missing may stand there
+        raise ConfigurationError(*problems, *gathered.left_out)  # an ignored file or variable may be the reason
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
         settings=settings,
@@ -204,21 +204,21 @@ def read(
 
 
 def _places(found: Mapping[str, Found]) -> dict[str, str]:
-    """By flag: where the value of a setting comes from."""
+    """The origin of each value, by the setting's flag."""
     return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
 
 
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
-    """Settings from Python values, under the rules of every other source: typed, checked and resolved.
+    """Settings from Python values, which are parsed, checked and resolved like those of any other source.
 
-    A value may be typed or text, such as `nnodes="1:4"`; or a `Found`, which has its origin. Other settings have their
-    defaults.
+    A value may be typed, text such as `nnodes="1:4"`, or a `Found` with an origin. The default applies to all other
+    settings.
 
     Raises:
-        ConfigurationError: with every problem; the origin of a plain value is its name.
+        ConfigurationError: with every problem. A plain value's origin is the setting's name.
     """
     found = {name: raw if isinstance(raw, Found) else Found(raw, name) for name, raw in values.items()}
-    problems = [Problem(name, "expected the name of a setting, found an unknown one") for name in found.keys() - SPECS]
+    problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
     settings, _ = resolve(Settings(**parsed), origins, random_run_id, {}, backend_named)
@@ -230,12 +230,12 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
 
 
 def parse_found(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
-    """The typed value of every setting (the default where none was found, or an unreadable one), and the problems."""
+    """The typed value of every setting (its default if none was found or it cannot be parsed), and the problems."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}
     for name, spec in specs.items():
         if name not in found or (found[name].raw is None and spec.default is None):
-            continue  # only Python code can give None, which leaves the setting unset
+            continue  # only Python code can pass None; the setting remains unset
         try:
             values[name] = spec.parse(found[name].raw)
         except ValueError as error:

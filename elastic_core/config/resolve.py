@@ -1,6 +1,6 @@
-"""Settings that depend on other settings, as pure steps. Each change has a reason, which becomes the origin.
+"""Resolves settings that depend on other settings, in pure steps. Each change has a reason, which becomes the origin.
 
-The order of the steps matters: `--standalone` decides on backend and endpoint, and these decide on the id.
+The order of the steps matters: `--standalone` determines backend and endpoint, and these determine the run id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     BackendNamed = Callable[[str], RendezvousBackendRecord | None]
 
-_OPEN = (None, "")  # values of settings that nothing gives
+_OPEN = (None, "")  # values of unset settings
 
 
 def resolve(
@@ -34,10 +34,9 @@ def resolve(
     environ: Mapping[str, str],
     backend_named: BackendNamed = lambda _: None,
 ) -> tuple[Settings, dict[str, str]]:
-    """Fill in the settings that were left open, from a scheduler's variables in `environ`, from the backend's defaults,
-    and from other settings.
+    """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
 
-    Afterwards there is a backend; and a run id, unless a job of several nodes has none, which `rules` reports.
+    The result always has a backend. It has a run id unless a multi-node job was given none, which `rules` reports.
     `new_run_id` is called only for a single node.
 
     Raises:
@@ -63,7 +62,7 @@ def resolve(
 def _start(settings: Settings, _: Origins) -> Changes:
     if not settings.run_path:
         return {}
-    return {name: (False, "--run-path wins") for name in ("module", "no_python") if getattr(settings, name)}
+    return {name: (False, "overridden by --run-path") for name in ("module", "no_python") if getattr(settings, name)}
 
 
 def _standalone(settings: Settings, _: Origins) -> Changes:
@@ -85,7 +84,7 @@ def _backend(settings: Settings, _: Origins) -> Changes:
         return {"rdzv_backend": ("local", "one node and no endpoint")}
     fixed = settings.nnodes.min == settings.nnodes.max
     if fixed and settings.master_addr is not None:
-        # torchrun does the same, and launchers that set PET_MASTER_ADDR rely on it.
+        # As with torchrun; launchers that set PET_MASTER_ADDR rely on it.
         return {"rdzv_backend": (choices.BACKEND_WITH_MASTER, "several nodes, a master address and no endpoint")}
     return {"rdzv_backend": (choices.BACKEND, "several nodes")}
 
@@ -95,16 +94,16 @@ def _of_backend(settings: Settings, origins: Origins, record: RendezvousBackendR
         return {}
     changes = record.defaults(settings)
     if unknown := [name for name in changes if name not in SPECS]:
-        told = f"expected fields of Settings from defaults of the backend {record.name!r}, found {', '.join(unknown)}"
-        raise PluginError(Problem("--rdzv-backend", told))
+        message = f"the defaults of the backend {record.name!r} are for unknown settings: {', '.join(unknown)}"
+        raise PluginError(Problem("--rdzv-backend", message))
     found = {}
     for name, (value, reason) in changes.items():
         if origins[name] == DEFAULT or getattr(settings, name) in _OPEN:
             try:
                 found[name] = (SPECS[name].parse(value), reason)
             except ValueError as error:
-                told = f"defaults of the backend {record.name!r}: {name}: {error}"
-                raise PluginError(Problem("--rdzv-backend", told)) from error
+                message = f"defaults of the backend {record.name!r}: {name}: {error}"
+                raise PluginError(Problem("--rdzv-backend", message)) from error
     return found
 
 
@@ -112,7 +111,7 @@ def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:
     if settings.rdzv_id is not None:
         return {}
     if settings.nnodes.max == 1:
-        return {"rdzv_id": (new_run_id(), "made up for a single node")}
+        return {"rdzv_id": (new_run_id(), "generated for a single node")}
     return {}
 
 

@@ -1,9 +1,9 @@
-"""What a scheduler says about the job: Slurm to the tasks of a step, Kubernetes to the pods of an Indexed Job.
+"""Settings from a scheduler's variables: those of Slurm in a step's tasks, and of Kubernetes in an Indexed Job's pods.
 
-The scheduler is weaker than the config file and stronger than the defaults. Its variables count only where they surely
-mean this job: an allocation of four nodes says nothing about a command that somebody types on the first of them. srun
-gives each task the variables of its own step, and only a step of several nodes makes a job of several nodes. Ambiguous
-variables are ignored; it is an error if the job that starts could be another than the one that is meant.
+These variables override the defaults, but not a config file. They are used only if they are certain to describe this
+job: a user who types a command on the first node of a four-node allocation may want a single-node job. srun sets
+variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous variables
+are ignored, or reported as an error if the user may have meant another job than the one that would start.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ READ: Mapping[str, tuple[str, ...]] = {
     "node_rank": ("SLURM_NODEID", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
     "rdzv_id": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 }
-"""The variables that a setting is taken from. Other variables only decide whether these count."""
+"""The variables that provide each setting. Other variables only decide whether these are used."""
 
 _NODES = "SLURM_STEP_NUM_NODES"
 _TASKS = "SLURM_STEP_NUM_TASKS"
 _HETEROGENEOUS = "SLURM_HET_SIZE"
 _NO_STEP = 0xFFFFFFF0
-"""Step numbers from this one on stand for shells and scripts: a batch script, an interactive step."""
+"""Slurm reserves step numbers from this one on for batch scripts, interactive steps and the like."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class _Step:
     """The step that started this process.
 
     Attributes:
-        nodes: on how many nodes it runs.
-        agents: how many tasks it has; each task is taken for an agent.
-        heterogeneous: whether it may be part of a heterogeneous job, whose parts are steps of their own.
+        nodes: number of nodes.
+        agents: number of tasks; each task is assumed to be an agent.
+        heterogeneous: whether it may be part of a heterogeneous job, in which each component is a separate step.
     """
 
     nodes: int
@@ -51,7 +51,7 @@ class _Step:
 
 
 def from_scheduler(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
-    """The values that the scheduler gives to settings that nothing else gives."""
+    """Values from the scheduler for settings that no other source sets."""
     if _alone(settings):
         return {}
     step = _step(environ)
@@ -65,27 +65,27 @@ def from_scheduler(settings: Settings, origins: Origins, environ: Mapping[str, s
 def scheduler_problems(
     settings: Settings, origins: Origins, environ: Mapping[str, str], others: Sequence[Problem]
 ) -> list[Problem]:
-    """The problem of an ambiguous step; or advice, if one of the `others` follows from the variables of the step.
+    """The problem of an ambiguous step, or advice if the step's variables caused one of the `others`.
 
-    The settings are those before `resolve`, which makes a job without an endpoint one of this machine alone.
+    `settings` are those before `resolve`, which turns a job without an endpoint into a single-node job.
     """
     step = None if _alone(settings) else _step(environ)
     if step is None or step.nodes == 1:
         return []
     if origins["nnodes"] == _NODES and any(problem.origin == "--rdzv-endpoint" for problem in others):
-        return [Problem(_NODES, f"srun runs this on {step.nodes} nodes; for a job of each node alone give --nnodes=1")]
+        return [
+            Problem(_NODES, f"srun runs this on {step.nodes} nodes; for a separate job on each node, set --nnodes=1")
+        ]
     return [_ambiguous(step)] if origins["nnodes"] == DEFAULT else []
 
 
 def _ambiguous(step: _Step) -> Problem:
     if step.heterogeneous:
-        message = (
-            "expected --nnodes and --rdzv-id in a heterogeneous job, whose parts are steps of their own; found none"
-        )
+        message = "a heterogeneous job, whose components are separate steps, requires --nnodes and --rdzv-id"
         return Problem(_HETEROGENEOUS, message)
     message = (
         f"expected one agent on each of the {step.nodes} nodes, found {step.agents} tasks; start it with"
-        f" srun --ntasks={step.nodes} --ntasks-per-node=1, or give --nnodes={step.agents} if that many are meant"
+        f" srun --ntasks={step.nodes} --ntasks-per-node=1, or set --nnodes={step.agents} to run one agent per task"
     )
     return Problem(_TASKS, message)
 
@@ -95,7 +95,7 @@ def _alone(settings: Settings) -> bool:
 
 
 def _of_step(step: _Step, settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
-    if step.nodes == 1:  # each task is a job of its own, as it would be without Slurm
+    if step.nodes == 1:  # each task is a separate job, as without Slurm
         return {"nnodes": (NodeRange(1, 1), _NODES)}
     if step.heterogeneous:
         return {}
@@ -106,15 +106,15 @@ def _of_step(step: _Step, settings: Settings, origins: Origins, environ: Mapping
             return {}
         nnodes = NodeRange(step.nodes, step.nodes)
         changes["nnodes"] = (nnodes, _NODES)
-    # A job with more nodes than this step has consists of several steps, and their ids would differ.
+    # A job with more nodes than this step spans several steps, whose ids differ.
     if not 1 < nnodes.max <= step.agents:
         return changes
     rank_from = "SLURM_NODEID" if step.agents == step.nodes else "SLURM_PROCID"
     rank = _count(environ, rank_from)
     if rank is not None and rank < nnodes.max:
         changes["node_rank"] = (rank, rank_from)
-    # A finished job stays closed under its id, so a requeued job gets another id. SLURM_ARRAY_JOB_ID is not used: all
-    # tasks of an array have the same.
+    # The id of a finished job cannot be used again, so a requeued job gets another one. SLURM_ARRAY_JOB_ID is not used,
+    # because all tasks of an array share it.
     run_id, origin = f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}", "SLURM_JOB_ID and SLURM_STEP_ID"
     restart = _count(environ, "SLURM_RESTART_COUNT")
     again = (f"{run_id}-r{restart}", f"{origin} and SLURM_RESTART_COUNT")
@@ -144,9 +144,9 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Whether the variables are left over from the step in which sbatch was called, which passes them on.
+    """Whether the variables come from the step in which sbatch was called: sbatch passes its environment on.
 
-    srun sets both lists to the nodes of the step; in a batch script the list without STEP has those of its own job.
+    srun sets both lists to the step's nodes. In a batch script, the list without STEP has the batch job's nodes.
     """
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step

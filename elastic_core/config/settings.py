@@ -1,10 +1,10 @@
-"""Every setting, declared once: its type, default, parser, unit, help and names.
+"""The table of all settings: type, default, parser, unit, help and names of each.
 
-Field names are torchrun's where torchrun has the setting. The file is long because it is a table: a new setting is one
-entry here, from which flag, variable, file key, help and the output of `elastic explain` are made.
+The names are torchrun's if torchrun has the setting. Its flag, variables, config file key, help, and its line in the
+output of `elastic explain` are all derived from its entry here.
 """
 
-# ruff: noqa: RUF009 - `setting` is dataclasses.field with words; it makes a field, not a default
+# ruff: noqa: RUF009 - `setting` returns a dataclasses.field
 
 from __future__ import annotations
 
@@ -68,26 +68,26 @@ def _if_positive(text: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one `elastic run`. After `read`, backend and run id are filled in; see `resolve`."""
+    """The settings of one `elastic run`. `read` fills in the backend and the run id; see `resolve`."""
 
     nnodes: NodeRange = setting(
-        NodeRange(1, 1), parse_node_range, "nodes", "nodes of the job; a range makes the job elastic", "N|MIN:MAX"
+        NodeRange(1, 1), parse_node_range, "nodes", "number of nodes; a range makes the job elastic", "N|MIN:MAX"
     )
     nproc_per_node: int | str = setting(
         1,
         parse_process_count,
         "nodes",
-        "workers on this node: a number, or auto, cpu, gpu, xpu or another accelerator's name to count those",
+        "workers on this node: a number; or one per device: auto, cpu, gpu, xpu or another accelerator's name",
         "N|WHAT",
     )
     node_rank: int | None = setting(
-        None, _count, "nodes", "rank of this node: binding with the static backend, otherwise a hint", "N"
+        None, _count, "nodes", "rank of this node: mandatory with the static backend, otherwise a hint", "N"
     )
     node_id: str | None = setting(
         None,
         parse_filled_text,
         "nodes",
-        "name of this node, unique in the job, for status and drain; unset: <hostname>:<pid>.<random>",
+        "unique name of this node in the job, for status and drain; unset: <hostname>:<pid>.<random>",
         "NAME",
         torchrun=False,
     )
@@ -95,31 +95,31 @@ class Settings:
         None,
         parse_filled_text,
         "nodes",
-        "with the backend static, rank 0's machine as this node reaches it: agents meet there, and this node's workers"
-        " get it as MASTER_ADDR; with local, address of the workers' store; unset: 127.0.0.1, or with local the value"
-        " of --local-addr",
+        "with the static backend, address of rank 0's machine: the agents' rendezvous, and MASTER_ADDR of this node's"
+        " workers; with local, address of the workers' store; unset: 127.0.0.1, or with local the value of"
+        " --local-addr",
         "HOST",
     )
     master_port: int | None = setting(
         None,
         _port,
         "nodes",
-        "with the backend static, port at which the agents meet (the workers' store has a new one in each round);"
+        "with the static backend, port of the agents' rendezvous (the workers' store gets a new port in each round);"
         " with local, port of the workers' store; unset: 29500 with static, a free port with local",
         "PORT",
     )
     local_addr: str | None = setting(
-        None, parse_filled_text, "nodes", "address at which other nodes reach this one, used as it is written", "HOST"
+        None, parse_filled_text, "nodes", "address at which other nodes reach this node; used without a check", "HOST"
     )
     standalone: bool = setting(
-        False, parse_boolean, "rendezvous", "a job of this node alone: overrides backend, endpoint, id and master"
+        False, parse_boolean, "rendezvous", "single-node job: overrides backend, endpoint, id and master"
     )
     rdzv_backend: str = setting(
         "",
         parse_text,
         "rendezvous",
-        "how the nodes find each other; unset: local for one node without an endpoint, static for a fixed number"
-        " of nodes with --master-addr and no endpoint, otherwise c10d",
+        "rendezvous backend; unset: local for one node without an endpoint, static for a fixed number of nodes with"
+        " --master-addr and no endpoint, otherwise c10d",
         "NAME",
         aliases=("backend",),
     )
@@ -127,7 +127,7 @@ class Settings:
         "",
         parse_text,
         "rendezvous",
-        "where the nodes meet; c10d and etcd take several",
+        "address of the rendezvous; c10d and etcd accept several",
         "HOST[:PORT]",
         aliases=("endpoint",),
     )
@@ -135,30 +135,30 @@ class Settings:
         None,
         parse_filled_text,
         "rendezvous",
-        "name of the job, the same on every node; generated for a single node",
+        "id of the job, the same on every node; generated for a single node",
         "ID",
         aliases=("run_id",),
     )
     rdzv_conf: Mapping[str, str] = setting(
-        {}, parse_options, "rendezvous", "options of the backend; repeated flags add up", "K=V,..", adds_up=True
+        {}, parse_options, "rendezvous", "options of the backend; may be repeated", "K=V,..", adds_up=True
     )
     rdzv_secret_file: str | None = setting(
         None,
         parse_filled_text,
         "rendezvous",
-        "file of a secret, the same on every node, that signs what they write; a second line holds one that is accepted"
-        " as well",
+        "file with the shared signing secret, the same on every node; a second line adds another accepted secret"
+        " (for rotation)",
         "FILE",
         torchrun=False,
     )
     max_restarts: int = setting(
-        0, _count, "workers", "restarts of the workers after a failure; changes of membership do not count", "N"
+        0, _count, "workers", "how often failed workers are restarted; membership changes do not use a restart", "N"
     )
-    role: str = setting("default", parse_text, "workers", "name of the workers' role", "NAME")
+    role: str = setting("default", parse_text, "workers", "role name of the workers", "NAME")
     module: bool = setting(
         False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
     )
-    no_python: bool = setting(False, parse_boolean, "workers", "the script is a command that needs no interpreter")
+    no_python: bool = setting(False, parse_boolean, "workers", "the script is a command, to run without Python")
     run_path: bool = setting(
         False, parse_boolean, "workers", "run the script with runpy.run_path; overrides -m and --no-python"
     )
@@ -166,36 +166,41 @@ class Settings:
         "spawn",
         choice("spawn", "fork", "forkserver"),
         "workers",
-        "how processes start when the workers are Python functions",
+        "start method of workers that run a Python function",
         "spawn|fork|forkserver",
     )
     monitor_interval: float = _duration(
-        0.1, "workers", "for handlers that do not report newcomers by themselves: time until the agent first asks"
+        0.1, "workers", "for rendezvous handlers that must be polled for new nodes: time until the first poll"
     )
     numa_binding: str | None = setting(
         None,
         choice("node", "socket", "exclusive", "core-complex"),
         "workers",
-        "bind workers to the cores near their device; a warning says where that is impossible",
+        "bind workers to the cores near their device; workers that cannot be bound are logged",
         "node|socket|exclusive|core-complex",
     )
     warm_start: bool = setting(
         False,
         parse_boolean,
         "workers",
-        "start workers from a process that has imported what they import; the same as --worker-starter=warm",
+        "fork workers from a process that has imported their modules; the same as --worker-starter=warm",
         torchrun=False,
     )
     warm_start_cache: Path | None = setting(
         None,
         parse_path,
         "workers",
-        "folder where what the workers import is kept, so that the first start of the next run is warm",
+        "folder that stores the list of modules to import, so that the next run's first start is warm, too",
         "DIR",
         torchrun=False,
     )
     warm_start_exclude: tuple[str, ...] = setting(
-        (), parse_texts, "workers", "modules and packages that only workers import", "MODULES", torchrun=False
+        (),
+        parse_texts,
+        "workers",
+        "modules and packages that are not imported in advance, only by workers",
+        "MODULES",
+        torchrun=False,
     )
     virtual_local_rank: bool = setting(
         False, parse_boolean, "workers", "every worker sees LOCAL_RANK=0 and only its own device"
@@ -205,7 +210,7 @@ class Settings:
         StreamMap(),
         parse_stream_map,
         "output",
-        "streams that go to files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank",
+        "streams to write to files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank",
         "0..3|R:0..3,..",
         short="-r",
     )
@@ -213,7 +218,7 @@ class Settings:
         StreamMap(),
         parse_stream_map,
         "output",
-        "streams that go to files and to the console, written as for --redirects",
+        "streams to write to files and to the console; syntax as for --redirects",
         "0..3|R:0..3,..",
         short="-t",
     )
@@ -221,11 +226,13 @@ class Settings:
         frozenset[int](), parse_ranks, "output", "only these local ranks write to the console; empty: all", "R,R,.."
     )
     duplicate_stdout_filters: tuple[str, ...] = setting(
-        (), parse_texts, "output", "copy lines of stdout with one of these texts to a file; `,,` is a comma", "TEXT,.."
+        (),
+        parse_texts,
+        "output",
+        "copy stdout lines that contain one of these texts to a file; write `,,` for a comma",
+        "TEXT,..",
     )
-    duplicate_stderr_filters: tuple[str, ...] = setting(
-        (), parse_texts, "output", "the same for stderr; `,,` is a comma", "TEXT,.."
-    )
+    duplicate_stderr_filters: tuple[str, ...] = setting((), parse_texts, "output", "the same for stderr", "TEXT,..")
     log_line_prefix_template: str | None = setting(
         None,
         parse_text,
@@ -237,13 +244,13 @@ class Settings:
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},
     )
     result_file: Path | None = setting(
-        None, parse_path, "output", "file for the outcome of the job, as JSON", "PATH", torchrun=False
+        None, parse_path, "output", "write the job's outcome to this file, as JSON", "PATH", torchrun=False
     )
     log_format: str = setting(
         "human",
         choice("human", "json"),
         "output",
-        "format of the agent's own messages on stderr",
+        "format of the agent's log on stderr",
         "human|json",
         torchrun=False,
     )
@@ -251,7 +258,7 @@ class Settings:
         "info",
         parse_log_level,
         "output",
-        "lowest level of the agent's messages",
+        "minimum level of the agent's log messages",
         "LEVEL",
         torchrun=False,
         fallbacks=("LOGLEVEL",),
@@ -262,19 +269,19 @@ class Settings:
     shutdown_timeout: float = _duration(
         30.0,
         "stopping",
-        "time between SIGTERM and SIGKILL, however the workers are stopped",
+        "time between SIGTERM and SIGKILL when workers are stopped",
         also_reads={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str},
     )
     exit_barrier_timeout: float = _duration(
         300.0,
         "stopping",
-        "how long a node whose workers have succeeded waits for the other nodes; 0: not at all",
+        "how long a node whose workers have succeeded waits for the other nodes; 0: it does not wait",
         torchrun=False,
     )
     kill_timeout: float = _duration(
         10.0,
         "stopping",
-        "time after SIGKILL until a process that is still alive is reported and left behind",
+        "how long to wait for a process to end after SIGKILL; then it is reported and abandoned",
         seconds(above=0),
         torchrun=False,
         also_reads={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": _if_positive},
@@ -282,7 +289,7 @@ class Settings:
     hang_timeout: float = _duration(
         0.0,
         "watching",
-        "time without progress after which a worker counts as hung and is killed; 0 or none: off",
+        "time without progress after which a worker is considered hung and killed; 0 or none: off",
         seconds_or_none,
         "S|none",
         torchrun=False,
@@ -290,14 +297,14 @@ class Settings:
     hang_warmup: float = _duration(
         60.0,
         "watching",
-        "time after the start of the workers that counts as progress, for imports, data and the first step",
+        "hang detection starts this long after the workers, to allow for imports, data loading and the first step",
         torchrun=False,
     )
     hang_progress: tuple[str, ...] = setting(
         ("log", "cpu", "beat"),
         some_of("log", "cpu", "beat"),
         "watching",
-        "what counts as progress: output, CPU time (until a worker writes or beats regularly), "
+        "signs of progress: output (log), CPU time (ignored once a worker writes or beats regularly), "
         "elastic_core.watchdog.beat()",
         "log,cpu,beat",
         torchrun=False,
@@ -318,7 +325,7 @@ class Settings:
         None,
         parse_name_or_none,
         "plugins",
-        "health endpoint of this agent; none: off; with --health-port alone: http",
+        "health endpoint of this agent; none: off; http if only --health-port is set",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: choices.HEALTH_ENDPOINT},
@@ -339,14 +346,14 @@ class Settings:
         "null",
         parse_filled_text,
         "plugins",
-        "where events are recorded: null, console, file:PATH, or the name of a registered handler",
+        "destination of events: null, console, file:PATH, or the name of a registered handler",
         "NAME",
     )
     worker_starter: str | None = setting(
         None,
         parse_filled_text,
         "plugins",
-        "how workers are started; unset: subprocess for scripts and commands, the start method for functions",
+        "worker starter; unset: subprocess for scripts and commands, --start-method for functions",
         "NAME",
         torchrun=False,
     )
@@ -357,7 +364,7 @@ class Settings:
         "keep",
         parse_filled_text,
         "plugins",
-        "order of the nodes: keep, host or a plugin's; the same on every node",
+        "rank order of the nodes: keep, host, or a plugin's policy; the same on every node",
         "NAME",
         torchrun=False,
     )
@@ -368,18 +375,18 @@ class Settings:
         None,
         parse_names,
         "plugins",
-        "distributions whose plugins may be loaded, beside the core's; unset: all that are installed",
+        "distributions whose plugins may be loaded, in addition to the core's; unset: all that are installed",
         "NAME,..",
         torchrun=False,
     )
     logs_specs: str | None = setting(
-        None, parse_filled_text, "plugins", "entry point in group torchrun.logs_specs", "NAME"
+        None, parse_filled_text, "plugins", "entry point in the group torchrun.logs_specs", "NAME"
     )
     config: Path | None = setting(
         None,
         parse_path,
         "configuration",
-        "config file; unset: the nearest elastic.toml, or pyproject.toml with [tool.elastic], in this folder or above",
+        "config file; unset: the nearest elastic.toml or pyproject.toml with [tool.elastic] in this folder or a parent",
         "FILE",
         torchrun=False,
     )

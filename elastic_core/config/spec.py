@@ -1,4 +1,4 @@
-"""What is declared about one setting, how its names look in each source, and what a source holds."""
+"""The declaration of a setting, its names in each source, and the values found in a source."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ D = TypeVar("D")
 T = TypeVar("T")
 
 GROUPS = ("nodes", "rendezvous", "workers", "output", "stopping", "watching", "plugins", "configuration")
-"""The groups of the help text, in its order."""
+"""The groups of the help text, in order."""
 
 DEFAULT = "default"
-"""The origin of a value that no source gave."""
+"""The origin of a value that no source sets."""
 
 Origins = Mapping[str, str]
 Changes = Mapping[str, tuple[Any, str]]
@@ -30,13 +30,17 @@ Changes = Mapping[str, tuple[Any, str]]
 
 @dataclass(frozen=True)
 class Spec:
-    """One setting: how it is read, and what its help says.
+    """The declaration of one setting.
 
-    `metavar` is empty for switches (flags without a value). `aliases` are short keys in config files.
-    `torchrun` settings are read from `PET_<NAME>` too. `also_reads` has other variables of torchrun's that set it, each
-    with a function from its text to the setting's (empty: it sets nothing). `fallbacks` are variables that are weaker
-    than a file. A setting that `adds_up` collects repeated flags. One that is `flag_only` has neither variables nor a
-    key in files.
+    Args:
+        metavar: empty for switches (flags without a value).
+        aliases: short keys in config files.
+        torchrun: also read it from `PET_<NAME>`.
+        also_reads: torchrun's special variables for it, each with a function that converts the variable's text to the
+            setting's (empty: leave the setting unset).
+        fallbacks: variables that a config file overrides.
+        adds_up: repeated flags add up; otherwise the last one wins.
+        flag_only: it has no variables and no config file key.
     """
 
     name: str
@@ -56,27 +60,27 @@ class Spec:
 
     @property
     def flag(self) -> str:
-        """The long flag, dashed."""
+        """The long flag, with dashes."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag stands alone: `--standalone`; `--standalone=false` turns it off."""
+        """Whether the flag needs no value, as `--standalone`; `--standalone=false` turns it off."""
         return self.parse is parse_boolean
 
     def own_variables(self) -> tuple[str, ...]:
-        """The environment variables that are named after it, the stronger first."""
+        """The environment variables named after it, in order of precedence."""
         names = (f"ELASTIC_{self.name.upper()}", f"PET_{self.name.upper()}")
         return () if self.flag_only else names if self.torchrun else names[:1]
 
     def variables(self) -> tuple[str, ...]:
-        """All environment variables that it is read from, the strongest first."""
+        """All environment variables that it is read from, in order of precedence."""
         return (*self.own_variables(), *self.also_reads, *self.fallbacks)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A value as its source holds it, before it is parsed."""
+    """A value from a source, before it is parsed."""
 
     raw: object
     origin: str
@@ -84,8 +88,8 @@ class Found:
 
 @dataclass
 class Findings:
-    """What a source holds, by setting; the problems of the source itself; the config file, if one was read; the options
-    that it has for each backend, of which those of the chosen one count; and files and variables that were not used."""
+    """The content of a source: values by setting; problems of the source itself; the config file, if one was read; its
+    options by backend, of which the selected backend's are used; and files and variables that were ignored."""
 
     found: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""Values with parts: types that Python lacks, and the parsers. The rules of `parsing` hold here, too.
+"""Types and parsers for composite values. The rules of `parsing` apply.
 
-The types are frozen, and their parsers read `str(value)` back.
+The types are immutable, and their parsers accept `str(value)`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ _OPTIONS = "options as key=value, separated by commas (`,,` is a comma within a 
 _RANKS = "local ranks separated by commas (such as 0,1,11)"
 _NOT_CATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 _SECRETS = frozenset({"password", "secret", "token"})
-"""Options that are secret even if the plugin does not say so or is not installed."""
+"""Options that are secret even if the plugin does not declare it or is not installed."""
 
 
 @dataclass(frozen=True)
 class NodeRange:
-    """How many nodes a job may have: 1 <= min <= max.
-
-    Raises:
-        ValueError: a bound does not hold.
-    """
+    """The number of nodes that a job may have: 1 <= min <= max, otherwise ValueError."""
 
     min: int
     max: int
@@ -44,7 +40,7 @@ class NodeRange:
 
 
 class Std(enum.IntFlag):
-    """A worker's output streams, under the numbers that torchrun's `-r` and `-t` use."""
+    """A worker's output streams, numbered as in torchrun's `-r` and `-t`."""
 
     NONE = 0
     OUT = 1
@@ -53,18 +49,14 @@ class Std(enum.IntFlag):
 
     @classmethod
     def from_str(cls, vm: str) -> Std | dict[int, Std]:
-        """A value of `-r` or `-t`: a number for all workers, or numbers by local rank.
-
-        Raises:
-            ValueError: neither.
-        """
+        """Parse a value of `-r` or `-t`: a number for all workers, or numbers by local rank. Raises ValueError."""
         found = parse_stream_map(vm)
         return dict(found.named) if found.named else found.everywhere
 
 
 @dataclass(frozen=True)
 class StreamMap:
-    """The streams of every local rank: `everywhere`, unless `named` lists ranks (the others then have none).
+    """The streams of every local rank: `everywhere`, unless `named` lists ranks (all other ranks then have none).
 
     `named` is sorted by local rank.
     """
@@ -89,7 +81,7 @@ def is_secret(option: str, declared: Collection[str] = ()) -> bool:
 
 
 def split_commas(text: str) -> list[str]:
-    """The parts of a comma list, without the empty ones; `,,` is a comma within a part, read from the left."""
+    """The non-empty parts of a comma-separated list. `,,` is a comma within a part, matched from the left."""
     parts = [""]
     for piece in re.findall(r",,|,|[^,]+", text):
         if piece == ",":
@@ -100,7 +92,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def join_commas(parts: Iterable[str]) -> str:
-    """The text that `split_commas` takes apart. A part that begins with a comma cannot be written this way."""
+    """The inverse of `split_commas`, except for parts that begin with a comma."""
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
@@ -115,12 +107,12 @@ def _parts(raw: object, expected: str) -> list[object]:
 
 
 def parse_texts(raw: object) -> tuple[str, ...]:
-    """A comma list of texts, or a list of them (taken as they are)."""
+    """A comma-separated list of texts, or a Python list of texts, which are not split."""
     return tuple(parse_text(part) for part in _parts(raw, "texts separated by commas"))
 
 
 def parse_names(raw: object) -> tuple[str, ...]:
-    """A comma list of names of distributions, at least one."""
+    """A comma-separated list of one or more distribution names."""
     expected = "names of distributions, separated by commas"
     names = tuple(str(part).strip() for part in _parts(raw, expected))
     if not names or not all(_NAME.fullmatch(name) for name in names):
@@ -129,7 +121,7 @@ def parse_names(raw: object) -> tuple[str, ...]:
 
 
 def parse_ranks(raw: object) -> frozenset[int]:
-    """Local ranks: a comma list, or a list of whole numbers."""
+    """Local ranks: a comma-separated list, or a list of integers."""
     texts = [str(part).strip() for part in _parts(raw, _RANKS)]
     if not all(re.fullmatch("[0-9]+", text) for text in texts):
         raise unexpected(_RANKS, raw)
@@ -137,8 +129,7 @@ def parse_ranks(raw: object) -> frozenset[int]:
 
 
 def some_of(*names: str) -> Parser[tuple[str, ...]]:
-    """A parser of a comma list of some of these words, at least one; each once, in the order in which they are named
-    here."""
+    """A parser of a comma-separated list of one or more of these words. The result has the order of `names`."""
     expected = f"some of {', '.join(names)}, separated by commas"
 
     def parse(raw: object) -> tuple[str, ...]:
@@ -174,7 +165,7 @@ def parse_stream_map(raw: object) -> StreamMap:
         if not re.fullmatch("[0-9]+", rank.strip()):
             raise unexpected(_STREAMS, raw)
         if int(rank) in named:
-            raise unexpected(f"each local rank once, but rank {int(rank)} is there twice", raw)
+            raise unexpected(f"each local rank once, but rank {int(rank)} is listed twice", raw)
         named[int(rank)] = _streams(streams, raw)
     return StreamMap(named=tuple(sorted(named.items())))
 
@@ -186,7 +177,8 @@ def _streams(text: str, whole: object) -> Std:
 
 
 def parse_options(raw: object) -> dict[str, str]:
-    """Options as `key=value`: a comma list, a list of such lists (they add up, the last of a key wins), a table."""
+    """Options as `key=value`: a comma-separated list, several such lists (for a repeated key, the last value is used),
+    or a table."""
     if isinstance(raw, Mapping):
         return {str(key): _option_text(value) for key, value in raw.items()}
     options: dict[str, str] = {}
@@ -196,7 +188,7 @@ def parse_options(raw: object) -> dict[str, str]:
         for part in split_commas(text):
             key, _, value = (piece.strip() for piece in part.partition("="))
             if not key or not value:
-                # After a secret, such a part may be the rest of it: the secret has a comma.
+                # The part may belong to a secret that contains a comma.
                 found = HIDDEN if any(map(is_secret, options)) else repr(part)
                 raise ValueError(f"expected {_OPTIONS}, found {found}")
             options[key] = value
@@ -212,12 +204,12 @@ def _option_text(value: object) -> str:
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """The text that `parse_options` takes apart."""
+    """The inverse of `parse_options`."""
     return join_commas(f"{key}={value}" for key, value in options.items())
 
 
 def parse_signals(raw: object) -> tuple[signal.Signals, ...]:
-    """Signal names, with or without `SIG`, in any case; each once, in order."""
+    """Signal names, with or without `SIG`, in any case. Duplicates are dropped."""
     found = [_signal(part) for part in _parts(raw, "signal names separated by commas (such as SIGTERM,SIGUSR1)")]
     return tuple(dict.fromkeys(found))
 

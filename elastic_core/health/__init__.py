@@ -1,5 +1,4 @@
-"""What others may know of an agent: the board that keeps its status, the answers to probes, and a server under torch's
-name."""
+"""The agent's health: its status board, liveness and readiness probes, and a health check server under torch's name."""
 
 from elastic_core.health.server import HealthCheckServer, Probe, create_healthcheck_server, live, ready
 

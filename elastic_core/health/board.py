@@ -1,4 +1,4 @@
-"""The board: an observer that keeps what the agent does, for health endpoints that read it from other threads."""
+"""The status board: an observer that keeps the agent's status for health endpoints in other threads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 class StatusBoard:
-    """An `interfaces.observer.Observer`, called with the facts in the agent's thread, and an
-    `interfaces.health.AgentView` for any thread. All changes of the status happen here, one for each fact. Before
-    `follow` the agent counts as alive."""
+    """An `interfaces.observer.Observer` in the agent's thread, and an `interfaces.health.AgentView` for any thread.
+    Each fact changes the status once. Until `follow` is called, the agent is considered alive."""
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +41,7 @@ class StatusBoard:
             role=role,
             phase=AgentPhase.JOINING,
             phase_since=clock.timestamp(),
-            reason="has not begun yet",
+            reason="not started yet",
             max_restarts=max_restarts,
         )
 
@@ -54,13 +53,13 @@ class StatusBoard:
         not_signed: Callable[[], int] = lambda: 0,
         on_recovered: Observer = lambda _: None,
     ) -> None:
-        """The agent exists now.
+        """Connect the board to the agent.
 
         Args:
-            loop_alive_at: when its loop last turned.
-            faults: of each of its watchdogs, see `interfaces.watchdog.Watchdog.fault`.
-            template_pid: of its worker starter.
-            not_signed: as its rendezvous counts.
+            loop_alive_at: returns the time of the last iteration of the agent's loop.
+            faults: the `fault` method of each watchdog, see `interfaces.watchdog.Watchdog.fault`.
+            template_pid: returns the process id of the worker starter's template process.
+            not_signed: returns how many unsigned entries the rendezvous has refused.
             on_recovered: called with each recovery, in the agent's thread.
         """
         self._loop_alive_at = loop_alive_at
@@ -82,7 +81,7 @@ class StatusBoard:
         return self._not_signed()
 
     def have_checked(self, checks: Callable[[], Sequence[CheckStatus]]) -> None:
-        """`checks`: returns the last results of the health checks."""
+        """Set `checks`, which returns the latest results of the health checks."""
         self._checks = checks
 
     def checks(self) -> Sequence[CheckStatus]:
@@ -98,7 +97,7 @@ class StatusBoard:
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, Recovered):
-            return  # reported by this board
+            return  # this board has reported it
         now = self._clock.timestamp()
         status, parts = after(self._status, fact, now), None
         if isinstance(fact, PhaseChanged):

@@ -1,5 +1,5 @@
-"""What each fact changes in the status of an agent, and how its phases become the parts of a recovery. Pure: the status
-before, the fact, and the time of day (seconds since the epoch) give the status after."""
+"""Applies facts to the status of an agent, and derives the parts of a recovery from its phases. Pure: the new status
+depends on the old one, the fact, and the time (seconds since the epoch)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Fact
 
 KEPT = 100
-"""How many rounds and recoveries a status holds: the last."""
+"""How many of the last rounds and recoveries a status keeps."""
 
 _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
@@ -80,7 +80,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
 
 
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """The last failure is the first one of its round, if it is known: the one that caused the others."""
+    """`last_failure` becomes the first failure of its round, if known: the root cause."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -96,7 +96,7 @@ def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> A
 
 
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """A node that leaves while it waits for the next round ends no round."""
+    """Stopping or draining ends the round, unless the node is waiting for the next one."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -117,7 +117,7 @@ def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
 
 
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
-    """The status after the last round has ended. An end that has a cause already stands."""
+    """The status after the last round has ended. If the end already has a cause, it is kept."""
     if not status.rounds or status.rounds[-1].cause:
         return status
     last = status.rounds[-1]
@@ -146,7 +146,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Marks:
-    """When the parts of the present recovery began, on the agent's clock; None for those that have not begun."""
+    """When each part of the current recovery began, on the agent's clock; None if it has not begun yet."""
 
     sign: Instant | None = None
     stop: Instant | None = None
@@ -154,8 +154,8 @@ class Marks:
     start: Instant | None = None
 
     def after(self, fact: PhaseChanged) -> Marks:
-        """The marks after a phase. A phase that is reported again, with another reason, began when it was reported
-        first. A node that leaves or is done does not recover."""
+        """The marks after a phase change. If a phase is reported again with another reason, the first report determines
+        when it began. A node that leaves or finishes does not recover."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return Marks(sign, fact.at)

@@ -1,4 +1,4 @@
-"""Makes the health checks of plugins: each in its own thread, with a limit, and its result whatever happens."""
+"""Runs the plugins' health checks, each in its own thread and with a time limit. Every check has a result."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import HealthCheck
 
 FRESH: Duration = 60.0
-"""Seconds for which a result of a running job is good enough."""
+"""Seconds after which a running job repeats a check."""
 
 
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
-    """The result of a check that has begun; it has failed if it does not end within `patience` seconds, raises, or
-    returns something else."""
+    """The result of a started check. The check fails if it does not finish within `patience` seconds, raises an error,
+    or does not return a CheckResult."""
     try:
         found = call.result(patience)
     except Late:
-        told = f"no answer within {check.timeout:g} s"
-        return CheckResult(CheckLevel.FAILURE, told, "check the service or device that it examines")
+        message = f"no answer within {check.timeout:g} s"
+        return CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that it checks")
     except ConfigurationError as error:
         message, _, remedy = error.problems[0].message.partition("; ")
         return CheckResult(CheckLevel.FAILURE, message, remedy)
     if isinstance(found, CheckResult) and isinstance(found.level, CheckLevel):
         return found
-    return CheckResult(CheckLevel.FAILURE, f"expected a CheckResult, found {found!r}", "tell the plugin's authors")
+    return CheckResult(
+        CheckLevel.FAILURE, f"expected a CheckResult, found {found!r}", "report this to the plugin's authors"
+    )
 
 
 class RunningChecks:
-    """The health checks of a running job. They are made when somebody asks for their results. Any thread."""
+    """The health checks of a running job. They run when a caller requests results. Thread-safe."""
 
     def __init__(self, checks: Sequence[HealthCheck], clock: Clock) -> None:
         self._clock = clock
@@ -44,7 +46,7 @@ class RunningChecks:
         self._checks = [_RunningCheck(check) for check in checks]
 
     def results(self) -> tuple[CheckStatus, ...]:
-        """The last results, without waiting. Checks that began more than `FRESH` seconds ago begin again."""
+        """The latest results, without waiting. Starts every check whose last run started over `FRESH` seconds ago."""
         with self._lock:
             return tuple(check.look(self._clock) for check in self._checks)
 
@@ -66,12 +68,12 @@ class _RunningCheck:
                 self._last = CheckStatus(self._check.name, self._check.summary, result, self._began_at)
             if ended:
                 self._call = None
-        elif expired(self._begun, now, FRESH):  # a check that hangs is not made a second time
+        elif expired(self._begun, now, FRESH):  # a hung check is not started again
             self._begun, self._began_at = now, clock.timestamp()
             self._call = BackgroundCall(self._check.make, "elastic health check")
         return self._last
 
 
 def expired(begun: Instant | None, now: Instant, limit: Duration) -> bool:
-    """Whether more than `limit` seconds have passed since it began; true if it has not begun yet."""
+    """Whether at least `limit` seconds have passed since `begun`; True if it is None."""
     return begun is None or now - begun >= limit

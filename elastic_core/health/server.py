@@ -1,9 +1,9 @@
-"""The answers to the two probes of an orchestrator, which mean what they mean to Kubernetes; and health check servers
-under torch's names, for programs with an agent of their own: the installed endpoint `http` answers for them.
+"""Liveness and readiness probes, with the semantics of Kubernetes; and health check servers under torch's names, which
+use the installed endpoint `http`, for programs with their own agent.
 
-Liveness: red means that this process should be killed and started again. So a job that waits,
-restarts or has failed is alive. An agent whose loop does not turn is not alive, and neither is one whose watchdog has
-died, because hung workers would go unnoticed. Readiness: red means that no workers run here at the moment.
+If the liveness probe fails, the process should be killed and restarted. An agent is therefore alive while its job
+waits, restarts or has failed. It is not alive if its loop is stuck, or if its watchdog has died, because hung workers
+would go unnoticed. If the readiness probe fails, no workers are running on this node at the moment.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
 
 
 class Probe(NamedTuple):
-    """The answer to a probe: whether all is well, and in words why or why not."""
+    """The result of a probe, and the reason for it."""
 
     ok: bool
     reason: str
 
 
 def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "") -> Probe:
-    """Whether the agent lives.
+    """Whether the agent is alive.
 
     Args:
-        alive_at: when its loop last turned, seconds since the epoch.
-        now: the present, seconds since the epoch.
-        timeout: seconds without a turn after which it counts as stuck.
-        watchdog_fault: why no watchdog watches the workers; empty while all is well.
+        alive_at: time of the last iteration of its loop, seconds since the epoch.
+        now: current time, seconds since the epoch.
+        timeout: seconds without an iteration after which the agent is considered stuck.
+        watchdog_fault: why no watchdog watches the workers; empty if there is no fault.
     """
     silent = now - alive_at
     if silent > timeout:
-        return Probe(False, f"stuck: the agent's loop has not turned for {silent:.0f} s, {timeout:g} s are allowed")
+        return Probe(False, f"stuck: no iteration of the agent's loop for {silent:.0f} s (limit: {timeout:g} s)")
     if watchdog_fault:
-        return Probe(False, f"no watchdog watches the workers: {watchdog_fault}")
-    return Probe(True, "the agent's loop turns")
+        return Probe(False, f"the workers' watchdog has failed: {watchdog_fault}")
+    return Probe(True, "the agent's loop is running")
 
 
 def ready(status: AgentStatus) -> Probe:
-    """Whether its workers run."""
+    """Whether the agent's workers are running."""
     reason = f"{status.phase.value}: {status.reason}" if status.reason else status.phase.value
     return Probe(status.phase is AgentPhase.RUNNING, reason)
 
 
 class HealthCheckServer(health.HealthCheckServer):
-    """Answers the question whether a program is alive. A subclass that answers in another way overrides `start` and
-    `stop`.
+    """Serves health checks for a program. Subclasses may override `start` and `stop`.
 
     Args:
-        alive_callback: when the program was last alive, seconds since the epoch. Called from other threads.
-        port: the port to answer on.
-        timeout: seconds without a sign of life after which the program counts as stuck.
+        alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
+            other threads.
+        port: the port to listen on.
+        timeout: after this many seconds without a newer time, the program is considered stuck.
     """
 
     def __init__(self, alive_callback: Callable[[], float], port: int, timeout: Duration) -> None:
@@ -69,28 +69,28 @@ class HealthCheckServer(health.HealthCheckServer):
         self._endpoint: health.HealthCheckServer | None = None
 
     def start(self) -> None:
-        """Begin to answer.
+        """Start serving.
 
         Raises:
-            PluginError: no endpoint `http` is installed; the message says what to install.
+            PluginError: no endpoint `http` is installed; the message names the package.
             OSError: the port is not available.
         """
         self.prepare().start()
 
     def stop(self) -> None:
-        """Stop answering and release the port. Idempotent."""
+        """Stop serving and release the port. Idempotent."""
         if self._endpoint is not None:
             self._endpoint.stop()
 
     def prepare(self) -> health.HealthCheckServer:
-        """The endpoint that will answer. Raises PluginError if none is installed."""
+        """The underlying endpoint, not started. Raises PluginError if none is installed."""
         if self._endpoint is None:
             self._endpoint = _make(self._alive_callback, self._port, self._timeout)
         return self._endpoint
 
 
 def create_healthcheck_server(alive_callback: Callable[[], float], port: int, timeout: Duration) -> HealthCheckServer:
-    """A `HealthCheckServer` with these arguments, not started yet. Raises PluginError at once if no endpoint `http` is
+    """A `HealthCheckServer` with these arguments, not started yet. Raises PluginError if no endpoint `http` is
     installed."""
     server = HealthCheckServer(alive_callback, port, timeout)
     server.prepare()
@@ -99,7 +99,7 @@ def create_healthcheck_server(alive_callback: Callable[[], float], port: int, ti
 
 def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> health.HealthCheckServer:
     from elastic_core.hooks.context import Context
-    from elastic_core.hooks.manager import PluginManager  # reads what is installed; only needed here
+    from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
     from elastic_core.hooks.options import type_options
     from elastic_core.hooks.records import HealthEndpointRecord
 
@@ -109,8 +109,8 @@ def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> 
 
 
 class _CallbackView:
-    """An `interfaces.health.AgentView` of a program that says when it was last alive, in seconds since the epoch, and
-    nothing else. Its phase is always `running`."""
+    """An `interfaces.health.AgentView` of a program that reports only when it was last alive, in seconds since the
+    epoch. Its phase is always `running`."""
 
     def __init__(self, alive_callback: Callable[[], float]) -> None:
         self._alive_callback = alive_callback

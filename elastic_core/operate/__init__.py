@@ -1,1 +1,1 @@
-"""What people do to a job from outside it: look at it, take a node out of it, give it a store of its own."""
+"""Commands that operate on a job from outside: `status`, `drain` and `serve`."""

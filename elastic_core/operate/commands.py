@@ -1,4 +1,4 @@
-"""The flags and the help texts of the commands beside `elastic run`."""
+"""The flags and help texts of all commands except `elastic run`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 ANSWER: Duration = 10.0
-"""Seconds for an answer of the store."""
+"""Seconds to wait for an answer from the store."""
 
 ROOM = 1000
-"""Nodes that a served store has room for at least."""
+"""The smallest number of nodes that a served store is sized for."""
 
 _JOB = {
     "rdzv_backend": f"the job's backend; unset: {choices.BACKEND}",
-    "rdzv_endpoint": "where the nodes of the job meet; c10d and etcd take several",
-    "rdzv_id": "name of the job; needed, unless the backend has a name of its own for a job without one",
-    "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
-    "rdzv_secret_file": "file of the job's secret, without which nothing that is signed can be read",
+    "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept several",
+    "rdzv_id": "id of the job; required unless the backend has a default",
+    "rdzv_conf": "options of the backend, the same as the job's; may be repeated",
+    "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
 
 def own_flag(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
-    """A flag of a command alone. Arguments as of `Spec`; `about` is its help."""
+    """A command's own flag. The arguments are those of `Spec`; `about` is the help text."""
     return Spec(name, parse, default, "own", about, metavar, unit, torchrun=False, flag_only=True)
 
 
@@ -41,20 +41,20 @@ STATUS = Command(
     """\
 usage: elastic status --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
-Shows a job from outside: its round, the members and when each gave its last beat, which nodes wait,
-which are missing, and why the last round ended. It takes no part in the job and changes nothing. It
-looks for a little longer than one interval between beats, and longer still if a beat does not come.
+Shows a running job without joining or changing it: the round, its members and their last heartbeats,
+waiting and missing nodes, and why the last round ended. To see every node's heartbeat, it watches
+the job for slightly longer than the heartbeat interval, or longer if a heartbeat is late.
 """,
     _JOB,
     (
-        own_flag("json", parse_boolean, False, "write JSON"),
-        own_flag("timeout", seconds(above=0), ANSWER, "for the store to answer", "S", "seconds"),
+        own_flag("json", parse_boolean, False, "print JSON"),
+        own_flag("timeout", seconds(above=0), ANSWER, "how long to wait for the store to answer", "S", "seconds"),
     ),
     example="elastic status --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
-        ExitCode.SUCCESS: "the job is shown, whatever its state",
+        ExitCode.SUCCESS: "the job was shown, whatever its state",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
-        ExitCode.NOT_FOUND: "no job of this id has met there",
+        ExitCode.NOT_FOUND: "no job with this id has used this endpoint",
     },
 )
 
@@ -63,19 +63,19 @@ DRAIN = Command(
     """\
 usage: elastic drain NODE --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
-Asks one node to leave: it stops its workers, its agent exits with 9 (0 if none has run, or all
-have succeeded), and the others go on without it. NODE is a node's id, or the name of its host or its
-rank if only one node has it. The command waits until the node has left.
+Asks one node to leave the job, and waits until it has left. The node stops its workers and its agent
+exits with 9 (0 if no worker has run, or all have succeeded); the other nodes continue without it.
+NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
-    (own_flag("timeout", seconds(), 120.0, "for the node to leave; 0: only ask", "S", "seconds"),),
+    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0: do not wait", "S", "seconds"),),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
-        ExitCode.SUCCESS: "the node has left; with --timeout=0: it was asked to",
-        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked, and has not left in time",
+        ExitCode.SUCCESS: "the node has left; with --timeout=0: it was asked to leave",
+        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked to leave, but did not leave in time",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
-        ExitCode.NOT_FOUND: "there is no such node, or no job of this id",
+        ExitCode.NOT_FOUND: "no such node, or no job with this id",
     },
 )
 
@@ -84,47 +84,47 @@ SERVE = Command(
     """\
 usage: elastic serve --rdzv-endpoint [HOST:]PORT [flags]
 
-Runs the store at which the nodes of jobs meet, in a process that is not a node, until SIGTERM or
-SIGINT. With a port alone it serves on all addresses of this machine.
+Hosts a rendezvous store for jobs in a separate process, outside the training nodes. Runs until it
+receives SIGTERM or SIGINT.
 """,
     {
-        "rdzv_backend": f"the backend whose store is wanted; unset: {choices.BACKEND}",
-        "rdzv_endpoint": "where to serve; with a port alone, on all addresses of this machine",
-        "nnodes": f"how many nodes to have room for: MAX, and never fewer than {ROOM}",
-        "log_format": "format of the messages on stderr",
-        "log_level": "lowest level of the messages",
+        "rdzv_backend": f"the backend whose store to serve; unset: {choices.BACKEND}",
+        "rdzv_endpoint": "address to serve on; without a host: all addresses of this machine",
+        "nnodes": f"number of nodes to size the store for: MAX, but at least {ROOM}",
+        "log_format": "format of the log on stderr",
+        "log_level": "minimum level of log messages",
     },
     example="elastic serve --rdzv-endpoint :29400",
     codes={
-        ExitCode.SUCCESS: "it served until it was asked to end",
-        ExitCode.BAD_CONFIGURATION: "the port is taken, or the endpoint is not an address of this machine",
+        ExitCode.SUCCESS: "stopped by a signal",
+        ExitCode.BAD_CONFIGURATION: "the port is in use, or the endpoint is not an address of this machine",
     },
 )
 
 REQUIRED_FOR_SERVE: Mapping[str, str] = {
-    "rdzv_endpoint": "expected where to serve, found nothing; give --rdzv-endpoint=[HOST:]PORT",
+    "rdzv_endpoint": "elastic serve requires --rdzv-endpoint=[HOST:]PORT",
 }
 
 
-_JSON = own_flag("json", parse_boolean, False, "write JSON")
+_JSON = own_flag("json", parse_boolean, False, "print JSON")
 EXPLAIN = (_JSON,)
-"""The flags of `elastic explain` beside those of `elastic run`."""
+"""The flags of `elastic explain` in addition to those of `elastic run`."""
 
 
 def explain_help() -> str:
-    """What `elastic explain --help` prints."""
+    """The output of `elastic explain --help`."""
     return command_help(
         """\
 usage: elastic explain [--json] [flags of elastic run] [script]
 
-Shows the configuration that elastic run would use with these flags, variables and this config file,
-and where each value comes from. It starts nothing. elastic run --help shows the flags of elastic run.
+Shows the configuration that elastic run would use with the same flags, variables and config file, and
+the origin of each value. It starts nothing. For the flags of elastic run, see elastic run --help.
 """,
         (_JSON,),
         "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
         {
             ExitCode.SUCCESS: "the configuration is valid",
-            ExitCode.BAD_CONFIGURATION: "the configuration is not valid; every problem is listed",
+            ExitCode.BAD_CONFIGURATION: "the configuration is invalid; every problem is listed",
         },
     )
 
@@ -134,10 +134,10 @@ PLUGINS = Command(
     """\
 usage: elastic plugins [flags]
 
-Lists what is installed, what it brings, and what failed to load and why.
+Lists the installed plugins, what each provides, and which failed to load and why.
 """,
     {},
     (_JSON,),
-    codes={ExitCode.SUCCESS: "the plugins are listed, even if some failed to load"},
+    codes={ExitCode.SUCCESS: "the plugins were listed, even if some failed to load"},
     alone=True,
 )

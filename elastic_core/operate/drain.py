@@ -40,15 +40,15 @@ def drain(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> None:
-    """Ask the node that `word` names to leave.
+    """Ask the node that matches `word` to leave.
 
     Args:
-        timeout: seconds until it must have left; 0: only ask.
-        tell: receives lines for people.
+        timeout: seconds to wait until it has left; 0: do not wait.
+        tell: receives lines to print.
 
     Raises:
         NotFoundError: there is no such node, or no such job.
-        RendezvousTimeoutError: the node was asked and has not left in time.
+        RendezvousTimeoutError: the node was asked to leave, but did not leave in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
@@ -66,7 +66,7 @@ def drain(
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
-    """The live node with this id; else the only one on that host, or with that rank in the round that runs.
+    """The live node with this id; or else the only one on this host, or with this rank in the running round.
 
     Raises:
         NotFoundError: no node matches, or several do; the message lists the nodes.
@@ -78,16 +78,17 @@ def node_called(word: str, job: JobObservation) -> Entry:
         found = [e for e in live if e.host == word or (state.open and str(state.rank(e.key)) == word)]
     if len(found) == 1:
         return found[0]
-    what = f"it means {len(found)} nodes: {_names(found)}" if found else f"there is none; there are: {_names(live)}"
-    raise NotFoundError(f"expected the id of a node, or a host or rank that means one, found {word!r}: {what}")
+    if found:
+        raise NotFoundError(f"{word!r} matches {len(found)} nodes: {_names(found)}; give a node's id")
+    raise NotFoundError(f"no node matches {word!r} (nodes: {_names(live)})")
 
 
 def _names(entries: Sequence[Entry]) -> str:
-    return ", ".join(entry.node for entry in entries) or "none at all"
+    return ", ".join(entry.node for entry in entries) or "none"
 
 
 def ask(backend: RosterBackend, node: Entry) -> State:
-    """Write that the node is to leave. Returns the state after that.
+    """Mark the node as draining, and return the new state.
 
     Raises:
         RendezvousConnectionError, RendezvousStateError.
@@ -110,28 +111,28 @@ def ask(backend: RosterBackend, node: Entry) -> State:
 
 def _asked(node: Entry, state: State, timeout: Duration) -> str:
     if state.closed:
-        return f"the job is over already: closed by {state.closed.by}: {state.closed.reason}"
+        return f"the job is already over: closed by {state.closed.by}: {state.closed.reason}"
     patience = f"; waiting up to {timeout:g} s until it has left" if timeout else ""
     return f"{node.node} on {node.host or 'an unknown host'} was asked to leave{patience}"
 
 
 def departure(node: Entry, job: JobObservation) -> str | None:
-    """How the node left; None while it is there."""
+    """How the node left; None while it is still a member."""
     if all(entry.key != node.key for entry in job.entries):
         return f"{node.node} has left"
     beat = job.beat(node.key)
-    return f"{node.node} is gone: it gave no beat for {beat.age or 0.0:.1f} s" if beat.late else None
+    return f"{node.node} has failed: no heartbeat for {beat.age or 0.0:.1f} s" if beat.late else None
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """Wait until the node has left, and return how. If it hosts the store, the store may stop too; `ended` is set once
-    its agent has ended. Raises RendezvousTimeoutError, and RendezvousConnectionError if the store fails before that."""
+    """Wait until the node has left, and return how. If it hosts the store, the store may stop with it; `ended` is set
+    when its agent has ended. Raises RendezvousTimeoutError; RendezvousConnectionError if the store fails earlier."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:
             raise RendezvousTimeoutError(
-                f"expected {node.node} to leave within {timeout:g} s, found that it is still there; it was asked, and "
-                "may still be stopping its workers (--shutdown-timeout)"
+                f"{node.node} was asked to leave, but has not left within {timeout:g} s; it may still be stopping its "
+                "workers (--shutdown-timeout)"
             )
         watcher.pause(job.pause)
         try:
@@ -139,5 +140,5 @@ def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.E
         except RendezvousConnectionError:
             if ended.wait(ANSWER):
                 return f"{node.node} has left"
-            job = watcher.look(job)  # at the endpoint, if the store has moved
+            job = watcher.look(job)  # reconnects, in case the store has moved to another node
     return how

@@ -1,5 +1,7 @@
-"""A job as a watcher sees it from outside, timed on the watcher's own clock. A watcher only reads: it looks again and
-again until every node gave a beat, or has had the time for one."""
+"""Observes a job from outside, without writing to its store, and measures all times on the observer's clock.
+
+A watcher reads the store repeatedly until it has seen a heartbeat of every node, or the time for one is over.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,21 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
 
 GRACE: Duration = 2.0
-"""Seconds beyond a bound in which the backend may give up by itself: its own error is more precise."""
+"""Seconds added to a limit, so that the backend can raise its own, more precise error first."""
 _LOOKS_PER_INTERVAL = 5
 _FOR_ONE_BEAT = 1.5  # intervals
 
 
 @dataclass(frozen=True)
 class Beat:
-    """A node's sign of life.
+    """The state of a node's heartbeat.
 
     Args:
-        age: seconds since its last beat was seen, or, without any, since the watcher began to look; None where the
-            store itself drops the entries of nodes that are gone.
-        seen: whether a beat was seen.
-        late: whether the job takes the node for gone: the watcher has waited long enough, or the job says so, and no
-            beat refuted it.
+        age: seconds since its last heartbeat was seen, or since the watcher started if none was; None if the store
+            itself drops the entries of failed nodes.
+        seen: whether a heartbeat was seen.
+        late: whether the node is considered failed: its heartbeat timed out, or the job has recorded it as lost and no
+            heartbeat was seen.
     """
 
     age: Duration | None = None
@@ -56,15 +58,15 @@ class Beat:
 
 @dataclass(frozen=True)
 class JobObservation:
-    """What a watcher knows after its last look.
+    """A job as observed by a watcher.
 
     Args:
-        since: when the watcher began.
-        now: when it looked last.
-        nodes: the registrations in the store, and the counters of their beats.
-        state: None where no job has written one.
-        first: every counter as it was seen first.
-        not_signed: in how many places something stands that is not signed with the job's secret.
+        since: when the watcher started.
+        now: when it last read the store.
+        nodes: the registrations in the store, and their heartbeat counters.
+        state: the job's state; None if no job has written one.
+        first: the first value seen of each counter.
+        not_signed: how many values in the store are not signed with the job's secret.
     """
 
     since: Instant
@@ -75,10 +77,10 @@ class JobObservation:
     not_signed: int = 0
 
     def after_look(self, state: bytes | None, announced: Sequence[Announced], now: Instant) -> JobObservation:
-        """After another look.
+        """The observation after another read of the store.
 
         Raises:
-            RendezvousStateError: the state is of another version, or not a state at all.
+            RendezvousStateError: the state has another version, or is not a state.
         """
         known = None if state is None else decoded_state(state)
         found = tuple(Registration(item.key, _entry(item), item.beats) for item in announced)
@@ -88,12 +90,12 @@ class JobObservation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job has met here."""
+        """Whether no job has used this endpoint."""
         return self.state is None and not self.nodes.registrations
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """As announced, oldest first."""
+        """The nodes' entries, oldest first."""
         return tuple(item.entry for item in self.nodes.registrations if item.entry is not None)
 
     @property
@@ -103,7 +105,7 @@ class JobObservation:
 
     @functools.cached_property
     def past(self) -> frozenset[str]:
-        """Keys of nodes that the job has called gone: lost in the last round, or in an earlier one and not back."""
+        """Keys of nodes that the job has recorded as lost, and that have not rejoined."""
         state = self.state
         if state is None:
             return frozenset()
@@ -111,7 +113,7 @@ class JobObservation:
         return frozenset((*state.gone, *behind))
 
     def beat(self, key: str) -> Beat:
-        """The sign of life of one entry."""
+        """The heartbeat of one entry."""
         counter = self.nodes.counters.get(key)
         if counter is None:
             return Beat()
@@ -121,34 +123,35 @@ class JobObservation:
 
     @property
     def roster(self) -> Roster:
-        """The roster on which the nodes' own policy would decide."""
+        """The roster, as the nodes' own policy would see it."""
         return tuple(Seen(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
     def silent(self) -> frozenset[str]:
-        """Keys of nodes that gave no beat yet; once the job is over, none has to."""
+        """Keys of nodes whose heartbeat has not been seen yet; none once the job is over."""
         if self.state is not None and self.state.closed:
             return frozenset()
         return frozenset(key for key in self.nodes.counters if not self.beat(key).seen)
 
     @property
     def pause(self) -> Duration:
-        """Seconds between two looks."""
+        """Seconds between two reads."""
         return self.nodes.interval / _LOOKS_PER_INTERVAL
 
     @property
     def longest(self) -> Duration:
-        """Seconds after which a silent node is taken for gone."""
+        """Seconds without a heartbeat after which a node is considered failed."""
         return self.nodes.interval * (self.nodes.attempts + 0.5)
 
     @property
     def deadline(self) -> Instant:
-        """When a node that is silent has had its time: for one beat, if the job has called it gone already."""
+        """When to stop waiting for heartbeats: the failure timeout, or, if the job has already recorded all silent
+        nodes as lost, the time for one heartbeat."""
         return later(self.since, self.longest if self.silent - self.past else _FOR_ONE_BEAT * self.nodes.interval)
 
 
 def _entry(announced: Announced) -> Entry | None:
-    """None for one that the nodes pass over, too: one bad entry must not hide the others."""
+    """The decoded entry; None if it is invalid. Nodes ignore such entries, too."""
     try:
         entry = decoded_entry(announced.entry)
     except RendezvousStateError:
@@ -158,7 +161,7 @@ def _entry(announced: Announced) -> Entry | None:
 
 @dataclass(frozen=True)
 class Watcher:
-    """Looks at a job. Used from one thread at a time. `pause` waits for the given seconds."""
+    """Reads a job's store, in one thread at a time. `pause` waits for the given number of seconds."""
 
     backend: RosterBackend
     clock: Clock
@@ -166,14 +169,14 @@ class Watcher:
     seal: HmacSeal | None = None
 
     def look(self, job: JobObservation) -> JobObservation:
-        """One more look."""
-        announced = self.backend.roster()  # before the state, which then is at least as new
+        """Read the store once."""
+        announced = self.backend.roster()  # read before the state, so that the state is at least as recent
         found = self.backend.get_state()
         seen = job.after_look(None if found is None else found[0], announced, self.clock.now())
         return replace(seen, not_signed=self.seal.refused if self.seal else 0)
 
     def watch(self, job: JobObservation) -> JobObservation:
-        """Look until a beat of every node was seen, or the nodes without one have had their time."""
+        """Read the store until every node's heartbeat was seen, or the deadline has passed."""
         while job.silent and job.now < job.deadline:
             self.pause(job.pause)
             job = self.look(job)
@@ -188,10 +191,10 @@ def observed(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
-    """A watcher of the job, and what it has seen. `timeout`: seconds for the store to answer.
+    """A watcher of the job, and its observation. `timeout`: seconds for the store to answer.
 
     Raises:
-        NotFoundError: no job of this id has met here.
+        NotFoundError: no job with this id has used this endpoint.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
     params = parameters(settings, manager, timeout)
@@ -201,9 +204,9 @@ def observed(
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))
         job = within(timeout + GRACE, lambda: watcher.look(empty), settings.rdzv_endpoint)
         if job.is_empty:
-            unsigned = f" ({seal.refused} entries there are not signed with this secret)" if seal.refused else ""
+            unsigned = f" ({seal.refused} entries are not signed with this secret)" if seal.refused else ""
             raise NotFoundError(
-                f"no job of the id {settings.rdzv_id!r} has met at {settings.rdzv_endpoint} yet{unsigned}; --rdzv-id, "
-                "--rdzv-endpoint and --rdzv-secret-file must be those of its nodes"
+                f"no job with the id {settings.rdzv_id!r} at {settings.rdzv_endpoint}{unsigned}; --rdzv-id, "
+                "--rdzv-endpoint and --rdzv-secret-file must be the same as the job's"
             )
         yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), settings.rdzv_endpoint)

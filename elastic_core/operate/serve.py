@@ -1,4 +1,4 @@
-"""`elastic serve`: the store in a process of its own, until it is asked to end."""
+"""`elastic serve`: hosts the store in a separate process until a signal stops it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from elastic_core.compat import choices
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.log import get_logger
-from elastic_core.operate.commands import ROOM
 from elastic_core.operate.target import named_backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import FrameType
-    from typing import Any
 
-    from elastic_core.config import NodeRange
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.store import StoreServer
 
@@ -28,12 +24,12 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(server: StoreServer) -> None:
-    """Start the server, and stop it at SIGTERM or SIGINT. In the main thread.
+    """Run the server until SIGTERM or SIGINT. Must be called in the main thread.
 
     Raises:
-        ConfigurationError: the endpoint is not an address of this machine, or its port is taken.
+        ConfigurationError: the endpoint is not an address of this machine, or its port is in use.
     """
-    with _noting() as signals:  # before the start, so that no signal finds the server half made
+    with _noting() as signals:  # installed first, so that a signal cannot interrupt the start
         server.start()
         try:
             get_logger().info("store served", endpoint=server.endpoint)
@@ -45,8 +41,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """A descriptor from which the numbers of signals can be read, a byte each. Python writes it as soon as the signal
-    comes. A handler in Python would run between two steps of the main thread, which takes none while it waits."""
+    """A descriptor from which signal numbers can be read, one byte each. Python writes the byte as soon as a signal
+    arrives; a Python signal handler would not run while the main thread waits."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}
@@ -62,36 +58,26 @@ def _noting() -> Iterator[int]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """The byte is enough."""
+    """The byte in the pipe is enough."""
 
 
 def _next(signals: int) -> signal.Signals:
-    """Wait for the first signal that asks for the end."""
+    """Wait for the first signal that stops the server."""
     while (number := os.read(signals, 1)[0]) not in _ENDING:
         pass
     return signal.Signals(number)
 
 
 def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
-    """The backend's store, not started yet. Raises ConfigurationError if no plugin brings the backend, or it has no
-    store to serve."""
+    """The backend's store, not started yet. Raises ConfigurationError if the backend is not installed, or has no store
+    to serve."""
     record = manager.select(RendezvousBackendRecord, backend)
     if record.serve is None:
         able = named_backends(manager, lambda other: other.serve is not None)
         raise ConfigurationError(
-            Problem("--rdzv-backend", f"expected a backend whose store can be served ({able}), found {backend!r}")
+            Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; those that have one: {able}")
         )
     return record.serve(endpoint, nodes)
-
-
-def backend_to_serve(values: Mapping[str, Any]) -> str:
-    """The backend whose store is to be served."""
-    return str(values["rdzv_backend"] or choices.BACKEND)
-
-
-def room_for(nodes: NodeRange) -> int:
-    """How many nodes a store should have room for."""
-    return max(nodes.max, ROOM)
 
 
 def serving_endpoint(text: str) -> str:

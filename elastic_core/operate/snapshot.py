@@ -1,4 +1,4 @@
-"""A job at one moment, for people and programs: which nodes are in the round, and how each node stands. Pure."""
+"""A snapshot of a job: the nodes in the round, and each node's standing. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Phase(str, enum.Enum):
-    """What the job does. GATHERING: no round runs, and the next one has not formed yet."""
+    """The job's phase. GATHERING: no round runs, and the next one has not formed yet."""
 
     GATHERING = "gathering"
     RUNNING = "running"
@@ -30,13 +30,12 @@ class Phase(str, enum.Enum):
 
 
 class Standing(str, enum.Enum):
-    """How a node stands.
+    """A node's standing in the job.
 
-    RUNNING: a member of the round that runs. DONE: a member whose workers have succeeded. STOPPING: its round is over,
-    and it does not wait for the next one yet. JOINED: it is ready for the next round. WAITING: it waits while a round
-    runs. SPARE: it waits, and the round is full. DRAINING: it was asked to leave. REFUSED: it may not take part. LATE:
-    its beat is late, and it is taken for gone. GONE: it was lost or has left. LEAVING: the job is over, and the node's
-    agent is still there.
+    RUNNING: member of the running round. DONE: member whose workers have succeeded. STOPPING: its round has ended, and
+    it has not joined the next one yet. JOINED: ready for the next round. WAITING: waits for the running round to end.
+    SPARE: waits, because the round is full. DRAINING: was asked to leave. REFUSED: is not allowed to join. LATE: its
+    heartbeat has timed out. GONE: was lost or has left. LEAVING: the job is over, but the node's agent still runs.
     """
 
     RUNNING = "running"
@@ -54,7 +53,7 @@ class Standing(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node. `rank`: its group rank in the last round; None if it is not a member. `note`: why it is refused."""
+    """One node. `rank`: its group rank in the last round; None if it is not a member. `note`: why it was refused."""
 
     rank: int | None
     node: str
@@ -73,20 +72,20 @@ class Snapshot:
     """A job at one moment.
 
     Args:
-        run_id, backend, endpoint: the job and where it meets.
-        round: the number of the last round that formed; 0 for none.
-        formed_because: why it formed at that moment.
+        run_id, backend, endpoint: the job and its rendezvous.
+        round: number of the last round that formed; 0 for none.
+        formed_because: why it formed when it did.
         nodes: how many nodes the job may have; None before its first round.
-        members: of the last round, in rank order.
+        members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
-        missing: names of nodes that were there, have gone, and are not back.
-        restarts, max_restarts: failures that were forgiven, and how many will be.
-        last_end: why the last round that ended did.
-        failures: of the workers in that round, by global rank, with the failure that counts as the cause first.
+        missing: names of former members that were lost and have not rejoined.
+        restarts, max_restarts: restarts used, and allowed.
+        last_end: why the last round ended, if one has.
+        failures: worker failures in that round, by global rank; the root cause comes first.
         unreadable: keys of entries that this version cannot read.
-        not_signed: in how many places something stands that is not signed with the job's secret.
-        observed: seconds from the first look to the last.
-        store_members: what is to be said of each member of the store, if that is a cluster of the job's own.
+        not_signed: how many values in the store are not signed with the job's secret.
+        observed: seconds from the first read to the last.
+        store_members: a description of each member of the store, if the job hosts a store cluster.
     """
 
     run_id: str
@@ -194,8 +193,8 @@ def _of_other(entry: Entry, state: State, beat: Beat, nodes: NodeRange | None) -
 
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
-    """A node that was started again has another key and the same name. A node that was asked to leave is not missing.
-    The store drops the entry of a lost node after some seconds; then only the end of the last round names it."""
+    """Names of missing nodes. A node that was restarted has another key, but the same name. A drained node is not
+    missing. Some seconds after a node is lost, the store drops its entry; then only the last round's end names it."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (Standing.GONE, Standing.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]

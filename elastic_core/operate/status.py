@@ -1,4 +1,4 @@
-"""`elastic status`: a snapshot of a job, as text for people and as JSON values. Writes nothing to the store."""
+"""`elastic status`: a snapshot of a job, as text and as JSON values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import End
 
 VERSION = 1
-"""Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
+"""Schema version of `as_dict`. It is raised when a field changes its meaning or is removed, not when one is added."""
 
 _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
 
@@ -33,13 +33,13 @@ def status(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
-    """The job as it stands. Arguments and errors as of `observed`."""
+    """A snapshot of the job. Arguments and errors are those of `observed`."""
     with observed(settings, manager, timeout, clock, pause) as (watcher, job):
         return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """The schema is described in docs/reference/status.md."""
+    """The snapshot as JSON values. docs/reference/status.md describes the schema."""
     failures = dict(snapshot.failures)
     first = ChildFailedError("", failures).get_first_failure()[1] if failures else None
     closed = snapshot.closed
@@ -99,23 +99,21 @@ def _end(end: End) -> dict[str, Any]:
 
 
 def as_text(snapshot: Snapshot) -> str:
-    """What `elastic status` prints."""
+    """The output of `elastic status`."""
     lines = [f"job {snapshot.run_id} ({snapshot.backend} at {snapshot.endpoint})", *_summary(snapshot)]
     views = (*snapshot.members, *snapshot.others)
     if views:
         lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
-        lines += [f"  {view.node} is refused: {view.note}" for view in views if view.note]
+        lines += [f"  {view.node} was refused: {view.note}" for view in views if view.note]
     if snapshot.unreadable:
-        lines.append(f"  entries of another version, or not ours: {', '.join(snapshot.unreadable)}")
+        lines.append(f"  unreadable entries (another version, or not elastic's): {', '.join(snapshot.unreadable)}")
     if snapshot.not_signed:
-        lines.append(
-            f"  not signed with the job's secret, and passed over: what stands in {snapshot.not_signed} places"
-        )
+        lines.append(f"  ignored, because not signed with the job's secret: {snapshot.not_signed} values in the store")
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
         if end.awaits_judgement and snapshot.phase is Phase.GATHERING:
-            cost = "; if a node was lost, that was the cause: the next round shows it, or a node that gives no beat"
-        lines += ["", f"The last round that ended: {end.cause.value}: {end.reason}{cost}"]
+            cost = "; a lost node may be the cause, which the next round or a late heartbeat will show"
+        lines += ["", f"Last round ended: {end.cause.value}: {end.reason}{cost}"]
     return "\n".join([*map(in_one_line, lines), *failure_lines(snapshot.failures)]) + "\n"
 
 
@@ -127,15 +125,15 @@ def _summary(snapshot: Snapshot) -> Iterator[str]:
         yield f"  missing: {', '.join(snapshot.missing)}"
     yield f"  restarts used: {snapshot.restarts} of {snapshot.max_restarts}"
     if snapshot.store_members:
-        yield f"  members of the store: {', '.join(snapshot.store_members)}"
+        yield f"  store members: {', '.join(snapshot.store_members)}"
 
 
 def _phase(snapshot: Snapshot) -> str:
     closed, nodes = snapshot.closed, snapshot.nodes
     if closed is not None:
         how = "succeeded" if closed.succeeded else "failed"
-        return f"the job is over, it {how} in round {snapshot.round}; closed by {closed.by}: {closed.reason}"
-    allowed = f" ({nodes.min} to {nodes.max} are allowed)" if nodes and nodes.min < nodes.max else ""
+        return f"the job {how} in round {snapshot.round}; closed by {closed.by}: {closed.reason}"
+    allowed = f" ({nodes.min} to {nodes.max} allowed)" if nodes and nodes.min < nodes.max else ""
     if snapshot.phase is Phase.RUNNING:
         here = len(snapshot.members) - len(snapshot.standing(Standing.GONE))
         return f"round {snapshot.round} runs with {_count(here)}{allowed}"
@@ -159,12 +157,12 @@ def _row(view: NodeView) -> tuple[str, ...]:
 
 def _beat(beat: Beat, standing: Standing) -> str:
     if beat.age is None:
-        return "-" if standing in (Standing.GONE, Standing.DONE) else "lives"
+        return "-" if standing in (Standing.GONE, Standing.DONE) else "alive"
     if beat.seen and not beat.late:
         return f"{beat.age:.1f} s"
     if standing is Standing.LEAVING:
         return "-"
-    silence = f"none for {beat.age:.1f} s" if beat.seen else f"none in {beat.age:.1f} s of looking"
+    silence = f"none for {beat.age:.1f} s" if beat.seen else f"none seen in {beat.age:.1f} s"
     return f"late: {silence}" if beat.late else silence
 
 

@@ -1,4 +1,4 @@
-"""The job that a command is about: its settings, and its backend, opened."""
+"""The job that a command operates on: its settings, and its opened backend."""
 
 from __future__ import annotations
 
@@ -28,32 +28,31 @@ if TYPE_CHECKING:
 
 
 def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settings:
-    """From the values of a command line, resolved as for a run. Raises ConfigurationError if they do not name a job."""
+    """The job's settings from a command line, resolved as for `run`. Raises ConfigurationError if one is missing."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
     origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
     settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
     problems = []
     if not settings.rdzv_endpoint:
-        expected = "expected where the nodes of the job meet, found nothing; give --rdzv-endpoint=HOST:PORT"
-        problems.append(Problem("--rdzv-endpoint", expected))
+        problems.append(Problem("--rdzv-endpoint", "this command requires --rdzv-endpoint=HOST:PORT"))
     if not settings.rdzv_id:
-        problems.append(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
+        problems.append(Problem("--rdzv-id", "this command requires --rdzv-id=ID"))
     if problems:
         raise ConfigurationError(*problems)
     return settings
 
 
 def parameters(settings: Settings, manager: PluginManager, patience: Duration) -> RendezvousParameters:
-    """The parameters with which the job's backend is opened. `patience`: seconds that connecting may take.
+    """The parameters for opening the job's backend. `patience`: seconds that connecting may take.
 
     Raises:
-        ConfigurationError: no plugin brings the backend, it cannot be opened from outside, or an option is wrong.
+        ConfigurationError: the backend is not installed or cannot be observed from outside, or an option is wrong.
     """
     chosen, name = backend_selection(settings).choose(manager), settings.rdzv_backend
     if chosen.record.open_backend is None:
         able = named_backends(manager, lambda other: other.open_backend is not None)
         raise ConfigurationError(
-            Problem("--rdzv-backend", f"expected a backend that can be looked at ({able}), found {name!r}")
+            Problem("--rdzv-backend", f"jobs on the backend {name!r} cannot be observed; those on these can: {able}")
         )
     config = {**chosen.options, "join_timeout": patience}
     return RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
@@ -61,10 +60,10 @@ def parameters(settings: Settings, manager: PluginManager, patience: Duration) -
 
 @contextlib.contextmanager
 def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tuple[RosterBackend, HmacSeal]]:
-    """The job's backend, closed at the end, and its seal. A backend with only `get_state` and `set_state` gets a
-    roster, as for nodes."""
+    """The job's backend, closed on exit, and its seal. As for nodes, a backend that has only `get_state` and
+    `set_state` is wrapped in one with a roster."""
     record = manager.select(RendezvousBackendRecord, params.backend)
-    assert record.open_backend is not None  # `parameters` saw to it
+    assert record.open_backend is not None  # `parameters` has checked it
     seal = seal_of(params)
     made = record.open_backend(Context(params.run_id, params.config), params)
     backend = with_roster(made, SystemClock(), observes=True, seal=seal)
@@ -75,6 +74,6 @@ def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tup
 
 
 def named_backends(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
-    """For messages: the installed backends that can do what is asked."""
+    """The names of the installed backends for which `is_able` is true, for messages."""
     names = [item.record.name for item in manager.records(RendezvousBackendRecord) if is_able(item.record)]
-    return ", ".join(names) or "none of those installed can"
+    return ", ".join(names) or "none"

@@ -1,5 +1,5 @@
-"""What a training script imports to be watched: timers around what may hang, and beats. Needs nothing but the
-standard library."""
+"""The API for training scripts: timers around code that may hang, and heartbeats. It requires only the standard
+library."""
 
 from elastic_core.watchdog.beat import beat
 from elastic_core.watchdog.guard import TimerClient, TimerRequest, configure, expires

@@ -1,7 +1,7 @@
-"""How a worker tells its agent that it makes progress: it writes the time into a file of its own.
+"""A worker's heartbeat: the worker reports progress to its agent by writing the time into a file.
 
-The agent only checks whether the content has changed, on its own clock; it never reads the time. The worker writes
-through a memory mapping, which takes no system call and no descriptor (a script may close those and reuse them).
+The agent only checks whether the content has changed, and uses its own clock. The worker writes through a memory
+mapping, which needs no system call and no open descriptor (a script may close descriptors that it did not open).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEAT_FILE = "ELASTIC_BEAT_FILE"
-"""The variable in a worker's environment that names its file."""
+"""The environment variable with the path of the worker's heartbeat file."""
 
 _CONTENT = struct.Struct("d")
 _CLOCK = SystemClock()
@@ -27,17 +27,17 @@ _page: mmap.mmap | bytearray | None = None
 
 
 def beat() -> None:
-    """Say that this worker makes progress: at least once in every `--hang-timeout`, for example once in every step.
+    """Report that this worker makes progress. Call it at least once per `--hang-timeout`, for example in every step.
 
-    A call takes about a microsecond. Any thread may call it, and so may processes that the worker started. Without
-    `--hang-timeout` it does nothing. It never raises.
+    A call takes about a microsecond. It may be called from any thread, and from the worker's child processes. Without
+    `--hang-timeout` it has no effect. It never raises an error.
     """
     page = _page
     _CONTENT.pack_into(_open_page() if page is None else page, 0, _CLOCK.now())
 
 
 def _open_page() -> mmap.mmap | bytearray:
-    """The page of the file; for a process without such a file, some memory of its own."""
+    """The mapped page of the heartbeat file; if the process has no such file, a private buffer."""
     global _page
     try:
         _page = _mapped(os.environ[BEAT_FILE])
@@ -51,14 +51,14 @@ def _mapped(path: str) -> mmap.mmap:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size != _CONTENT.size:
-            raise ValueError(f"{path} is not a file for beats")
+            raise ValueError(f"{path} is not a heartbeat file")
         return mmap.mmap(fd, _CONTENT.size)
     finally:
         os.close(fd)
 
 
 def _forget_page() -> None:
-    """A forked child may be a worker of its own, with another file."""
+    """A forked child may itself be a worker, with another file."""
     global _page
     _page = None
 
@@ -67,13 +67,13 @@ os.register_at_fork(after_in_child=_forget_page)
 
 
 class BeatFile:
-    """The agent's side: the file of one worker, made before the worker starts. For one thread.
+    """The agent's side: one worker's heartbeat file, created before the worker starts. Not thread-safe.
 
     Args:
-        path: a file that does not exist yet, in a folder that is private to the user.
+        path: a file that does not exist yet, in a folder that only this user can access.
 
     Raises:
-        OSError: the file cannot be made; nothing is left behind.
+        OSError: the file cannot be created; no file is left behind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class BeatFile:
         self._seen = bytes(_CONTENT.size)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            # Space on the disk is taken now: a write through a mapping that finds none kills the worker (SIGBUS).
+            # Allocate the disk space now: if the disk is full, a write through the mapping kills the worker (SIGBUS).
             os.posix_fallocate(self._fd, 0, _CONTENT.size)
             os.pwrite(self._fd, self._seen, 0)
         except OSError:
@@ -89,7 +89,7 @@ class BeatFile:
             raise
 
     def changed(self) -> bool:
-        """Whether the worker has beaten since the last call. Takes microseconds; a deleted file does no harm."""
+        """Whether the worker has sent a heartbeat since the last call. Works even if the file was deleted."""
         content = os.pread(self._fd, _CONTENT.size, 0)
         if len(content) < _CONTENT.size or content == self._seen:
             return False
@@ -97,7 +97,7 @@ class BeatFile:
         return True
 
     def close(self) -> None:
-        """Remove the file. Idempotent. A worker that still runs may go on beating, without effect."""
+        """Remove the file. Idempotent. Later heartbeats of the worker have no effect."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,15 +1,15 @@
-"""Which process is meant: a process id is given again and again, the moment of its start is not."""
+"""Identifies a process by its id and start time, because the kernel reuses process ids."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _STATE = 0
-_STARTED = 19  # the 22nd field of /proc/PID/stat; the name of the program, the second, may hold anything and is skipped
+_STARTED = 19  # the 22nd field of /proc/PID/stat, counted from after the program's name, which may contain anything
 
 
 def process_start_time(pid: int) -> int | None:
-    """When the process was started, in ticks since the machine was; None if no such process runs."""
+    """When the process started, in clock ticks since boot; None if it is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])
@@ -18,6 +18,6 @@ def process_start_time(pid: int) -> int | None:
 
 
 def process_runs(pid: int, started: int | None) -> bool:
-    """Whether the process runs that was started then; at any time if that is not known."""
+    """Whether the process with this start time is running. With `started` None: any process with this id."""
     found = process_start_time(pid)
     return found is not None and (started is None or found == started)

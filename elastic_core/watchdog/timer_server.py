@@ -1,8 +1,8 @@
-"""Timers in a program of one's own, without an agent: a server takes requests from a queue, and ends the workers that
-do not release their timers in time. Names and promises are those of torch.distributed.elastic.timer.
+"""Timers for programs without an agent: a server receives requests from a queue, and kills workers that do not release
+their timers in time. The API is that of torch.distributed.elastic.timer.
 
-The server's thread sleeps until a request comes in or the next timer expires, so an expiry is noticed at once; torch's
-server notices it within `max_interval`. Under an agent the watchdog `file` does this, and ends a worker more carefully.
+The server's thread sleeps until a request arrives or the next timer expires, so it detects an expiry immediately;
+torch's server needs up to `max_interval`. With an agent, use the watchdog `file`, which stops workers more gently.
 """
 
 from __future__ import annotations
@@ -25,67 +25,67 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 _CLOCK = SystemClock()
-_STOP_S: Duration = 5.0  # seconds for what a turn of the thread does besides waiting
+_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take in addition to waiting
 _AFTER_ERROR_S: Duration = 1.0
 
 
 class RequestQueue(abc.ABC):
-    """Where a server gets the requests of its clients from."""
+    """The queue from which a server receives requests."""
 
     @abc.abstractmethod
     def size(self) -> int:
-        """How many requests are there now. `get` returns at least as many if it is given time for them."""
+        """How many requests are queued. `get` returns at least as many if it has enough time."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """At most `size` requests, for which it waits at most `timeout` seconds; none if none has come by then."""
+        """Wait up to `timeout` seconds for up to `size` requests, and return those that have arrived."""
 
     def wake(self) -> None:  # noqa: B027 - most queues have nothing to do
-        """The server is about to stop: from now on `get` does not wait. Here nothing is done, so that the server stops
-        when `get` returns. Any thread."""
+        """Make `get` return without waiting from now on, because the server is stopping. Called from any thread. By
+        default it does nothing, and the server stops when `get` returns."""
 
 
 class TimerServer(abc.ABC):
-    """Started once, and stopped. A program derives from it and gives the four methods below, all of which are called in
-    the server's thread. An error of one of them is logged (`watchdog lost`), and the server goes on.
+    """Base class of timer servers. A server is started once. Subclasses implement the four methods below, which are
+    called in the server's thread. If one raises an error, it is logged (`watchdog lost`) and the server continues.
 
     Args:
-        request_queue: where the requests come from.
-        max_interval: at most so many seconds pass between two looks at the timers. A worker that could not be ended is
-            tried again then at the latest.
+        request_queue: the source of requests.
+        max_interval: maximum number of seconds between two checks of the timers. A worker that could not be killed is
+            tried again at the next check.
         daemon: whether Python may exit without `stop`.
     """
 
     def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
         self._request_queue = request_queue
         self._max_interval = max_interval
-        self._due: Deadlines[None] = Deadlines()  # by the time of day, which is what requests tell
+        self._due: Deadlines[None] = Deadlines()  # in seconds since the epoch, as in requests
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timer-server", daemon=daemon)
 
     @abc.abstractmethod
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Requests have come in, in this order; or none has, at a look at the timers."""
+        """Process new requests, in this order. The list may be empty."""
 
     @abc.abstractmethod
     def clear_timers(self, worker_ids: set[Any]) -> None:
-        """Forget all timers of these workers, which have been ended."""
+        """Remove all timers of these workers, which have been killed."""
 
     @abc.abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """By worker, the timers that have expired by `deadline`, in seconds since the epoch."""
+        """The timers that have expired by `deadline` (in seconds since the epoch), by worker."""
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """End a worker. False: it could not be ended, and is tried again. If it raises, the worker counts as ended."""
+        """Kill a worker. Return False to try again later. If it raises an error, it is not tried again."""
 
     def start(self) -> None:
-        """Begin to watch. Raises RuntimeError the second time."""
+        """Start watching. Raises RuntimeError if called twice."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; afterwards no thread runs. Idempotent. Takes a moment, and up to `max_interval` with a queue
-        that cannot be woken."""
+        """Stop watching, and wait for the thread to end. Idempotent. Takes up to `max_interval` if the queue does not
+        implement `wake`."""
         self._stopping.set()
         self._request_queue.wake()
         if self._thread.is_alive():
@@ -97,13 +97,13 @@ class TimerServer(abc.ABC):
         while not self._stopping.is_set():
             try:
                 self._look(self._next_requests())
-            except Exception as error:  # noqa: BLE001 - the methods are the program's, and the next request may be better
-                get_logger().error("watchdog lost", reason=f"until the next look: {error!r}", exc_info=error)
+            except Exception as error:  # noqa: BLE001 - the program's methods may raise anything
+                get_logger().error("watchdog lost", reason=f"until the next check: {error!r}", exc_info=error)
                 self._stopping.wait(min(_AFTER_ERROR_S, self._max_interval))
 
     def _next_requests(self) -> list[TimerRequest]:
-        """Wait for one, and take what has come with it. A queue may count requests that never arrive, of a worker that
-        died while it wrote: for those it does not wait."""
+        """Wait for a request, and return it with all others that are queued. Only the first one is waited for: the
+        queue's size may include a request that never arrives, because a worker died while writing it."""
         due = self._due.next_deadline()
         left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
         requests = self._request_queue.get(1, min(left, self._max_interval))
@@ -120,7 +120,7 @@ class TimerServer(abc.ABC):
         self.clear_timers({worker_id for worker_id, timers in hung.items() if self._ended(worker_id, timers)})
 
     def _schedule(self, request: Any) -> None:
-        """When to look again. A request of a program's own kind is looked at every `max_interval` seconds."""
+        """Schedule the next check. Requests of a type other than TimerRequest are checked every `max_interval`."""
         if not isinstance(request, TimerRequest):
             return
         if 0 <= request.expiration_time < math.inf:
@@ -135,8 +135,8 @@ class TimerServer(abc.ABC):
         error: Exception | None = None
         try:
             ended = self._reap_worker(worker_id)
-            action = "it was ended" if ended else "it could not be ended, and is tried again"
-        except Exception as raised:  # noqa: BLE001 - it is the program's
+            action = "killed" if ended else "could not be killed; will be tried again"
+        except Exception as raised:  # noqa: BLE001 - the program's method may raise anything
             ended, action, error = True, f"none: {raised!r}", raised
         scopes = [timer.scope_id for timer in timers]
         get_logger().error("timer expired", worker=worker_id, scopes=scopes, action=action, exc_info=error)
@@ -144,8 +144,8 @@ class TimerServer(abc.ABC):
 
 
 class MultiprocessingRequestQueue(RequestQueue):
-    """The requests in a queue of `multiprocessing`. `mp_queue` may be any object with its methods `get` and `qsize`;
-    one of a manager cannot be woken."""
+    """Requests in a `multiprocessing` queue. `mp_queue` may be any object with the methods `get` and `qsize`. A
+    manager's queue does not support `wake`."""
 
     def __init__(self, mp_queue: Any) -> None:
         from multiprocessing import Pipe
@@ -179,8 +179,8 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerClient(TimerClient):
-    """The client of a `LocalTimerServer`, in a process that has got the server's queue from its parent. A process that
-    dies while it writes into the queue may hold it for all others: the file timer has no such risk."""
+    """The client of a `LocalTimerServer`, in a process that inherited the server's queue. If a process dies while it
+    writes to the queue, it may block all other processes. The file timer does not have this risk."""
 
     def __init__(self, mp_queue: Any) -> None:
         self._mp_queue = mp_queue
@@ -193,7 +193,7 @@ class LocalTimerClient(TimerClient):
 
 
 class LocalTimerServer(TimerServer):
-    """Ends processes of this machine by SIGKILL. `mp_queue` is a `multiprocessing.Queue`, which its clients share."""
+    """Kills local processes with SIGKILL. `mp_queue` is a `multiprocessing.Queue` shared with the clients."""
 
     def __init__(self, mp_queue: Any, max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
@@ -220,7 +220,7 @@ class LocalTimerServer(TimerServer):
         return found
 
     def _reap_worker(self, worker_id: Any) -> bool:
-        """The process that asked for the timer, and not a later one that got its id."""
+        """Kill the process that acquired the timer, but not a later process with the same id."""
         try:
             if process_runs(worker_id, self._started.get(worker_id)):
                 os.kill(worker_id, signal.SIGKILL)

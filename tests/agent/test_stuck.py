@@ -75,7 +75,7 @@ def test_an_observer_that_blocks_turns_livez_red_until_it_comes_back(make_node, 
     loop = Background(node.run)
     try:
         assert observer.holds.wait(60)
-        assert first(ask, 503).startswith("stuck: the agent's loop has not turned for ")
+        assert first(ask, 503).startswith("stuck: no iteration of the agent's loop for ")
     finally:
         observer.let_go.set()
     first(ask, 200)  # it waits for its workers now, which is no way to be stuck

@@ -91,7 +91,7 @@ def test_after_closing_no_round_forms(create):
     handler = create()
     handler.set_closed()
     assert handler.is_closed()
-    with pytest.raises(RendezvousClosedError, match="the job 'job' was closed"):
+    with pytest.raises(RendezvousClosedError, match="the job 'job' is closed"):
         handler.next_rendezvous()
 
 
@@ -106,7 +106,7 @@ def test_shutdown_gives_the_port_back(create, quiet_port):
 
 
 def test_several_nodes_are_refused(create):
-    with pytest.raises(ConfigurationError, match="expected a job of one node for the backend 'local', found up to 4"):
+    with pytest.raises(ConfigurationError, match="the backend 'local' is for jobs of one node, not of up to 4"):
         create(1, 4)
 
 
@@ -114,7 +114,7 @@ def test_an_endpoint_is_refused_and_not_ignored(create):
     with pytest.raises(ConfigurationError) as refused:
         create(1, 2, endpoint="host:29400")
     assert [problem.origin for problem in refused.value.problems] == ["--rdzv-backend", "--rdzv-endpoint"]
-    assert "found 'host:29400'; drop it" in refused.value.problems[1].message
+    assert "remove 'host:29400'" in refused.value.problems[1].message
 
 
 def test_it_enters_by_the_plugins_door():

@@ -90,7 +90,7 @@ def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
 def test_it_must_be_found_before_the_plugins_are_loaded(script, capsys):
     path = script("")
     assert cli.main(["run", "--team", "red", "--plugins=stranger", path]) == 2
-    assert "elastic: --plugins: expected it before the flags that plugins add, found it" in capsys.readouterr().err
+    assert "elastic: --plugins: must precede all flags that plugins add" in capsys.readouterr().err
     assert cli.main(["run", "--plugins=stranger", "--team", "red", path]) == 0
     assert cli.main(["run", path, "--plugins=other"]) == 0  # a word of the script
 

@@ -99,7 +99,7 @@ def test_commands_work_where_the_current_folder_was_removed(script, capsys, monk
     assert cli.main(["plugins"]) == 0
     assert cli.main(["explain", script("")]) == 0
     assert cli.main(["run", "--standalone", "train.py"]) == 2
-    assert f"expected a script at {gone}/train.py" in capsys.readouterr().err
+    assert f"{gone}/train.py does not exist" in capsys.readouterr().err
 
 
 def test_explain(script, capsys, monkeypatch):
@@ -152,10 +152,7 @@ def test_plugins_as_json(capsys):
 
 def test_plugins_takes_nothing_else(capsys):
     assert cli.main(["plugins", "--jsno"]) == 2
-    assert (
-        "--jsno: expected a flag of elastic plugins, found an unknown one; did you mean --json?"
-        in capsys.readouterr().err
-    )
+    assert "--jsno: unknown flag; did you mean --json?" in capsys.readouterr().err
     assert cli.main(["plugins", "c10d"]) == 2
     assert "elastic plugins: expected nothing but flags, found c10d" in capsys.readouterr().err
 

@@ -69,7 +69,7 @@ class FileBackend(RendezvousBackend):
 
 class Server:
     def __init__(self, endpoint, nodes):
-        self.endpoint = endpoint
+        self.endpoint, self.nodes = endpoint, nodes
 
     def start(self):
         if self.endpoint.startswith("taken"):
@@ -78,7 +78,7 @@ class Server:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def stop(self):
-        print("stopped")
+        print("stopped, sized for", self.nodes)
 
 
 def open_file(context, params):
@@ -142,7 +142,7 @@ def test_status(store, job_flags, capsys):
     store(state=running("a", "b"), names="ab")
     assert cli.main(["status", *job_flags, FAST]) == 0
     said = capsys.readouterr()
-    assert "  round 2 runs with 2 nodes (1 to 2 are allowed)\n" in said.out
+    assert "  round 2 runs with 2 nodes (1 to 2 allowed)\n" in said.out
     assert "0     a " in said.out
     assert said.err == ""
 
@@ -166,7 +166,7 @@ def test_a_job_that_nobody_knows(job_flags, capsys):
     assert cli.main(["status", *job_flags]) == 8
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("elastic status: no job of the id 'job' has met at ")
+    assert said.err.startswith("elastic status: no job with the id 'job' at ")
 
 
 def test_a_store_that_is_not_there(capsys):
@@ -183,24 +183,21 @@ def test_something_else_in_the_store(job_flags, tmp_path, capsys):
 @pytest.mark.parametrize("command", [["status"], ["drain", "a"]])
 def test_which_job_must_be_said(command, capsys):
     assert cli.main(command) == 2
-    assert "--rdzv-endpoint: expected where the nodes of the job meet" in capsys.readouterr().err
+    assert "--rdzv-endpoint: this command requires --rdzv-endpoint=HOST:PORT" in capsys.readouterr().err
     assert cli.main([*command, "--rdzv-endpoint=h"]) == 2
-    assert "--rdzv-id: expected the name of the job, found none" in capsys.readouterr().err
+    assert "--rdzv-id: this command requires --rdzv-id=ID" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "expected a backend that can be looked at ("),
-        (
-            "status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j",
-            "no rendezvous backend named 'nobody' is",
-        ),
+        ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "jobs on the backend 'local' cannot be observed"),
+        ("status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'nobody' is"),
         ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected seconds, a number > 0"),
         ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected nothing but flags, found node7"),
         ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),
-        ("serve", "--rdzv-endpoint: expected where to serve"),
-        ("serve --rdzv-endpoint=1 --rdzv-backend=local", "expected a backend whose store can be served ("),
+        ("serve", "--rdzv-endpoint: elastic serve requires"),
+        ("serve --rdzv-endpoint=1 --rdzv-backend=local", "the backend 'local' has no store to serve"),
         ("serve --rdzv-endpoint=taken:1 --rdzv-backend=toy", "--rdzv-endpoint: it is taken"),
     ],
 )
@@ -219,14 +216,16 @@ def test_drain_a_node_that_is_lost(store, job_flags, capsys):
     """Nodes that are lost cannot be asked."""
     backend = store(state=ended(running("a", "b"), Cause.LOST, "a", "lost both", ("a/1", "b/1")), names="ab")
     assert cli.main(["drain", "a", *job_flags, "--timeout=0", FAST]) == 8
-    assert "found 'a': there is none; there are: none at all" in capsys.readouterr().err
+    assert "no node matches 'a' (nodes: none)" in capsys.readouterr().err
     assert backend.get_state()
 
 
-def test_serve_until_it_is_asked_to_end(capfd):
-    assert cli.main(["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json"]) == 0
+@pytest.mark.parametrize(("nodes", "size"), [("1", 1000), ("1:4000", 4000)])
+def test_serve_until_it_is_asked_to_end(capfd, nodes, size):
+    line = ["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json", f"--nnodes={nodes}"]
+    assert cli.main(line) == 0
     said = capfd.readouterr()
-    assert said.out == "stopped\n"
+    assert said.out == f"stopped, sized for {size}\n"
     events = [json.loads(line) for line in said.err.splitlines()]
     assert [event["event"] for event in events] == ["store served", "store served no more"]
     assert (events[0]["endpoint"], events[1]["signal"]) == ("h:1", "SIGTERM")

@@ -101,7 +101,7 @@ def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
         (["forget"], "expected RUN_ID, found nothing"),
         (["forget", "--realy", "job7"], "did you mean --really?"),
         (["forget", "--how-often=0", "job7"], "--how-often: "),
-        (["misnamed"], "expected names of settings from the command 'misnamed', found rdzv_endpont"),
+        (["misnamed"], "the plugin's command 'misnamed' asks for unknown settings: rdzv_endpont"),
         (["forgt", "job7"], "did you mean 'forget'?"),
         (["breaks"], "the command 'breaks' of plugin 'commander' of commander 1.0 failed: ZeroDivisionError"),
     ],

@@ -140,7 +140,7 @@ def test_a_result_that_can_no_longer_be_written_does_not_change_how_the_job_ende
     folder.mkdir()
     assert run(f"--result-file={folder}/result.json", script(f"import os; os.rmdir({str(folder)!r})")) == 0
     said = capfd.readouterr().err
-    assert f"elastic: the outcome could not be written to {folder}/result.json: No such file or directory" in said
+    assert f"its outcome could not be written to {folder}/result.json: No such file or directory" in said
 
 
 @pytest.mark.parametrize("error", [ValueError("circular"), TypeError("no key"), RecursionError("too deep")])
@@ -155,7 +155,10 @@ def test_a_result_that_cannot_be_told_does_not_change_how_the_job_ended(
     path = tmp_path / "result.json"
     assert run(f"--result-file={path}", script(source)) == code
     said = capfd.readouterr().err
-    assert f"elastic: the outcome could not be written to {path}: {type(error).__name__}: {error}; the job" in said
+    assert (
+        f"elastic: the job has ended, but its outcome could not be written to {path}: {type(error).__name__}: {error}"
+        in said
+    )
     assert "Traceback" not in said
 
 

@@ -48,7 +48,7 @@ def test_as_text_has_a_line_for_everything(desk):
     assert set(lines) == {*SPECS, "drain-after"}
     assert lines["rdzv_conf"].split()[1:] == ["join_timeout=9", "elastic.toml:", "rdzv_conf"]
     assert "30 seconds" in lines["shutdown_timeout"]
-    assert lines["rdzv_id"].endswith("made up for a single node")
+    assert lines["rdzv_id"].endswith("generated for a single node")
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.default not in (None, "")])

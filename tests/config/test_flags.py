@@ -57,12 +57,12 @@ def test_every_bad_flag_is_reported_at_once(desk):
 
 def test_a_flag_like_nothing_we_have_gets_general_advice(desk):
     problems = desk.problems("--zzzzqqq train.py")
-    assert "the script's flags come after the script" in problems["--zzzzqqq"]
+    assert "flags of the script go after the script" in problems["--zzzzqqq"]
 
 
 @pytest.mark.parametrize("line", ["--nnodes", "--nnodes --role x train.py", "--nnodes -m train"])
 def test_a_missing_value(desk, line):
-    assert "expected a value (N|MIN:MAX), found none" in desk.problems(line)["--nnodes"]
+    assert "requires a value; write --nnodes=N|MIN:MAX" in desk.problems(line)["--nnodes"]
 
 
 @pytest.mark.parametrize("line", ["-nnodes 1 train.py", "-mfoo train.py", "-x train.py"])

@@ -67,11 +67,15 @@ def test_in_pyproject(desk):
         (
             "[rendezvous]\nconf = {join_timeout = 3}",
             "rendezvous.conf",
-            "with the name of a backend, as [rendezvous.c10d]",
+            "a table with a backend's options, such as [rendezvous.c10d]",
         ),
         ("[rendezvous]\nendpiont = 'a'", "rendezvous.endpiont", "did you mean 'endpoint'?"),
-        ("backend = 'c10d'\n[rendezvous]\nbackend = 'c10d'", "rendezvous.backend", "also as elastic.toml: backend"),
-        ("rdzv-conf = {a = 1}\n[rendezvous.c10d]\nb = 1", "rendezvous.c10d", "also as elastic.toml: rdzv-conf"),
+        (
+            "backend = 'c10d'\n[rendezvous]\nbackend = 'c10d'",
+            "rendezvous.backend",
+            "already set as elastic.toml: backend",
+        ),
+        ("rdzv-conf = {a = 1}\n[rendezvous.c10d]\nb = 1", "rendezvous.c10d", "already set as elastic.toml: rdzv-conf"),
         ("[rendezvous.local]\na = [[1]]", "rendezvous.local", "expected"),
         ("[rendezvuos]\nbackend = 'a'", "rendezvuos", "did you mean rendezvous?"),
     ],

@@ -2,7 +2,7 @@ import pytest
 
 
 def test_a_script_is_required_only_to_run(desk):
-    assert "found none" in desk.problems("--nnodes 1")["script"]
+    assert "requires a script" in desk.problems("--nnodes 1")["script"]
     assert desk.read("--nnodes 1", require_script=False).script is None
     assert desk.read("missing.py", require_script=False).script == "missing.py"
 
@@ -39,7 +39,7 @@ def test_commands_are_looked_up_in_the_path_of_the_environment(desk):
     command.chmod(0o755)
     assert desk.read("--no-python hello", environ).script == "hello"
     assert desk.read("--no-python bin/hello", {}).script == "bin/hello"
-    assert "drop --no-python" in desk.problems("--no-python no/such")["script"]
+    assert "remove --no-python" in desk.problems("--no-python no/such")["script"]
 
 
 def test_module_and_no_python_exclude_each_other(desk):
@@ -50,7 +50,7 @@ def test_run_path_wins(desk):
     reading = desk.read("--run-path -m --no-python train.py")
     settings = reading.settings
     assert (settings.run_path, settings.module, settings.no_python) == (True, False, False)
-    assert reading.origins["module"] == "--run-path wins"
+    assert reading.origins["module"] == "overridden by --run-path"
     assert "script" in desk.problems("--run-path -m missing.py")
 
 

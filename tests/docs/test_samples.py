@@ -72,7 +72,10 @@ def test_the_first_lines_of_a_job_are_those_that_the_page_shows(shell):
     assert 'reason="the last call is over"' in said
 
 
-DOCTOR = [("docs/doctor.md", "nothing listens at"), ("docs/doctor.md", "doctors met, and each reaches each")]
+DOCTOR = [
+    ("docs/doctor.md", "nothing listens at"),
+    ("docs/doctor.md", "doctors joined, and all can connect to each other"),
+]
 ROW = re.compile(r"(\w+) +([a-z-]+)  +(\S.*)\n(?: +-> (.*)\n)?")
 
 

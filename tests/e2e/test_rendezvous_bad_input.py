@@ -89,7 +89,7 @@ def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
         ),
         (("--nnodes=1:2", "--rdzv-endpoint="), "--rdzv-endpoint"),
         (("--nnodes=1:2", "--rdzv-endpoint=host:port"), "--rdzv-endpoint"),
-        (("--nnodes=1:2", "--rdzv-backend=static", "--node-rank=0"), "expected a fixed number of nodes"),
+        (("--nnodes=1:2", "--rdzv-backend=static", "--node-rank=0"), "requires a fixed number of nodes"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(job, flags, found):

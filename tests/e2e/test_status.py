@@ -63,7 +63,7 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     script = elastic.script("work.py", WORK.format(fifo=fifo))
     done = cluster.tell("status")
     assert (done.code, done.out) == (8, "")
-    assert f"no job of the id 'job' has met at {cluster.endpoint} yet" in done.err
+    assert f"no job with the id 'job' at {cluster.endpoint}" in done.err
 
     agents = {name: cluster.node(name, script) for name in ("n0", "n1")}
     assert sorted(read(2, 90)) == ["0 of 2", "1 of 2"]
@@ -78,7 +78,7 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     found = cluster.until(lambda found: found["others"])
     assert standings(found["others"]) == {"n2": "spare"}
     text = cluster.tell("status").out
-    assert "round 1 runs with 2 nodes (1 to 2 are allowed)" in text
+    assert "round 1 runs with 2 nodes (1 to 2 allowed)" in text
     assert any(line.startswith("-     n2 ") and line.endswith(" spare") for line in text.splitlines())
 
     refused = cluster.tell("drain", "n7")
@@ -140,7 +140,7 @@ def test_a_job_that_has_failed_tells_why(cluster, elastic):
     assert (found["first_failure"]["global_rank"], found["first_failure"]["node"]) == (1, failed)
     assert found["first_failure"]["message"] == "no such layer"
     text = cluster.tell("status").out
-    assert "the job is over, it failed in round 1" in text
+    assert "the job failed in round 1" in text
     assert "    no such layer\n" in text
     late = elastic.finish(cluster.node("n3", fails, nodes="2"), 60)
     assert late.code == 5

@@ -81,7 +81,7 @@ def story():
 def test_an_agent_that_has_not_begun(story):
     now = story.now
     assert (now.version, now.run_id, now.node, now.role, now.max_restarts) == (1, "job", "node0", "trainer", 3)
-    assert (now.phase, now.reason, now.phase_since) == (AgentPhase.JOINING, "has not begun yet", EPOCH)
+    assert (now.phase, now.reason, now.phase_since) == (AgentPhase.JOINING, "not started yet", EPOCH)
     assert (now.round, now.group_rank, now.members, now.workers, now.rounds) == (0, -1, (), (), ())
 
 

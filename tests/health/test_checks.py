@@ -64,8 +64,12 @@ def raises(error):
 @pytest.mark.parametrize(
     ("make", "message", "remedy"),
     [
-        (lambda: "fine", "expected a CheckResult, found 'fine'", "tell the plugin's authors"),
-        (lambda: CheckResult("bad", "x"), "expected a CheckResult, found CheckResult(", "tell the plugin's authors"),
+        (lambda: "fine", "expected a CheckResult, found 'fine'", "report this to the plugin's authors"),
+        (
+            lambda: CheckResult("bad", "x"),
+            "expected a CheckResult, found CheckResult(",
+            "report this to the plugin's authors",
+        ),
         (lambda: raises(ConfigurationError(Problem("x", "not mounted; mount it"))), "not mounted", "mount it"),
     ],
 )

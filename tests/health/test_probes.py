@@ -11,12 +11,12 @@ NOW = 1_700_000_000.0
 @pytest.mark.parametrize(
     ("silent", "fault", "ok", "reason"),
     [
-        (0.0, "", True, "the agent's loop turns"),
-        (-5.0, "", True, "the agent's loop turns"),  # the time of day was set back
-        (30.0, "", True, "the agent's loop turns"),
-        (30.5, "", False, "stuck: the agent's loop has not turned for 30 s, 30 s are allowed"),
-        (100.0, "it died", False, "stuck: the agent's loop has not turned for 100 s, 30 s are allowed"),
-        (1.0, "it died", False, "no watchdog watches the workers: it died"),
+        (0.0, "", True, "the agent's loop is running"),
+        (-5.0, "", True, "the agent's loop is running"),  # the time of day was set back
+        (30.0, "", True, "the agent's loop is running"),
+        (30.5, "", False, "stuck: no iteration of the agent's loop for 30 s (limit: 30 s)"),
+        (100.0, "it died", False, "stuck: no iteration of the agent's loop for 100 s (limit: 30 s)"),
+        (1.0, "it died", False, "the workers' watchdog has failed: it died"),
     ],
 )
 def test_liveness(silent, fault, ok, reason):

@@ -1,4 +1,4 @@
-"""A store in a process of its own."""
+"""`elastic serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import threading
 
 import pytest
 
-from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.serve import room_for, serve, server_of, serving_endpoint
+from elastic_core.operate.serve import serve, server_of, serving_endpoint
 
 
 class Server:
@@ -114,16 +113,11 @@ def test_a_port_alone_is_served_everywhere(text, endpoint):
     assert serving_endpoint(text) == endpoint
 
 
-def test_there_is_room_for_many_nodes():
-    assert room_for(NodeRange(1, 1)) == 1000
-    assert room_for(NodeRange(1, 4000)) == 4000
-
-
 def test_which_backend_can_be_served(plugins):
     asked = []
     able = RendezvousBackendRecord("toy", "a test", print, serve=lambda *given: asked.append(given) or Server())
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))
     assert server_of("toy", "h:1", 7, manager).endpoint == "here:1"
     assert asked == [("h:1", 7)]
-    with pytest.raises(ConfigurationError, match=r"whose store can be served \(toy\), found 'homeless'"):
+    with pytest.raises(ConfigurationError, match=r"'homeless' has no store to serve; those that have one: toy"):
         server_of("homeless", "h:1", 7, manager)

@@ -37,15 +37,15 @@ def test_a_round_that_runs(job, shown):
     state = job.state("ab", min_nodes=1, max_nodes=2, restarts=1, reason="all 2 nodes are there")
     assert shown(state, job.entries("abc", after=3), silent="b") == (
         "job job (toy at here:1)\n"
-        "  round 3 runs with 2 nodes (1 to 2 are allowed)\n"
+        "  round 3 runs with 2 nodes (1 to 2 allowed)\n"
         "  round 3 formed because: all 2 nodes are there\n"
         "  missing: b\n"
         "  restarts used: 1 of 3\n"
         "\n"
-        "RANK  NODE  HOST    ADDRESS  ROLE     WORKERS  LAST BEAT                       STANDING\n"
-        "0     a     host-a  addr-a   default  2        0.0 s                           running\n"
-        "1     b     host-b  addr-b   default  2        late: none in 6.0 s of looking  late\n"
-        "-     c     host-c  addr-c   default  1        0.0 s                           spare\n"
+        "RANK  NODE  HOST    ADDRESS  ROLE     WORKERS  LAST BEAT                 STANDING\n"
+        "0     a     host-a  addr-a   default  2        0.0 s                     running\n"
+        "1     b     host-b  addr-b   default  2        late: none seen in 6.0 s  late\n"
+        "-     c     host-c  addr-c   default  1        0.0 s                     spare\n"
     )
 
 
@@ -57,15 +57,15 @@ def test_before_the_first_round(job, shown):
 @pytest.mark.parametrize(
     ("joined", "line"),
     [
-        ("", "round 3 is over; 0 of 2 nodes joined for the next (2 to 4 are allowed)"),
-        ("ab", "round 3 is over; 2 of 4 nodes joined for the next (2 to 4 are allowed)"),
+        ("", "round 3 is over; 0 of 2 nodes joined for the next (2 to 4 allowed)"),
+        ("ab", "round 3 is over; 2 of 4 nodes joined for the next (2 to 4 allowed)"),
     ],
 )
 def test_between_two_rounds(job, shown, joined, line):
     over = ended(job.state("ab", min_nodes=2, max_nodes=4), Cause.LEFT, "b", "b was asked to leave")
     text = shown(over, tuple(job.entry(name, after=3 if name in joined else 0) for name in "ab"))
     assert f"\n  {line}\n" in text
-    assert "\nThe last round that ended: node left: b was asked to leave\n" in text
+    assert "\nLast round ended: node left: b was asked to leave\n" in text
 
 
 def test_a_job_of_a_fixed_size_names_no_range(job, shown):
@@ -89,7 +89,7 @@ def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, fai
 def test_a_failure_and_its_last_words(job, shown, failure):
     report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
     text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
-    assert "\nThe last round that ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
+    assert "\nLast round ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
     assert "\nRoot cause: rank 1 (local rank 0, pid 7) on a: exit code 1\n" in text
     assert "    ValueError: x\n" in text
 
@@ -97,29 +97,29 @@ def test_a_failure_and_its_last_words(job, shown, failure):
 def test_a_failure_of_which_the_cause_is_not_known_yet(job, shown, failure):
     report = Report("a/1", "a", (failure(1, node="a", reason="exit code 1"),), certain=False)
     text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
-    assert "failure: rank 1 on a: exit code 1; if a node was lost, that was the cause: the next round" in text
+    assert "failure: rank 1 on a: exit code 1; a lost node may be the cause" in text
 
 
 @pytest.mark.parametrize(("succeeded", "how"), [(True, "succeeded"), (False, "failed")])
 def test_a_job_that_is_over(job, shown, succeeded, how):
     text = shown(closed(job.state("a"), "a", "a reason", succeeded), job.entries("a"), silent="a")
-    assert f"\n  the job is over, it {how} in round 3; closed by a: a reason\n" in text
+    assert f"\n  the job {how} in round 3; closed by a: a reason\n" in text
     assert text.endswith("-          leaving\n")
 
 
 def test_a_node_that_is_refused(job, shown):
     text = shown(refused(job.state("a"), [("b/1", "the name is taken")]), job.entries("ab"))
-    assert "\n  b is refused: the name is taken\n" in text
+    assert "\n  b was refused: the name is taken\n" in text
 
 
 def test_entries_that_cannot_be_read(job):
     seen = job.observation(job.state("a")).after_look(None, [Announced("x/9", b"?", None)], 6.0)
-    assert "entries of another version, or not ours: x/9" in as_text(snapshot_of(seen, job.target))
+    assert "unreadable entries (another version, or not elastic's): x/9" in as_text(snapshot_of(seen, job.target))
 
 
 def test_nodes_that_the_store_keeps(job, shown):
     text = shown(job.state("ab"), job.entries("a"), leased=True)
-    assert re.search(r"0 +a +.* lives +running\n", text)
+    assert re.search(r"0 +a +.* alive +running\n", text)
     assert re.search(r"1 +b +.* - +gone\n", text)
 
 

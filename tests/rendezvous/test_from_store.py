@@ -137,7 +137,7 @@ def test_the_endpoint_becomes_the_option_that_the_store_has(server, names, endpo
 def test_an_endpoint_that_the_store_cannot_take(server, names, endpoint):
     backend = record(server, *(Option(name, str, None, "a place") for name in names))
     for make in (backend.factory, backend.open_backend):
-        with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: expected a place of the store, found"):
+        with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: cannot use"):
             make(Context(), parameters(endpoint))
 
 

@@ -86,7 +86,7 @@ def test_a_block_that_nobody_watches_is_not_entered():
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf")])
 def test_a_time_that_is_none(after):
-    with pytest.raises(ValueError, match="expected how many seconds"):
+    with pytest.raises(ValueError, match="expected a time limit of at least 0 seconds"):
         expires(after, client=Recording())
 
 
@@ -157,7 +157,7 @@ os.wait()
         ("no_such_module:make", "No module named 'no_such_module'"),
         ("printing:missing", "missing"),
         ("os:getcwd", "found str"),
-        ("printing", "found none"),
+        ("printing", "has no watchdog for its timers"),
     ],
 )
 def test_a_client_that_cannot_be_made(printing, maker, words):

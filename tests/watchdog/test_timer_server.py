@@ -141,7 +141,7 @@ def test_after_an_error_it_goes_on(start, capsys):
     requests = Plain()
     server = start(Noting(requests))
     requests.requests.put(due("worker", 0, scope="breaks"))
-    logged(capsys, "watchdog lost: reason=\"until the next look: ZeroDivisionError('it breaks')\"")
+    logged(capsys, "watchdog lost: reason=\"until the next check: ZeroDivisionError('it breaks')\"")
     requests.requests.put(due("last", 0))
     assert server.reaped.get(timeout=LIMIT_S) == "last"
     assert server.running.keys() <= {"last"}
@@ -218,7 +218,7 @@ def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, mon
         earlier.setattr(timer_server, "process_start_time", lambda pid: 1)
         start(LocalTimerServer(shared))
         shared.put(due(worker.pid, 0.1))
-        logged(capsys, "it was ended")
+        logged(capsys, "killed")
     assert worker.poll() is None
 
 
@@ -231,7 +231,7 @@ def test_who_must_not_be_killed_is_tried_again(start, shared, worker, monkeypatc
         here.setattr(os, "kill", forbidden)
         start(LocalTimerServer(shared, max_interval=0.1))
         shared.put(due(worker.pid, 0))
-        logged(capsys, "it could not be ended", times=2)
+        logged(capsys, "could not be killed", times=2)
     assert worker.wait(LIMIT_S) == -9
 
 

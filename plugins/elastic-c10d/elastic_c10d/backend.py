@@ -1,4 +1,4 @@
-"""The backend `c10d`: the core's backend over stores, over one of torch's."""
+"""The backend `c10d`: the core's backend for stores, on a torch store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class C10dRendezvousBackend(OverStore):
     """A rendezvous backend over any torch store. See `OverStore`.
 
     Args:
-        store: a TCPStore, FileStore or HashStore, possibly beneath PrefixStores, which stays the caller's; or a
-            `StoreConnector`, which becomes this backend's.
-        run_id: the job; jobs with different ids do not see each other in one store.
+        store: a TCPStore, FileStore or HashStore, possibly below PrefixStores, which the caller continues to own; or a
+            `StoreConnector`, which this backend closes.
+        run_id: the job; jobs with different ids are isolated from each other within a store.
     """
 
     def __init__(

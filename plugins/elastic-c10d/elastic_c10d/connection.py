@@ -1,13 +1,14 @@
-"""One connection to a torch store: the store object, and the socket beneath it where it has one that we made.
+"""One connection to a torch store: the store object and, if it can be found, its socket.
 
-torch bounds neither how long an operation other than `wait` takes, nor can a blocked one be interrupted. Both are
-properties of the socket: a receive timeout ends an operation that a paused store does not answer, and a shutdown ends
-all of them at once. torch names the descriptor of its socket in the store's `repr`. Where it does not (another version
-of torch), the socket cannot be found, and waits are cut into short pieces instead.
+In torch, operations other than `wait` have no time limit, and a blocked operation cannot be interrupted. Both are
+possible through the socket: a receive timeout ends an operation that a paused store does not answer, and a shutdown
+ends all operations immediately. The store's `repr` contains the socket's descriptor. If it does not (in another version
+of torch), the socket cannot be found, and waits are split into short ones instead.
 
-A constructor that hangs (see `connector.Dialler`) holds a socket without a known descriptor, a thread, and the end of
-the process: a thread that comes back from C++ while the interpreter shuts down brings it down with SIGABRT. Its socket
-is the one to that port which is none of those we know and has not received a single byte: every finished one has.
+A hung constructor (see `connector.Dialler`) holds a socket with an unknown descriptor, and a thread. If the thread
+returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end it, its socket is identified:
+it is connected to that port, is not known here, and has not received any data, unlike the sockets of finished
+constructors.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration
 
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
-_ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # between questions, where nothing is pushed
-_ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # where tcpi_last_ack_recv and tcpi_bytes_received are in tcp_info; its size
-_SILENCE = 5.0  # of a machine, after which a new connection is sooner than the next packet of the old one
-_FRESH = 3000  # milliseconds since the last sign of life; the kernel asks for one in every second
+_ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # between polls, for stores whose `wait` must not block
+_ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # offsets of tcpi_last_ack_recv and tcpi_bytes_received in tcp_info; its size
+_SILENCE = 5.0  # seconds without an answer after which reconnecting is faster than waiting for a retransmission
+_FRESH = 3000  # milliseconds since the last packet from the peer; keepalive probes are sent every second
 _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
 
 
 class TorchConnection(StoreConnection):
-    """See above.
+    """See the module.
 
     Args:
-        pushes: whether the store's `wait` may block; else it has to be imitated by asking now and then.
-        socket: a second handle on its socket, if there is one.
+        pushes: whether the store's `wait` may block; otherwise, keys are polled.
+        handle: a duplicate of its socket, if it was found.
     """
 
     def __init__(self, store: Store, pushes: bool, where: str, handle: socket.socket | None = None) -> None:
         super().__init__(store, where)
         self.pushes = pushes
         self.socket = handle
-        self._patience: Duration | None = None  # of the store, where it was told
+        self._patience: Duration | None = None  # the store's timeout, if it was set
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """torch's `get` waits for the key as `wait` does. Without a socket to cut it could not be ended in time."""
+        """torch's `get` waits for the key as `wait` does. It is used only if it can be interrupted through a socket."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
         if self.socket is None or not hasattr(self.store, "set_timeout"):
@@ -77,10 +78,10 @@ class TorchConnection(StoreConnection):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
-        """No operation takes longer than this, time spent in `wait` aside. After one that did, the connection is out
-        of step and must be dropped. And the kernel ends the connection when the peer's machine has been silent for some
-        seconds: it would send again with ever longer pauses. Where the connection is `watched`, the kernel asks for a
-        sign of that machine once in a second."""
+        """Limit the duration of each operation, except time spent in `wait`. After a timeout, the connection is out of
+        sync and must be closed. The kernel also closes the connection if the peer's machine does not answer for some
+        seconds, instead of retransmitting at growing intervals. If `watched`, it sends keepalive probes every second.
+        """
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -93,8 +94,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
-        """Whether the machine at the other end has given a sign of life within the last seconds: if it has, the store
-        does not answer, and not the network. Any thread."""
+        """Whether the peer's machine has answered within the last seconds. If it has, an outage is caused by the store
+        and not by the network. Thread-safe."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:
@@ -105,16 +106,16 @@ class TorchConnection(StoreConnection):
             try:
                 self.socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it was gone already
+                pass  # already closed
 
     def release(self) -> None:
-        """Let go of our hold on the socket; the store object closes its own."""
+        """Close our duplicate of the socket. The store object closes its own."""
         if self.socket is not None:
             self.socket.close()
 
 
 def socket_of(store: Store, port: int) -> socket.socket | None:
-    """A second handle on the socket of a TCPStore that was just made and has had no fault; None if it is not found."""
+    """A duplicate of the socket of a new TCPStore; None if it is not found."""
     found = _DESCRIPTOR.search(repr(innermost(store)))
     if found is None:
         return None
@@ -130,7 +131,7 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
 
 
 def cut_unanswered(port: int) -> None:
-    """Shut down the sockets to `port` on any host that are not known and have never received anything."""
+    """Shut down all sockets connected to `port`, on any host, that are unknown here and have not received any data."""
     for handle in _open_sockets():
         with contextlib.suppress(OSError):  # not connected, or closed in the meantime
             known = os.fstat(handle.fileno()).st_ino in _known
@@ -139,7 +140,7 @@ def cut_unanswered(port: int) -> None:
 
 
 class Accepted(NamedTuple):
-    """A connection that a server in this process has accepted at `port`: from where, and how many bytes it has sent."""
+    """A connection that a server in this process has accepted on `port`: its peer, and the number of bytes received."""
 
     host: str
     its_port: int
@@ -148,7 +149,7 @@ class Accepted(NamedTuple):
 
 
 def accepted() -> list[Accepted]:
-    """All of this process, those that have sent most first."""
+    """All accepted connections of this process, sorted by received bytes, most first."""
     ports: set[int] = set()
     found: list[Accepted] = []
     for handle in _open_sockets():
@@ -174,15 +175,15 @@ def _leads_to(handle: socket.socket, port: int) -> bool:
 
 
 def _number(handle: socket.socket, form: str, place: int) -> int:
-    """A field of Linux's tcp_info. Raises OSError for what is not TCP, or where the kernel does not tell."""
+    """A field of Linux's tcp_info. Raises OSError if the socket is not TCP, or the kernel lacks the field."""
     info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
     if len(info) < place + struct.calcsize(form):
-        raise OSError("this kernel does not tell")
+        raise OSError("not supported by this kernel")
     return int(struct.unpack_from(form, info, place)[0])
 
 
 def _open_sockets() -> Iterator[socket.socket]:
-    """A second handle on each socket of this process, for one turn."""
+    """Duplicates of all sockets of this process, each closed at the next iteration."""
     try:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Ways to get connections to one store: over TCP to an endpoint, or by sharing an existing store."""
+"""Connectors for torch stores: share an existing store, or open more connections like an existing TCPStore."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ CONNECT_TIMEOUT: Duration = 10.0
 
 
 class SharedConnector:
-    """All callers get the same store, which must be safe to use from several threads, as FileStore and HashStore
-    are."""
+    """All callers share one store, which must be thread-safe, as FileStore and HashStore are."""
 
     grace: Duration = 0.0
 
@@ -43,11 +42,11 @@ class SharedConnector:
         return self._connection
 
     def close(self) -> None:
-        """Nothing is ours."""
+        """The caller owns the store."""
 
 
 class BorrowedTcpConnector:
-    """Starts with an existing TCPStore, possibly beneath PrefixStores; makes further ones like it."""
+    """Returns an existing TCPStore, possibly below PrefixStores, at first, and then opens more connections like it."""
 
     grace: Duration = 0.0
 
@@ -77,22 +76,22 @@ class BorrowedTcpConnector:
         self._dialler.close()
 
     def _clone(self) -> Store:
-        clone: Callable[[], Store] = getattr(self._store, "clone")  # noqa: B009 - younger torches have it
+        clone: Callable[[], Store] = getattr(self._store, "clone")  # noqa: B009 - newer torch versions have it
         return clone()
 
 
 @dataclass(frozen=True)
 class _Stuck:
-    """A constructor that has not come back yet, and the port that it calls."""
+    """A constructor that has not returned yet, and the port that it connects to."""
 
     port: int
     attempt: BackgroundCall[Store]
 
 
 class Dialler:
-    """Makes TCPStore clients, each in a thread of its own, since torch's constructor waits for ever for a listener that
-    does not answer. One that got stuck is waited for again by the next call to the same place, not doubled. A line that
-    only waits may as well wait for its connection, and saves the thread.
+    """Creates TCPStore clients, each in a separate thread, because torch's constructor waits forever for a listener
+    that does not answer. The next call for the same address waits for a stuck constructor instead of starting another
+    one. Connections whose callers may wait indefinitely are created without a thread.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
@@ -106,8 +105,7 @@ class Dialler:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """A new connection to `host`, which should be known to listen. `patiently`: it may take any time, until
-        `close`.
+        """A new connection to `host`, which should be known to listen. `patiently`: wait without limit, until `close`.
 
         Raises:
             RendezvousConnectionError: it does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
@@ -132,7 +130,7 @@ class Dialler:
             self._called.remove(port)
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
-        """As `dial`, with the store made by `make`."""
+        """As `dial`, with a store created by `make`."""
         begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
         self._waiting.add(begun.attempt)
         if self.stop.is_set() or not begun.attempt.wait(timeout):
@@ -148,11 +146,11 @@ class Dialler:
         return self._finished(store, port, where, watched=True)
 
     def close(self) -> None:
-        """Let callers fail, now and later, and end what is stuck."""
+        """Let current and future calls fail, and end stuck constructors."""
         self.stop.set()
         for attempt in tuple(self._waiting):
             attempt.interrupt()
-        with contextlib.suppress(KeyError):  # none is left: who called may take out its own at the same time
+        with contextlib.suppress(KeyError):  # empty; a caller may remove its own at the same time
             while True:
                 cut_unanswered(self._stuck.popitem()[1].port)
         for port in tuple(self._called):
@@ -160,14 +158,14 @@ class Dialler:
 
     def _finished(self, store: Store, port: int, where: str, watched: bool) -> TorchConnection:
         connection = TorchConnection(store, True, where, socket_of(store, port))
-        set_timeout: Callable[[timedelta], None] = getattr(store, "set_timeout")  # noqa: B009 - not of our protocol
+        set_timeout: Callable[[timedelta], None] = getattr(store, "set_timeout")  # noqa: B009 - not in our protocol
         set_timeout(timedelta(seconds=self._read_timeout))
         connection.bound(self._read_timeout, watched)
         return connection
 
     def _silence(self, where: str, timeout: Duration) -> str:
         if self.stop.is_set():
-            return f"connecting to {where} was given up: this side was closed"
+            return f"connecting to {where} was aborted: this side was closed"
         return (
             f"something listens at {where} but does not answer as a TCPStore (waited {timeout:g} s): "
             "wrong port, or the store is paused"
@@ -175,7 +173,7 @@ class Dialler:
 
 
 def as_connector(store: Store | StoreConnector) -> StoreConnector:
-    """A connector as it is, or the one that fits an existing store."""
+    """A connector unchanged, or a new connector for an existing store."""
     if hasattr(store, "connect"):
         return cast("StoreConnector", store)
     base = innermost(store)

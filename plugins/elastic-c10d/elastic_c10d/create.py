@@ -1,5 +1,4 @@
-"""Makes, from parameters, a backend with its parts, a backend that only looks, and a store. Reports all problems of the
-parameters at once."""
+"""Creates backends and stores from parameters: a node's backend, a backend that only observes, and a TCPStore."""
 
 from __future__ import annotations
 
@@ -39,29 +38,29 @@ if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.plugin import Duration, RendezvousParameters, RoundStores, StoreConnector
 
-_LENGTH = struct.Struct("=I")  # a FileStore begins with the length of its first key
+_LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of its first key
 _LONGEST_KEY = 4096
 _FILE_MODE = 0o600
-_SERVED = 1000  # how many nodes fit a server that is opened by the store's name
+_SERVED = 1000  # number of nodes to size a server for, if it is created as a store
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a handler is made of. Nothing is connected yet."""
+    """The parts of a handler, not connected yet."""
 
     backend: C10dRendezvousBackend
     stores: RoundStores
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
-    """A backend that is connected, and the store that it is connected to, whose keys the caller is to prefix.
+    """A connected backend and its store. The caller should use the store with a key prefix.
 
-    Options of `params`: see the record of `c10d` in `elastic_c10d.plugin`; those not given have their defaults.
+    For the options in `params`, see the record of `c10d` in `elastic_c10d.plugin`.
 
     Raises:
-        ConfigurationError: the endpoint or an option is impossible.
-        RendezvousConnectionError: the store could not be reached within `connect_timeout`, else `read_timeout` if that
-            is given, else `join_timeout`.
+        ConfigurationError: the endpoint or an option is invalid.
+        RendezvousConnectionError: the store could not be reached within the first of these that is set:
+            `connect_timeout`, `read_timeout`, `join_timeout`.
     """
     options = options_of(params, C10D)
     bounds = (options["connect_timeout"], params.get("read_timeout"), options["join_timeout"])  # in torch's order
@@ -77,17 +76,16 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> Parts:
-    """A backend that connects when it is first used, giving up each time after about `patience` seconds; and the stores
-    of its rounds.
+    """A backend that connects on first use, and the stores of its rounds. Each attempt takes about `patience` seconds.
 
     Args:
-        master: where this node's workers find the workers' store, see `MadeStores`. Nodes may have different addresses
-            for it, so rank 0 listens on all.
+        master: the address of the workers' store for this node's workers, see `MadeStores`. Nodes may use different
+            addresses, so rank 0 listens on all of its own.
 
     Raises:
-        ConfigurationError: the endpoint or an option cannot be.
+        ConfigurationError: the endpoint or an option is invalid.
     """
-    # An error that comes later than a first answer may come is not told: who gives up says only that none came.
+    # An attempt must fail before the overall timeout, because the timeout's message would not contain its reason.
     options = options_of(params, C10D)
     half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
     connector = connector_for(params, options, min(patience, half), half)
@@ -99,7 +97,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
 def connector_for(
     params: RendezvousParameters, options: Mapping[str, Any], patience: Duration, longest: Duration = math.inf
 ) -> StoreConnector:
-    """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. Raises
+    """The connector for these typed options. A listener must answer within `longest` seconds. Raises
     ConfigurationError."""
     kind = options["store_type"].lower()
     if kind == "file":
@@ -121,7 +119,7 @@ def connector_for(
 
 
 def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
-    """A node that is alone meets nobody, and any port will do: that of port 0, or where no endpoint is given."""
+    """The endpoint. A single node uses any free port if the port is 0 or there is no endpoint."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
     if not alone and not is_loopback_address(endpoint.host):
@@ -133,53 +131,52 @@ def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservat
 
 
 def _opened(endpoint: Endpoint) -> Endpoint:
-    """The store's host may call itself localhost or 0.0.0.0, while the other nodes have a name for it."""
+    """The store's host may use localhost or 0.0.0.0 as endpoint, while other nodes use its name."""
     return replace(endpoint, host="localhost", is_open=True) if means_this_machine(endpoint.host) else endpoint
 
 
 def _warn_of_loopback(endpoint: Endpoint, nodes: int, is_master: bool) -> None:
     log = get_logger(endpoint=str(endpoint), max_nodes=nodes)
     if endpoint.is_open and not is_master:
-        advice = "valid only on the store's host; on other machines give its name or address"
+        advice = "valid only on the store's host; on all other machines, use its name or address"
         log.info("rendezvous endpoint is localhost", advice=advice)
     elif endpoint.is_loopback:
-        advice = "no other machine can reach it; fine if all nodes are on this one"
+        advice = "no other machine can reach it; fine if all nodes are on this machine"
         log.warning("rendezvous endpoint is loopback", advice=advice)
 
 
 def file_connector(path: str) -> SharedConnector:
-    """A FileStore, in a file on a disk that all nodes share. Raises ConfigurationError."""
+    """A FileStore in a file on a shared disk. Raises ConfigurationError."""
     folder = Path(path).parent
     if not path or not folder.is_dir():
-        found = f"found {path!r}, whose folder does not exist" if path else "found none"
+        found = f"; the folder of {path!r} does not exist" if path else ""
         raise ConfigurationError(
-            Problem("--rdzv-endpoint", f"expected the path of a file that all nodes share, {found}")
+            Problem("--rdzv-endpoint", f"a file store requires the path of a file that all nodes share{found}")
         )
     try:
-        # torch would try for minutes. Who can read or write the file takes part in the job.
+        # torch would retry for minutes. Access is restricted, because a user who can write the file can join the job.
         with open(open_to_append(Path(path), _FILE_MODE, os.O_RDWR), "rb") as file:
             file.seek(0)
             head = file.read(_LENGTH.size)
     except OSError as error:
         raise ConfigurationError(
-            Problem("--rdzv-endpoint", f"expected a file that can be written, found {path!r}: {error.strerror}")
+            Problem("--rdzv-endpoint", f"cannot write the file {path!r}: {error.strerror}")
         ) from error
-    if head and (len(head) < _LENGTH.size or _LENGTH.unpack(head)[0] > _LONGEST_KEY):  # torch would never come back
+    if head and (len(head) < _LENGTH.size or _LENGTH.unpack(head)[0] > _LONGEST_KEY):  # torch would hang
         raise ConfigurationError(
-            Problem("--rdzv-endpoint", f"expected a file of torch's FileStore, or none, found {path!r} with {head!r}")
+            Problem("--rdzv-endpoint", f"the file {path!r} is not a torch FileStore (it starts with {head!r})")
         )
     return SharedConnector(distributed().FileStore(path, -1), path)
 
 
 def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
-    """The backend of a job, which is never the host of the store. It connects when it is first used, for which it has
-    `join_timeout` seconds.
+    """A backend that observes a job and never hosts the store. It connects on first use, within `join_timeout` seconds.
 
     Raises:
-        ConfigurationError: the endpoint cannot be one.
-        RendezvousConnectionError: the file is not there.
+        ConfigurationError: the endpoint is invalid.
+        RendezvousConnectionError: the file does not exist.
     """
-    distributed()  # the time that the import takes is not the store's
+    distributed()  # so that the time limit does not include the import
     return C10dRendezvousBackend(_observing(params), params.run_id, observes=True)
 
 
@@ -188,7 +185,7 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
     patience = options["join_timeout"]
     if options["store_type"].lower() == "file":
         if not Path(params.endpoint).is_file():
-            raise RendezvousConnectionError(f"expected the file of a store, found none at {params.endpoint}")
+            raise RendezvousConnectionError(f"the store's file {params.endpoint} does not exist")
         return file_connector(params.endpoint)
     return TcpConnector(
         parse_endpoints(params.endpoint),
@@ -200,11 +197,11 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
 
 
 def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
-    """A TCPStore client, with the server in this process where `is_host` says so (None: if the endpoint can be bound).
-    The server lives as long as the store.
+    """A TCPStore client, and with `is_host` (None: if the endpoint can be bound) the server in this process. The server
+    runs as long as the store exists.
 
     Raises:
-        RendezvousConnectionError: none could be made within `timeout` seconds.
+        RendezvousConnectionError: it could not be created within `timeout` seconds.
     """
     hosting = Hosting(endpoint, is_host, _SERVED)
     connector = TcpConnector(endpoint, hosting, patience=timeout)

@@ -1,5 +1,5 @@
-"""Endpoints: `host[:port]`, or several with commas between them. A host is a name, an IPv4 address, or an IPv6 one with
-or without brackets."""
+"""Endpoints: one `host[:port]`, or several separated by commas. A host is a name, an IPv4 address, or an IPv6 address
+with or without brackets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ DEFAULT_PORT = 29400
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where nodes meet.
+    """The address of the rendezvous store.
 
     Args:
         host: without brackets.
-        rest: where else the store may be; a new one begins at the first.
-        is_open: other machines reach it under another name, although the host is loopback.
+        rest: other addresses that may host the store; a new store starts at the first one.
+        is_open: other machines reach the store under another name, although the host is loopback.
     """
 
     host: str
@@ -30,23 +30,23 @@ class Endpoint:
 
     @property
     def each(self) -> tuple[Endpoint, ...]:
-        """All of them, the first one first, each by itself."""
+        """All addresses as separate endpoints, in order."""
         return (Endpoint(self.host, self.port), *self.rest)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether all hosts are written so that they can only be this machine, whichever one reads them."""
+        """Whether all hosts are loopback names or addresses, which mean a different machine on each machine."""
         return not self.is_open and all(is_loopback(one.host) for one in self.each)
 
 
 def parse_endpoint(
     text: str, origin: str = "--rdzv-endpoint", least_port: int = 1, default_port: int = DEFAULT_PORT
 ) -> Endpoint:
-    """Read an endpoint; without a port it gets the default. A bare `fe80::1` is a host, since brackets must set a port
-    apart. With `least_port=0` the port may be 0, for any free one.
+    """Parse one endpoint. `fe80::1` is a host without a port, because a port after an IPv6 address requires brackets.
+    With `least_port=0`, the port may be 0, for any free one.
 
     Raises:
-        ConfigurationError: it cannot be one; the problem names `origin`.
+        ConfigurationError: it is invalid; the problem names `origin`.
     """
     try:
         return Endpoint(*split_host_port(text.strip(), default_port, text, least_port))
@@ -56,6 +56,6 @@ def parse_endpoint(
 
 
 def parse_endpoints(text: str, least_port: int = 1) -> Endpoint:
-    """Read one endpoint or several, with commas between them. Raises ConfigurationError if one of them cannot be."""
+    """Parse one or several endpoints, separated by commas. Raises ConfigurationError if one is invalid."""
     first, *rest = (parse_endpoint(part, least_port=least_port) for part in text.split(","))
     return Endpoint(first.host, first.port, tuple(dict.fromkeys(one for one in rest if one != first)))

@@ -1,18 +1,18 @@
-"""Which node hosts the store of an endpoint: decided by trying, not by comparing names.
+"""Decides which node hosts the endpoint's store, by trying to bind the address instead of comparing names.
 
-The node that can bind the endpoint's address and listen there hosts; all others, on the same machine too, find the port
-taken or the address foreign. Whether the endpoint really leads to the server just started (it might be translated to
-another machine's, or be one of several addresses of a name) is checked with a nonce that is read through the endpoint.
+The node that binds the endpoint and reads back its own nonce hosts the store. On all other nodes, the port is in use or
+the address is not local. The nonce is read through the endpoint, because the endpoint may lead to another machine: the
+address may be translated, or the name may have several addresses.
 
-Where the name has addresses of several machines, each of these could host, and each might try its own address first. In
-that case only the machine whose address is first, in an order that all agree on, hosts, and only if no other one does.
+If the name has addresses of several machines, each of them could try its own address first. In that case, only the
+machine with the first address, in an order that is the same everywhere, hosts, and only if no other machine does.
 
-Where the endpoint names several hosts, a new store begins at the first one, and only if none answers at the others.
+If the endpoint has several hosts, a new store starts at the first one, and only if none of the others answers.
 
-If a store that an agent hosted is lost, any agent that can bind its address, so one on the same machine, may host it
-again; and if its machine lives and refuses, whoever would host a new one. `elastic serve` writes no nonce, so no agent
-replaces its stores. A host that goes hands the store over (see `rendezvous.handover`): the server of the next host is
-at any address, and pointers to it at the endpoint.
+If a store hosted by an agent is lost, any agent that can bind the same address, and so is on the same machine, may host
+it again. If that machine is alive and refuses connections, the node that would host a new store may. `elastic serve`
+writes no nonce, so agents never replace its stores. A host that leaves hands the store over (see
+`rendezvous.handover`): the next host's server may be at any address, and servers at the endpoint point to it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def answers(address: Address) -> bool:
 
 
 def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve_host) -> list[Address]:
-    """The addresses of its first host; none if the name is not known."""
+    """The addresses of the endpoint's first host; empty if the name is unknown."""
     try:
         return resolver(endpoint.host, endpoint.port)
     except socket.gaierror:
@@ -63,20 +63,20 @@ def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] =
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
-    """A key that sorts addresses alike on every machine: IPv4 first, which every machine has, then by their bytes."""
+    """A sort key that gives the same order on every machine: IPv4 first, which every machine has, then by bytes."""
     packed = socket.inet_pton(address.family, address.host.partition("%")[0])
     return len(packed), packed
 
 
 class Hosting:
-    """One node's part in deciding, until it is decided; then the server, if it is here.
+    """One node's part in the decision, and then the server, if this node hosts it.
 
     Args:
-        endpoint: where the store belongs.
-        is_host: True: it must be here; False: it must not; None: the node that can bind the address.
-        max_nodes: the nodes to have room for.
-        probe: whether a program listens at an address of another machine.
-        reservation: of the endpoint's port, if it was chosen here.
+        endpoint: the address of the store.
+        is_host: True: this node must host the store; False: it must not; None: the node that can bind the address.
+        max_nodes: number of nodes to size the server for.
+        probe: returns whether a program listens at another machine's address.
+        reservation: the reservation of the endpoint's port, if this process has chosen the port.
     """
 
     def __init__(
@@ -105,27 +105,27 @@ class Hosting:
 
     @property
     def server(self) -> Store | None:
-        """Our server, as a store that can be used like any other."""
+        """Our server, as a store."""
         return self._server
 
     @property
     def here(self) -> bool:
-        """Whether a server of ours runs, with the store of the job."""
+        """Whether this node hosts the job's store."""
         return self._server is not None
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody has written into our server but this process: it holds the nonce alone before."""
+        """Whether another process has written to our server, which at first contains only the nonce."""
         return self._server is not None and self._server.num_keys() > 1
 
     def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
-        """Start a server if this node has to. Returns why it does not, if that is worth reporting.
+        """Start a server if this node should host the store. Returns why it does not, if that is worth reporting.
 
         Args:
-            places: the addresses of each host of the endpoint, none where its name is not known.
+            places: the addresses of each of the endpoint's hosts; empty for an unknown name.
 
         Raises:
-            RendezvousConnectionError: it must be here, and cannot.
+            RendezvousConnectionError: this node must host the store, but cannot.
         """
         if self._server is not None or self._is_host is False or self._stopped:
             return None
@@ -136,7 +136,7 @@ class Hosting:
             first = min((*own, *apart), key=in_order, default=None)
             if first not in own and (own or any(map(is_local_address, later))):
                 named = first or f"{self._endpoint.host!r}, which has no address yet,"
-                return f"left to {named} to host, the first of the endpoint; is_host=true decides otherwise"
+                return f"{named} should host the store, as the endpoint's first address; is_host=true overrides this"
             if own and any(map(self._probe, (*apart, *later))):
                 return None
         if own or self._is_host:
@@ -144,9 +144,8 @@ class Hosting:
         return None
 
     def offer_again(self, lost: Address) -> bool:
-        """The store at this address is gone: start a server in its place, if the one that is gone was an agent's and
-        its address is this machine's. Of several that try, one can bind. Returns whether our part has to be decided
-        anew."""
+        """Start a server in place of the lost store at this address, if an agent hosted it and the address is local. If
+        several agents try, only one can bind. Returns whether the host has to be decided again."""
         if (
             not self._was_free_to_choose
             or not self._by_agent
@@ -159,10 +158,10 @@ class Hosting:
         return True
 
     def offer_anew(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """The store is gone, and its machine is another one, which lives: as `offer` at the first contact, unless that
-        store was no agent's. Without it nobody might host: newcomers leave it to the first host of the endpoint, where
-        a node may be that came when the store was elsewhere. Returns whether a server was started; `answers` gets what
-        else is worth reporting."""
+        """Host a new store if the lost one was hosted by an agent on another machine that is still alive. The decision
+        is that of `offer` at the first contact. Otherwise, no node might host: new nodes leave that to the endpoint's
+        first host, whose node may have joined when the store was elsewhere. Returns whether a server was started;
+        messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -171,9 +170,9 @@ class Hosting:
         return self.here
 
     def take_over(self, host: str) -> Endpoint | None:
-        """Start a server for a store that another node hands over, on this machine, which others reach at this host: at
-        the port of the endpoint, or at another one if that is taken. Returns where; None if it must not be here, or
-        cannot."""
+        """Start a server for a store that another node hands over. It uses the endpoint's port, or another one if that
+        is in use. `host`: this machine's address for other nodes. Returns the server's address; None if this node must
+        not or cannot host it."""
         if not self._was_free_to_choose or self._stopped:
             return None
         for port in (self._endpoint.port, 0):
@@ -185,19 +184,20 @@ class Hosting:
         return self._taken_at
 
     def take_back(self) -> None:
-        """End what `take_over` has started."""
+        """Stop the server that `take_over` has started."""
         if self._taken_at is not None:
             self._end()
 
     def moved(self, at: Endpoint) -> None:
-        """The nodes go there. A server of ours that is elsewhere stays until `stop`, for those that have not heard."""
+        """The job's store is now at this address. Our server at another address keeps running until `stop`, for nodes
+        that do not know that yet."""
         with self._lock:
             if self._server is not None and self._place is not None and at != self._taken_at:
                 self._kept[self._place] = self._server
                 self._server = self._taken_at = None
 
     def came_to(self, address: Address) -> None:
-        """The store is there. That may be a server of ours from before it moved."""
+        """The store was found at this address, which may be our server from before it moved."""
         with self._lock:
             place = next(
                 (place for place in self._kept if place.port == address.port and is_local_address(address)), None
@@ -206,14 +206,14 @@ class Hosting:
                 self._server, self._place = self._kept.pop(place), place
 
     def serves_at(self, address: Address) -> bool:
-        """Whether our server with the store of the job is there, by whichever of this machine's addresses."""
+        """Whether this is a local address of our server with the job's store."""
         with self._lock:
             place = self._place if self.here else None
             return place is not None and place.port == address.port and is_local_address(address)
 
     def point(self, address: Address) -> bool:
-        """Start a server at this address of the endpoint, for what tells newcomers where the store is. False if there
-        is one of ours already, or it is not this machine's, or taken."""
+        """Start a server at this address of the endpoint, for pointers that lead new nodes to the store. False if it
+        already exists, or the address is not local or in use."""
         with self._lock:
             if address in self._pointers or self._stopped or not is_local_address(address):
                 return False
@@ -225,17 +225,17 @@ class Hosting:
             return True
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
-        """Learn whether an agent hosts the store that the endpoint leads to now. A client may be quicker than its
-        host's nonce, so that connections made later look again if none was found."""
+        """Determine whether an agent hosts the store at the endpoint. A client may connect before the host has written
+        its nonce, so later connections check again if there was none."""
         if not self.here and not (only_if_unknown and self._by_agent):
             self._by_agent = store.check([_NONCE_KEY])
 
     def confirm(self, store: Store) -> bool:
-        """Whether the store that the endpoint led to is to be used: always, if we have no server; else it must be ours.
-        If it is another's, our server ends.
+        """Whether to use the store at the endpoint. If this node has a server, the store must be that server; if it is
+        another node's, our server is stopped.
 
         Raises:
-            RendezvousConnectionError: it must be ours.
+            RendezvousConnectionError: it is another node's, but this node must host the store.
         """
         if self._server is None:
             return True
@@ -245,14 +245,14 @@ class Hosting:
         self._end()
         if self._is_host:
             raise RendezvousConnectionError(
-                f"expected {self._endpoint} to lead to the store hosted here (is_host), found another one there; "
-                "give the endpoint an address of this machine, or leave is_host out"
+                f"this node must host the store (is_host), but {self._endpoint} leads to another store; use an "
+                "endpoint with an address of this machine, or remove is_host"
             )
         self._is_host = False
         return False
 
     def stop(self) -> None:
-        """End the server, if there is one; there will be none any more. Idempotent."""
+        """Stop all servers of this node for good. Idempotent."""
         with self._lock:
             self._stopped = True
             self._kept.clear()
@@ -266,7 +266,7 @@ class Hosting:
             self._server = self._taken_at = None
 
     def _start(self, at: Endpoint, addresses: Sequence[Address]) -> None:
-        with self._lock:  # the keeper of pointers starts servers, too
+        with self._lock:  # the thread that maintains pointers starts servers, too
             if self._server is None and not self._stopped:
                 self._serve(at, addresses)
 
@@ -276,10 +276,10 @@ class Hosting:
         except OSError as error:
             if self._is_host:
                 raise RendezvousConnectionError(
-                    f"expected to host the store at {self._endpoint} (is_host), found that it cannot be had: "
-                    f"{error_text(error)}; ss -ltnp shows who listens there"
+                    f"this node must host the store (is_host), but cannot listen on {self._endpoint}: "
+                    f"{error_text(error)}; ss -ltnp lists the programs that listen"
                 ) from error
-            return  # somebody else's, on this machine; or not ours to take
+            return  # in use by another process on this machine, or not a local address
         allow_connections(self._max_nodes)
         if "torch" not in sys.modules:  # its import takes seconds
             get_logger(endpoint=str(self._endpoint)).info("starting the store")

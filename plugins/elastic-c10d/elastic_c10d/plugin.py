@@ -1,4 +1,4 @@
-"""What the plugin registers. Importing this does not import torch."""
+"""Registers the backends and stores. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _CONNECTION = (
         "outage_grace",
         float,
         30.0,
-        "that workers are kept while the store does not answer but its machine does, beyond the time after which "
-        "others call a node gone",
+        "how long workers keep running while the store does not answer but its machine does, in addition to the "
+        "failure timeout",
         "seconds",
         least=0,
     ),
-    Option("read_timeout", float, 60.0, "for the store to answer an operation", "seconds", above=0),
+    Option("read_timeout", float, 60.0, "time limit of a store operation", "seconds", above=0),
 )
 _FIRST = Option(
     "connect_timeout",
     float,
     None,
-    "for the store to answer for the first time; unset: as long as a round may take to form, since a node hosts it",
+    "time limit of the first connection; unset: join_timeout, because a node that joins hosts the store",
     "seconds",
     above=0,
 )
 _SHARED = tuple(_FIRST if option.name == _FIRST.name else option for option in SHARED)
 C10D = (
     *_SHARED,
-    Option("store_type", str, "tcp", "tcp; or file, where the endpoint is the path of a file that all nodes share"),
-    Option("is_host", bool, None, "whether this node hosts the store; unset: who can bind the endpoint does"),
+    Option("store_type", str, "tcp", "tcp; or file, with the path of a file that all nodes share as endpoint"),
+    Option("is_host", bool, None, "whether this node hosts the store; unset: the node that can bind the endpoint"),
     *_CONNECTION,
 )
 _FILE = tuple(option for option in C10D if option.name not in ("store_type", "is_host", "read_timeout"))
 _STATIC = (
     *(option for option in _SHARED if option.name not in ("join_timeout", "last_call_timeout")),
-    Option("master_addr", str, None, "address of rank 0, where nodes meet if no endpoint is given; unset: 127.0.0.1"),
-    Option("master_port", int, None, "its port; unset: 29500"),
-    Option("rank", int, None, "rank of this node, from 0; binding"),
-    Option("timeout", float, 600.0, "for all nodes to join", "seconds", above=0),
+    Option("master_addr", str, None, "address of rank 0, used without an endpoint; unset: 127.0.0.1"),
+    Option("master_port", int, None, "port of rank 0; unset: 29500"),
+    Option("rank", int, None, "required rank of this node, from 0"),
+    Option("timeout", float, 600.0, "how long all nodes may take to join", "seconds", above=0),
     *_CONNECTION,
 )
 
@@ -95,7 +95,7 @@ def _is_torch_missing() -> bool:
 
 
 def _look_for_torch() -> None:
-    """At once: it is imported in another thread, which would only find that the store cannot be reached."""
+    """Fail early: torch is imported in another thread, where the error would look like an unreachable store."""
     if _is_torch_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -114,7 +114,7 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 
 def _tcp_store(context: Context) -> Store:
-    """Hosted here if the port can be had here, else a client."""
+    """A store that hosts the server if the port is free on this machine, otherwise a client."""
     from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
 
@@ -139,7 +139,7 @@ def _hash_store(context: Context) -> Store:
 
 def _missing() -> Iterator[Problem]:
     if _is_torch_missing():
-        yield Problem("--rdzv-backend", "expected torch, which the backend needs, found none; pip install torch")
+        yield Problem("--rdzv-backend", "the backend requires torch; pip install torch")
 
 
 def _problems(settings: Settings) -> Iterator[Problem]:
@@ -147,8 +147,8 @@ def _problems(settings: Settings) -> Iterator[Problem]:
     if settings.nnodes.max > 1 and not settings.rdzv_endpoint:
         yield Problem(
             "--rdzv-endpoint",
-            f"expected a place where the {settings.nnodes.max} nodes meet, found none; give --rdzv-endpoint=HOST:PORT,"
-            " the same on every node, or for a static job --master-addr and --node-rank",
+            f"--nnodes={settings.nnodes} requires --rdzv-endpoint=HOST:PORT, the same on every node (for a static job:"
+            " --master-addr and --node-rank)",
         )
 
 
@@ -157,7 +157,7 @@ def _hosts(settings: Settings) -> list[tuple[str, int]]:
 
     if not settings.rdzv_endpoint.strip() or (find_option(settings.rdzv_conf, "store_type") or "").lower() == "file":
         return []
-    least = 0 if settings.nnodes.max == 1 else 1  # a node that is alone may take any port
+    least = 0 if settings.nnodes.max == 1 else 1  # a single-node job may use any port
     return [(one.host, one.port) for one in parse_endpoints(settings.rdzv_endpoint, least).each]
 
 
@@ -187,7 +187,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
         RendezvousBackendRecord(
             "c10d",
-            "nodes meet at a torch store, hosted by one of them",
+            "rendezvous over a torch TCPStore, hosted by one of the nodes",
             _handler,
             C10D,
             aliases=("tcp",),
@@ -210,7 +210,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
         ),
         RendezvousBackendRecord(
             "file",
-            "nodes meet at a torch store in a file on a shared disk",
+            "rendezvous over a torch FileStore on a shared disk",
             _file_handler,
             _FILE,
             open_backend=_open_file,
@@ -228,19 +228,19 @@ def elastic_stores() -> list[StoreRecord]:
             "torch's TCPStore, one server and clients",
             _tcp_store,
             (
-                Option("host", str, "127.0.0.1", "name or address of the server's machine"),
-                Option("port", int, 29400, "its port"),
-                Option("is_host", bool, None, "whether the server is in this process; unset: if the port can be had"),
-                Option("timeout", float, 300.0, "for connecting, and for waiting for a key", "seconds", above=0),
+                Option("host", str, "127.0.0.1", "name or address of the server"),
+                Option("port", int, 29400, "port of the server"),
+                Option("is_host", bool, None, "whether this process hosts the server; unset: if the port is free"),
+                Option("timeout", float, 300.0, "time limit for connecting and waiting for keys", "seconds", above=0),
             ),
         ),
         StoreRecord(
             "file",
             "torch's FileStore, in a file on a shared disk",
             _file_store,
-            (Option("path", str, "", "the file"),),
+            (Option("path", str, "", "path of the file"),),
         ),
         StoreRecord(
-            "hash", "torch's HashStore, in the memory of one process (add wakes nobody)", _hash_store, shared=False
+            "hash", "torch's HashStore, in one process's memory (add does not wake waiters)", _hash_store, shared=False
         ),
     ]

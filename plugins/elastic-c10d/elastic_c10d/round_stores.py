@@ -1,4 +1,4 @@
-"""What every round gets: a server for the workers' store on rank 0's node, and a store that only members share."""
+"""The stores of a round: the workers' store, served on rank 0's node, and a store shared by the members."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 def round_stores(
     connector: StoreConnector, run_id: str, address: Callable[[], str], workers: WorkersStore, host: str = ""
 ) -> MadeStores:
-    """The members' store is the rendezvous store below a prefix that names the round, over a connection made when it is
-    first used.
+    """The stores of each round. The members' store is the rendezvous store under a prefix for the round; it connects on
+    first use.
 
     Args:
-        connector: to the rendezvous store.
+        connector: connects to the rendezvous store.
         run_id: the job.
-        address: the address that this node advertises; asked for when it is needed, since it may take a connection
-            to know.
-        workers: the node's place for the workers' store.
+        address: returns the address that this node advertises. Called when needed, because it may require a connection.
+        workers: the node's workers' store.
         host: see `MadeStores`.
     """
 
@@ -33,7 +32,7 @@ def round_stores(
         torchs = distributed()
         shared = connector.connect(aside=True).store
         if isinstance(shared, torchs.FileStore):
-            shared = torchs.FileStore(shared.path, -1)  # whose timeout is the members' to set
+            shared = torchs.FileStore(shared.path, -1)  # a separate one, whose timeout the members can set
         store: Store = torchs.PrefixStore(f"elastic/{run_id}/round/{name}", shared)
         return store
 

@@ -1,7 +1,7 @@
-"""Servers of TCPStores: the socket is bound and listens before torch gets it, so that no port is guessed.
+"""TCPStore servers. The socket listens before it is passed to torch, so that the port is known to be free.
 
-torch's server keeps everything that any client writes, and bounds neither that nor the number of its connections. So
-`elastic serve` watches its server and replaces it if the process grows too much or runs short of files: `FloodWatch`.
+torch's server limits neither the amount of data nor the number of connections. `elastic serve` therefore watches its
+server with `FloodWatch`, and replaces it if the process grows too much or runs out of file descriptors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Address, Duration
 
 MOST_BYTES = 512 << 20
-"""By how much the process may grow. It is far above what the nodes of a job write, whose records have bounds."""
+"""By how many bytes the process may grow. Nodes write far less, because their records are bounded."""
 
 _LOOK_EVERY: Duration = 1.0
 _MIB = 1 << 20
@@ -51,9 +51,9 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """A socket that listens where the endpoint's store belongs: a loopback endpoint that is not open at its loopback
-    address, any other on all addresses, since a machine's own name often resolves to 127.0.1.1, which no other machine
-    could reach. Raises OSError, EADDRINUSE if a program listens there."""
+    """A socket that listens on the endpoint's port: for a loopback endpoint that is not open, on that address; for any
+    other, on all addresses, because a machine's own name often resolves to 127.0.1.1, which other machines cannot
+    reach. Raises OSError, with EADDRINUSE if the port is in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -64,7 +64,7 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
 
 def _listening(sock: socket.socket) -> socket.socket:
     try:
-        sock.listen(BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
+        sock.listen(BACKLOG)  # with SO_REUSEADDR, two sockets can be bound, but only one can listen
     except OSError:
         sock.close()
         raise
@@ -72,15 +72,15 @@ def _listening(sock: socket.socket) -> socket.socket:
 
 
 def start_server(sock: socket.socket) -> Store:
-    """A TCPStore that serves on this socket, which becomes its own, until it is garbage."""
+    """A TCPStore that owns this socket, and serves on it until it is garbage-collected."""
     store: Store = start_tcp_store(sock, distributed())
     return store
 
 
 def allow_connections(nodes: int) -> int:
-    """See that this process may hold the connections of so many nodes, and as many as can be of others, who would use
-    up the files that the agent needs. Raises the soft limit if the hard one allows, and tells where nodes need that.
-    Returns how many connections are more than nodes need, and leave the agent half of its files."""
+    """Raise this process's limit of open files for the connections of so many nodes, and, as far as the hard limit
+    allows, for other clients, which could otherwise use up the files that the agent needs. Logs the change if the nodes
+    need it. Returns the maximum number of connections: enough for the nodes, and otherwise half of the limit."""
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -91,35 +91,35 @@ def allow_connections(nodes: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
     if allowed < needed:
-        log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) where the store's host starts")
+        log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) on the store's host")
     elif soft < needed:
         log.info("file limit raised")
     return max(of_nodes, allowed // 2)
 
 
 def own_memory() -> int:
-    """The bytes that are this process's own. Raises OSError where that cannot be read."""
+    """This process's private memory in bytes. Raises OSError if it cannot be read."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def own_files() -> int:
-    """How many files this process has open. Raises OSError where that cannot be read."""
+    """Number of this process's open files. Raises OSError if it cannot be read."""
     return len(os.listdir("/proc/self/fd"))
 
 
 class FloodWatch:
-    """Checks once per second, in a thread, whether the process has grown too much, or its server has accepted too many
-    connections. If so, an empty server replaces it, which nodes treat as an outage. If the process is still as large,
-    something else in it has grown; the watch then measures growth from that size.
+    """Checks every second, in a thread, whether the process has grown too much, or its server has too many connections.
+    If so, the server is replaced by an empty one, which nodes treat as an outage. If the process does not shrink,
+    something other than the store has grown, and growth is then measured from the new size.
 
     Args:
-        renew: replaces the server. Returns whether it could; it is called again if not.
-        port: that of the server.
-        connections: the most that it may have.
-        most: bytes.
-        size: how large the process is.
-        every: seconds between looks.
+        renew: replaces the server. Returns False to be called again.
+        port: the server's port.
+        connections: maximum number of connections.
+        most: maximum growth in bytes.
+        size: returns the size of the process in bytes.
+        every: seconds between checks.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class FloodWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop watching. Idempotent."""
         self._ended.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -152,7 +152,7 @@ class FloodWatch:
     def _watch(self) -> None:
         try:
             self._least = self._size()
-        except OSError:  # there is no such system here
+        except OSError:  # not supported on this system
             return
         self._keep_spare()
         while not self._ended.wait(self._every):
@@ -168,11 +168,11 @@ class FloodWatch:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 return False
-        try:  # what has taken the last file may be no connection
+        try:  # the files may be used up by something other than connections
             os.close(self._spare.pop())
             return self._is_too_much()
         except (IndexError, OSError):
-            return True  # whoever connects has taken that one, too
+            return True  # another client has used that one, too
 
     def _is_too_much(self) -> bool:
         """Raises OSError."""
@@ -181,14 +181,14 @@ class FloodWatch:
         return own_files() > self._connections and len(self._accepted()) > self._connections
 
     def _keep_spare(self) -> None:
-        """A file to let go of where there is none to look with."""
+        """Keep a spare file open, to be closed if a check needs a descriptor and none is left."""
         if self._spare:
             return
         with contextlib.suppress(OSError):
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _grown(self) -> int:
-        """By how many bytes. Raises OSError."""
+        """By how many bytes the process has grown. Raises OSError."""
         now = self._size()
         self._least = min(self._least, now)
         return now - self._least
@@ -203,19 +203,19 @@ class FloodWatch:
             for peer in peers[:3]
         )
         log = get_logger(most_mib=self._most // _MIB, most_connections=self._connections)
-        with contextlib.suppress(OSError):  # no file is left to read it
+        with contextlib.suppress(OSError):  # no descriptor is left to read it
             log = log.bind(grown_mib=self._grown() // _MIB, connections=len(peers), heaviest=heaviest)
         log.error("store flooded")
         while not self._renew():
             if self._ended.wait(self._every):
                 return
-        with contextlib.suppress(AttributeError, OSError):  # only GNU's libc has it
+        with contextlib.suppress(AttributeError, OSError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
             if (grown := self._grown()) > self._most:
                 self._least += grown
                 log.warning(
-                    "process grown", advice="what has grown in this process is no store; a plugin may keep too much"
+                    "process grown", advice="the store is not the cause; a plugin in this process may use the memory"
                 )
 
 
@@ -227,12 +227,12 @@ def _is_here(endpoint: Endpoint) -> bool:
 
 
 class StoreServer:
-    """A TCPStore server in this process, for `elastic serve`: it belongs to no node, so it outlives all of them.
+    """A TCPStore server for `elastic serve`, which is independent of all nodes.
 
     Args:
-        endpoint: `host[:port]`, an address or name of this machine; port 29400 if there is none. Of several, with
-            commas between them, the first that is this machine's.
-        max_nodes_hint: how many nodes to have room for.
+        endpoint: `host[:port]`, an address or name of this machine; the default port is 29400. If there are several,
+            separated by commas, the first local one is used.
+        max_nodes_hint: number of nodes to size the server for.
     """
 
     def __init__(self, endpoint: str | Endpoint, max_nodes_hint: int = 1000) -> None:
@@ -245,17 +245,17 @@ class StoreServer:
 
     @property
     def endpoint(self) -> str:
-        """Where it serves, with the port that it has once it is started."""
+        """The address of the server; after the start, with the actual port."""
         return str(Endpoint(self._endpoint.host, self._port))
 
     def start(self) -> int:
-        """Serve from now on. Returns the port.
+        """Start the server. Returns the port.
 
         Raises:
-            ConfigurationError: the endpoint is not this machine's, or its port is taken.
+            ConfigurationError: the endpoint is not an address of this machine, or its port is in use.
         """
         if self._store is not None:
-            raise RuntimeError("expected a server that was not started, found one that serves already")
+            raise RuntimeError("the server is already running")
         connections = allow_connections(self._nodes)
         sock = self._bound()
         self._port = int(sock.getsockname()[1])
@@ -264,7 +264,7 @@ class StoreServer:
         return self._port
 
     def stop(self) -> None:
-        """End the server and all its connections. Idempotent."""
+        """Stop the server and close all its connections. Idempotent."""
         if self._watch is not None:
             self._watch.stop()
         self._store = None
@@ -283,13 +283,10 @@ class StoreServer:
             if addresses:
                 return bind_for(replace(self._endpoint, port=self._port), addresses)
         except socket.gaierror as error:
-            raise self._problem(f"an unknown name: {error.strerror}") from error
+            raise self._problem(f"unknown name: {error.strerror}") from error
         except OSError as error:
-            raise self._problem(
-                f"that it cannot be had: {error_text(error)}; ss -ltnp shows who listens there"
-            ) from error
-        raise self._problem("an address of another one; start it there")
+            raise self._problem(f"{error_text(error)}; ss -ltnp lists the programs that listen") from error
+        raise self._problem("it is not an address of this machine; start elastic serve there")
 
-    def _problem(self, found: str) -> ConfigurationError:
-        expected = f"expected a free endpoint of this machine to serve on, found for {self._endpoint}"
-        return ConfigurationError(Problem("--rdzv-endpoint", f"{expected} {found}"))
+    def _problem(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(Problem("--rdzv-endpoint", f"cannot listen on {self._endpoint}: {reason}"))

@@ -1,4 +1,4 @@
-"""The backend `static`: a fixed number of nodes, each told its rank; rank 0 hosts the store at the master address."""
+"""The backend `static`: a fixed number of nodes with given ranks; rank 0 hosts the store at the master address."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29500
 RUN_ID = "none"
-"""The run id of a job without --rdzv-id. No other job uses its address, so an id has nothing to distinguish."""
+"""The run id of a job without --rdzv-id. No other job uses the same address, so it need not be unique."""
 
 _DIGITS = 10
 
 
 def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
-    """The endpoint from the master's address, torchrun's rank for a node that is given none, and the names."""
+    """Default settings: the endpoint from the master's address, torchrun's default rank, the run id and the node id."""
     host = (settings.master_addr or "127.0.0.1").removeprefix("[").removesuffix("]")
     port = DEFAULT_PORT if settings.master_port is None else settings.master_port
     rank, why = settings.node_rank, "the rank"
@@ -46,30 +46,30 @@ def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
         "rdzv_id": (RUN_ID, "the static backend needs none"),
         "node_rank": (rank, why),
     }
-    if settings.nnodes.max > 1:  # two nodes of one rank then have one name, which is noticed
+    if settings.nnodes.max > 1:  # so that two nodes with the same rank are detected by their name
         found["node_id"] = (f"rank{rank}", "the rank")
     return found
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """What cannot be in the settings of a static job."""
+    """The problems in the settings of a static job."""
     rank, nnodes = find_option(settings.rdzv_conf, "rank"), settings.nnodes
     if rank is not None and rank.lstrip("0") != str(settings.node_rank).lstrip("0"):
-        expected = f"expected the rank of this node, the same as --node-rank ({settings.node_rank})"
-        yield Problem("--rdzv-conf", f"{expected}, found rank={rank}; give one")
+        message = f"rank={rank} contradicts --node-rank={settings.node_rank}; remove one of the two"
+        yield Problem("--rdzv-conf", message)
     if nnodes.min != nnodes.max:
         yield Problem(
             "--nnodes",
-            f"expected a fixed number of nodes with the static backend, found {nnodes}; give"
-            f" --nnodes={nnodes.max}, or another backend for a job that grows and shrinks",
+            f"the static backend requires a fixed number of nodes, not {nnodes}; use --nnodes={nnodes.max}, or another"
+            " backend for an elastic job",
         )
 
 
 def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
-    """The parameters of `c10d` that make it static: only rank 0 hosts, and this node asks for its rank.
+    """The equivalent parameters for `c10d`: only rank 0 hosts the store, and this node requests its rank.
 
     Raises:
-        ConfigurationError: the number of nodes is not fixed, or the rank is missing or too high.
+        ConfigurationError: the number of nodes is not fixed, or the rank is missing or out of range.
     """
     wrong = list(_problems(params))
     if wrong:
@@ -79,12 +79,12 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
         name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")
     }
     config["is_host"] = rank == 0
-    if config.get("timeout") is not None:  # which stays, since messages name it
+    if config.get("timeout") is not None:  # keep `timeout`, too, for messages
         config["join_timeout"] = config["timeout"]
     node = params.node or Node(f"rank{rank}")
     endpoint = _endpoint(params)
     if rank == 0 and params.max_nodes > 1 and means_this_machine(endpoint.host):
-        endpoint = replace(endpoint, host="localhost")  # other nodes have an address for this one
+        endpoint = replace(endpoint, host="localhost")  # other nodes use this machine's real address
     return RendezvousParameters(
         backend=params.backend,
         endpoint=str(endpoint),
@@ -97,9 +97,9 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
 
 
 def master_of(params: RendezvousParameters) -> str:
-    """Where this node's workers reach rank 0; empty for a single node. Raises ConfigurationError."""
+    """Rank 0's address for this node's workers; empty for a single node. Raises ConfigurationError."""
     host = _endpoint(params).host if params.max_nodes > 1 else ""
-    return "localhost" if means_this_machine(host) and not is_loopback(host) else host  # 0.0.0.0 is not for clients
+    return "localhost" if means_this_machine(host) and not is_loopback(host) else host  # clients cannot use 0.0.0.0
 
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:
@@ -113,8 +113,8 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if params.min_nodes != params.max_nodes:
         yield Problem(
             "--nnodes",
-            f"expected a fixed number of nodes for the backend 'static', found {params.min_nodes}:{params.max_nodes}; "
-            "give one number, or use the backend c10d",
+            f"the backend 'static' requires a fixed number of nodes, not {params.min_nodes}:{params.max_nodes}; "
+            "use one number, or the backend c10d",
         )
     try:
         rank = _rank(params)
@@ -124,7 +124,7 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if rank is None and params.max_nodes > 1:
         yield Problem(
             "--node-rank",
-            "expected this node's rank for the backend 'static', found none; give every node another one, from 0",
+            "the backend 'static' requires --node-rank, a different one on every node, from 0",
         )
     elif rank is not None and not 0 <= rank < params.max_nodes:
         yield Problem("--node-rank", f"expected a rank from 0 to {params.max_nodes - 1}, found {rank}")

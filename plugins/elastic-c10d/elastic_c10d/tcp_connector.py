@@ -1,5 +1,5 @@
-"""Connections to a TCPStore at an endpoint, or where it has moved from there: names resolved anew each time, addresses
-tried in turn, patience, messages."""
+"""Connects to a TCPStore at an endpoint, or at the address to which it has moved. Each connection resolves the names
+again and tries all addresses."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class TcpConnector:
     """See `store_connection.StoreConnector`, and `handover.StoreMover`.
 
     Args:
-        endpoint: where the store is, or will be.
-        hosting: decides on the first contact whether it is here; None: it is elsewhere.
-        patience: seconds for which the first contact is tried again and again; a later one, after a fault, is tried
-            once at each address.
+        endpoint: the address of the store.
+        hosting: decides at the first connection whether this node hosts the store; None: it does not.
+        patience: seconds for which the first connection is retried. Later ones, after a fault, are tried once per
+            address.
         connect_timeout: seconds for a listener to answer as a TCPStore.
-        read_timeout: seconds for an operation to be answered.
-        clock: times the patience.
-        resolver: finds the addresses of a host and port.
-        grace: seconds beyond the window for which workers are kept while the store's machine answers and the store does
-            not: then it answers no node, so no node is called gone.
-        local_addr: the address by which others reach this machine; empty: what connections tell.
+        read_timeout: seconds for the answer to an operation.
+        clock: measures the patience.
+        resolver: resolves a host and port to addresses.
+        grace: seconds, in addition to the failure timeout, for which workers keep running while the store's machine
+            answers but the store does not. In that case the store answers no node, so no node is considered failed.
+        local_addr: this machine's address for other nodes; empty: taken from connections.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class TcpConnector:
         self._resolve = resolver
         self._dialler = Dialler(read_timeout)
         self._grace = grace
-        self._main: Callable[[], TorchConnection | None] = lambda: None  # who uses it drops it
+        self._main: Callable[[], TorchConnection | None] = lambda: None  # a weak reference; its user owns it
         self._machine_answers = False
         self._refused: set[Address] = set()
-        self._used_from: Instant | None = None  # a new store that is served here because the last one is gone
+        self._used_from: Instant | None = None  # from when a new store on this node, which replaces a lost one, is used
         self._good: Address | None = None
         self._local = ""
         self._careful = False
@@ -94,18 +94,18 @@ class TcpConnector:
 
     @property
     def local_address(self) -> str:
-        """The address by which others reach this machine, as far as it was told, or the connection to the store tells;
-        empty before the first contact."""
+        """This machine's address for other nodes: the configured one, or that of the connection to the store; empty
+        before the first connection."""
         return self._local_addr or self._local
 
     @property
     def hosts(self) -> bool:
-        """Whether the store runs in this process."""
+        """Whether this process hosts the store."""
         return self._hosting is not None and self._hosting.here
 
     @property
     def grace(self) -> Duration:
-        """Where the machine of the store does not answer, it may be this one that is cut off; then there is none."""
+        """Zero if the store's machine does not answer, because this machine may be the one that is disconnected."""
         main = self._main()
         answers = self._machine_answers or (main is not None and main.machine_answers())
         return self._grace if answers or self.hosts else 0.0
@@ -131,7 +131,7 @@ class TcpConnector:
         if self._hosting is not None:
             self._hosting.stop()
 
-    # -- where the store is, see `handover.StoreMover`
+    # -- moving the store, see `handover.StoreMover`
 
     @property
     def listed(self) -> bool:
@@ -146,7 +146,7 @@ class TcpConnector:
         try:
             return str(at), self._dial(self._resolve(at.host, at.port)[0])
         except Exception:
-            self.serve_no_more()  # otherwise this node would seem to host the store
+            self.serve_no_more()  # otherwise this node would appear to host the store
             raise
 
     def serve_no_more(self) -> None:
@@ -174,8 +174,8 @@ class TcpConnector:
         return [resolved(one, self._resolve) for one in self._endpoint.each]
 
     def _beside(self, address: Address) -> TorchConnection:
-        """One where the main one went. The first one after it needs no care, which saves a probe and a thread at every
-        node that joins; later ones are made because one was lost, and maybe the store with it."""
+        """An additional connection to the main connection's address. The first one needs no probe and no thread. Later
+        ones replace a lost connection, and the store may have been lost with it."""
         careful, self._careful = self._careful, True
         fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
@@ -183,11 +183,14 @@ class TcpConnector:
         return self._dial(address, patiently=not careful)
 
     def _again(self, lost: Address) -> TorchConnection:
-        """A main connection after a fault. If a store that an agent of this machine hosted is gone, the first of the
-        others hosts it; at once, since workers run on for a grace only. One that was elsewhere may be gone, too: where
-        its machine lives and refuses, its process has ended. Or it has moved, and this node was away then. So the new
-        one is used only when a host that lives would have left a pointer in it: what this node knows of the job would
-        be in its way. But as soon as others have come to it, who would call this node lost."""
+        """A new main connection after a fault.
+
+        If the lost store was hosted by an agent on this machine, this node tries to host it immediately, because
+        workers keep running only for the grace time. If the store was on another machine that refuses connections, its
+        process has ended; or the store has moved while this node was disconnected. This node then starts a new store,
+        but uses it only after the time in which a living host would have written a pointer to it, or as soon as other
+        nodes have connected to it, because those would consider this node failed.
+        """
         answers: list[str] = []
         if self._used_from is not None:
             if self._clock.now() < self._used_from and not (self._hosting and self._hosting.is_used):
@@ -246,13 +249,13 @@ class TcpConnector:
         return None
 
     def _outside(self, local: str) -> str:
-        """This end's address for other machines."""
+        """The local address, as seen from other machines."""
         if self._endpoint.is_open and is_loopback(local):
             return reached_at()
         return seen_from_outside(local, self._endpoint.host)
 
     def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
-        """The connection, once it is known who hosts the store. A fault here is the next operation's to tell."""
+        """Determine the store's host through the connection, and return it. The next operation reports any fault."""
         if self._hosting is not None:
             with contextlib.suppress(RuntimeError):
                 self._hosting.look(found.store, only_if_unknown)
@@ -262,8 +265,8 @@ class TcpConnector:
         try:
             if self._hosting is None or self._hosting.confirm(found.store):
                 return True
-            # The store that answered is another's, and ours has ended: the first connection may have been to it.
-            answers.append(f"{address}: led to a store of another host")
+            # Another node's store has answered, and ours was stopped. The connection may still lead to ours.
+            answers.append(f"{address}: leads to another host's store")
         except RuntimeError as error:
             answers.append(f"{address}: {str(error).splitlines()[0]}")
         found.release()

@@ -1,7 +1,7 @@
-"""torch's stores: how torch is imported, what we need of a store, and one that connects when it is first used.
+"""torch's stores: importing torch, the store protocol that we need, and a store that connects on first use.
 
-torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. All of these
-come back as errors too, which we report in our own words. torch reads its log level while it is imported.
+torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. They are
+silenced, because torch also raises these errors, and we report them. torch reads its log level on import.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _METHODS = (
 
 
 def distributed() -> Any:
-    """The module `torch.distributed`, imported when it is first needed."""
+    """The module `torch.distributed`, imported on first use."""
     return import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 class Store(RoundStore, Protocol):
-    """A `torch.distributed.Store`, or what has these of its methods."""
+    """A `torch.distributed.Store`, or an object with these methods."""
 
     def multi_get(self, keys: Sequence[str]) -> Sequence[bytes]:
         """The values of keys that exist, in one operation."""
@@ -37,7 +37,7 @@ class Store(RoundStore, Protocol):
 
 
 def innermost(store: Store) -> Store:
-    """The store beneath all PrefixStores."""
+    """The store below all PrefixStores."""
     while True:
         beneath: Store | None = getattr(store, "underlying_store", None)
         if beneath is None:
@@ -46,12 +46,12 @@ def innermost(store: Store) -> Store:
 
 
 def lazy_store(connect: Callable[[], Store]) -> Store:
-    """A `torch.distributed.Store` that calls `connect` at its first use and passes everything on to what that returns:
-    most jobs never touch the store of a round, and a thousand nodes save a thousand connections. Any thread. Raises
-    what `connect` raises, and torch's errors.
+    """A `torch.distributed.Store` that calls `connect` on first use and delegates to the returned store. Most jobs
+    never use the round's store, so this saves one connection per node. Thread-safe. Raises errors of `connect` and of
+    torch.
 
-    Whoever made it must hold it for as long as it may be used: a PrefixStore over it, or a process group, holds the C++
-    half alone, and fails once Python has let go of the other.
+    Keep a reference to the store for as long as it may be used: a PrefixStore or process group holds only its C++
+    object, and fails after the Python object was deleted.
     """
     store: Store = _class()(connect)
     return store
@@ -59,7 +59,7 @@ def lazy_store(connect: Callable[[], Store]) -> Store:
 
 @functools.cache
 def _class() -> Any:
-    """Made when it is needed, since torch must not be imported before."""
+    """The class, created on first use, because it requires torch."""
     base = distributed().Store
 
     class LazyStore(base):  # type: ignore[misc, valid-type]
@@ -74,14 +74,14 @@ def _class() -> Any:
             with self._connecting:
                 if self._target is None:
                     self._target = self._connect()
-                if self._patience != self.timeout:  # set by a PrefixStore it may be, of which C++ alone is told
+                if self._patience != self.timeout:  # a PrefixStore may have set it, in C++ only
                     self._patience = self.timeout
                     self._target.set_timeout(self._patience)
                 return self._target
 
         def num_keys(self) -> int:
             target = self._passed_on()
-            # torch counts the keys of other rounds too. Older ones cannot list keys.
+            # torch's num_keys includes other rounds' keys. Older versions cannot list keys.
             return len(target.list_keys()) if hasattr(target, "list_keys") else int(target.num_keys())
 
         getNumKeys = num_keys  # noqa: N815  # the name by which PrefixStore calls it

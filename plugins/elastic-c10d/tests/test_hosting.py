@@ -208,15 +208,15 @@ def test_a_file_is_a_place_to_meet(parts, tmp_path):
 
 def test_a_file_of_something_else_is_refused_before_torch_reads_it_for_ever(parts, tmp_path):
     (tmp_path / "notes.txt").write_text("these are notes and no store\n")
-    with pytest.raises(ConfigurationError, match=r"expected a file of torch's FileStore, or none, found '.*notes.txt'"):
+    with pytest.raises(ConfigurationError, match=r"the file '.*notes.txt' is not a torch FileStore"):
         parts(str(tmp_path / "notes.txt"), store_type="file")
 
 
 @pytest.mark.parametrize(
     ("endpoint", "config", "told"),
     [
-        ("/no/such/folder/file", {"store_type": "file"}, "whose folder does not exist"),
-        ("", {"store_type": "file"}, "expected the path of a file"),
+        ("/no/such/folder/file", {"store_type": "file"}, "the folder of '/no/such/folder/file' does not exist"),
+        ("", {"store_type": "file"}, "requires the path of a file"),
         ("127.0.0.1", {"store_type": "carrier pigeon"}, "expected tcp or file"),
         ("127.0.0.1", {"is_host": "perhaps"}, "is_host: expected true or false"),
         ("127.0.0.1", {"read_timeout": "-1"}, "expected seconds, a number > 0"),

@@ -84,8 +84,8 @@ def test_static_is_c10d_with_rank_0_as_host():
 @pytest.mark.parametrize(
     ("params", "told"),
     [
-        (static(nodes=3, minimum=1, rank=0), "expected a fixed number of nodes"),
-        (static(nodes=2), "expected this node's rank"),
+        (static(nodes=3, minimum=1, rank=0), "requires a fixed number of nodes"),
+        (static(nodes=2), "requires --node-rank"),
         (static(nodes=2, rank=2), "expected a rank from 0 to 1, found 2"),
         (static(nodes=2, rank=-1), "expected a rank from 0 to 1, found -1"),
         (static(nodes=2, rank="first"), "expected a whole number"),

@@ -192,7 +192,7 @@ def test_the_machine_with_the_first_address_of_a_name_hosts(of_a_name, free_port
 def test_a_machine_with_a_later_address_leaves_it_to_the_first(of_a_name, free_port):
     port = free_port()
     backend = of_a_name(address(OWN, port), address(SMALLER, port))
-    with pytest.raises(RendezvousConnectionError, match=r"left to 0\.0\.0\.1:\d+ to host.*is_host=true"):
+    with pytest.raises(RendezvousConnectionError, match=r"0\.0\.0\.1:\d+ should host the store.*is_host=true"):
         backend.connect()
     assert not backend.hosts_store
 

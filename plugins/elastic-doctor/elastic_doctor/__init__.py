@@ -1,2 +1,2 @@
-"""`elastic doctor`: checks whether this machine has what a run needs. All is measured within bounds, then judged; the
-judgements are pure functions of the measured values."""
+"""`elastic doctor`: checks whether a run would work on this machine. All measurements have time limits; pure functions
+then judge the measured values."""

@@ -1,5 +1,5 @@
-"""The health checks of this package: the kernel, the limit of processes, and shared memory. `elastic doctor` makes them
-before a run; the health endpoint of a running job shows them."""
+"""This package's health checks: the kernel, the process limit, and shared memory. `elastic doctor` runs them before a
+job; the health endpoint of a running job shows their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic_core.plugin import CheckLevel, CheckResult
 if TYPE_CHECKING:
     from elastic_core.plugin import Context
 
-_TASKS_PER_WORKER = 128  # a worker with torch has tens of threads, and each counts
+_TASKS_PER_WORKER = 128  # a worker with torch has tens of threads, which count towards the limit
 _OTHER_TASKS = 256
 _ENOUGH_SHARED = 256 << 20
 _MIB = 1 << 20
@@ -22,12 +22,12 @@ _PIDFD_SINCE = (5, 3)
 
 
 def kernel(context: Context) -> CheckResult:
-    """Without pidfd the agent works, and needs a thread for each worker."""
+    """Without pidfd, the agent needs one thread per worker."""
     return judged_kernel(platform.system(), platform.release(), usable_cpus())
 
 
 def process_limit(context: Context) -> CheckResult:
-    """The limit counts threads, and those of the user's other programs as well."""
+    """The limit applies to all threads of the user, including those of other programs."""
     workers = context.settings.get("nproc_per_node", 1)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = None if soft == resource.RLIM_INFINITY else soft
@@ -35,12 +35,12 @@ def process_limit(context: Context) -> CheckResult:
 
 
 def shared_memory(context: Context) -> CheckResult:
-    """NCCL and torch's data loaders share memory there."""
+    """NCCL and torch's data loaders use /dev/shm."""
     return judged_shared_memory(free_memory("/dev/shm"))
 
 
 def free_memory(folder: str) -> int | None:
-    """Bytes that are free there; None if the folder does not exist."""
+    """Free bytes in the folder's file system; None if the folder does not exist."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -49,14 +49,14 @@ def free_memory(folder: str) -> int | None:
 
 
 def judged_kernel(system: str, release: str, cpus: int) -> CheckResult:
-    told = f"{system} {release}, {cpus} processor{'' if cpus == 1 else 's'} for this process"
+    text = f"{system} {release}, {cpus} CPU{'' if cpus == 1 else 's'} for this process"
     if system != "Linux":
-        advice = "the agent is made for Linux; expect orphans and worse reports elsewhere"
-        return CheckResult(CheckLevel.WARNING, told, advice)
+        advice = "the agent is made for Linux; elsewhere, expect orphaned processes and less precise reports"
+        return CheckResult(CheckLevel.WARNING, text, advice)
     if _version(release) < _PIDFD_SINCE:
-        advice = "Linux 5.3 or later watches workers without extra threads"
-        return CheckResult(CheckLevel.OK, f"{told}; without pidfd", advice)
-    return CheckResult(CheckLevel.OK, told)
+        advice = "Linux 5.3 or later can watch workers without extra threads"
+        return CheckResult(CheckLevel.OK, f"{text}; without pidfd", advice)
+    return CheckResult(CheckLevel.OK, text)
 
 
 def _version(release: str) -> tuple[int, ...]:
@@ -65,23 +65,23 @@ def _version(release: str) -> tuple[int, ...]:
 
 
 def judged_processes(limit: int | None, workers: int) -> CheckResult:
-    """`limit`: of processes and threads; None: unlimited."""
+    """`limit`: maximum number of processes and threads; None: unlimited."""
     needed = workers * _TASKS_PER_WORKER + _OTHER_TASKS
     shown = "unlimited" if limit is None else str(limit)
-    told = f"processes and threads: {shown}; this run may need {needed}"
+    text = f"processes and threads: {shown}; this run may need {needed}"
     if limit is None or limit >= needed:
-        return CheckResult(CheckLevel.OK, told)
-    return CheckResult(CheckLevel.WARNING, told, f"ulimit -u {needed} or more, in the shell that starts elastic run")
+        return CheckResult(CheckLevel.OK, text)
+    return CheckResult(CheckLevel.WARNING, text, f"run ulimit -u {needed} in the shell that starts elastic run")
 
 
 def judged_shared_memory(free: int | None) -> CheckResult:
-    """`free`: bytes; None if there is no such folder."""
+    """`free`: free bytes; None if /dev/shm does not exist."""
     if free is None:
         return CheckResult(
             CheckLevel.WARNING, "/dev/shm does not exist", "mount a tmpfs there; data loaders and NCCL need it"
         )
-    told = f"/dev/shm has {free // _MIB} MiB free"
+    text = f"/dev/shm has {free // _MIB} MiB free"
     if free >= _ENOUGH_SHARED:
-        return CheckResult(CheckLevel.OK, told)
-    advice = "docker run --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"
-    return CheckResult(CheckLevel.WARNING, told, advice)
+        return CheckResult(CheckLevel.OK, text)
+    advice = "use docker run --shm-size=8g; in Kubernetes, mount an emptyDir with medium: Memory at /dev/shm"
+    return CheckResult(CheckLevel.WARNING, text, advice)

@@ -1,4 +1,4 @@
-"""`elastic doctor`: its flags, its help, and the examination."""
+"""The command `elastic doctor`: its flags and its help."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, words: Sequence[str]) -> int:
-    """Examine this machine, print what was found, and return the exit code. Raises ConfigurationError."""
+    """Check this machine, print the findings, and return the exit code. Raises ConfigurationError."""
     from elastic_doctor import examine, finding
 
     manager, reading = cli.read_like_run(
@@ -41,10 +41,10 @@ class DoctorOptions:
     """The doctor's own options, in addition to the flags of the run.
 
     Args:
-        expect_store: a store that cannot be reached is a fault.
-        peers: how many doctors are to meet; 0: none.
-        timeout: seconds for each question that may hang.
-        peers_timeout: seconds until all doctors must have met.
+        expect_store: report an unreachable store as a fault.
+        peers: number of doctors that connect to each other; 0: do not wait for other doctors.
+        timeout: seconds for each check that may hang.
+        peers_timeout: seconds until all doctors must have joined.
     """
 
     expect_store: bool = False
@@ -54,39 +54,46 @@ class DoctorOptions:
 
 
 DOCTOR: tuple[Spec, ...] = (
-    own_flag("json", parse_boolean, False, "write JSON"),
-    own_flag("expect_store", parse_boolean, False, "a store that cannot be reached is a fault"),
+    own_flag("json", parse_boolean, False, "print JSON"),
+    own_flag("expect_store", parse_boolean, False, "report an unreachable store as a fault"),
+    own_flag("peers", integer(0), 0, "number of doctors, including this one, that connect and compare versions", "N"),
     own_flag(
-        "peers", integer(0), 0, "how many doctors, with this one, connect to each other and compare versions", "N"
+        "timeout", seconds(above=0), DoctorOptions.timeout, "time limit of each check that may hang", "S", "seconds"
     ),
-    own_flag("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
-    own_flag("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
+    own_flag(
+        "peers_timeout",
+        seconds(above=0),
+        DoctorOptions.peers_timeout,
+        "how long to wait until all doctors have joined",
+        "S",
+        "seconds",
+    ),
 )
 """The flags of `elastic doctor`, in addition to those of `elastic run`."""
 
 
 def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
-    """From the values of `DOCTOR`."""
+    """The options from the values of the flags in `DOCTOR`."""
     return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
 
 
 def doctor_help() -> str:
-    """What `elastic doctor --help` prints."""
+    """The output of `elastic doctor --help`."""
     return command_help(
         """\
 usage: elastic doctor [flags] [flags of elastic run] [script]
 
-Checks whether a run with these flags, variables and this config file would work on this machine:
-plugins, versions, limits, torch, names and addresses, the way to the store. It starts no workers and
-changes nothing. Each line says what was found, and what to do about it. The script is ignored.
-elastic run --help shows the flags of elastic run.
+Checks whether a run with the same flags, variables and config file would work on this machine:
+plugins, versions, limits, torch, names and addresses, and the connection to the store. It starts no
+workers and changes nothing. Each problem is reported with a remedy. The script is ignored. For the
+flags of elastic run, see elastic run --help.
 """,
         DOCTOR,
         "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
         {
-            ExitCode.SUCCESS: "there is no fault; there may be warnings",
+            ExitCode.SUCCESS: "no faults; there may be warnings",
             ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
-            ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors met (--peers)",
-            ExitCode.STORE_UNREACHABLE: "the store, which is expected or seems to be there, does not answer",
+            ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors joined (--peers)",
+            ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens or it was expected",
         },
     )

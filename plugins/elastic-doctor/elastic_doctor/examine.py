@@ -1,5 +1,5 @@
-"""The whole examination of a machine and its run, and that of the store. Everything that waits begins at once and has a
-bound; findings come in a fixed order."""
+"""Runs all checks of a machine, its settings and the store. Checks that wait run in parallel, with a time limit. The
+findings have a fixed order."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def examined(
     ask_torch: Callable[[str, Duration], Torch] = machine.probed_torch,
     added: Mapping[str, object] | None = None,
 ) -> tuple[Finding, ...]:
-    """Check everything on this machine and around it that the run of these settings needs. Takes a few times
-    `options.timeout` at most, and with peers their time as well. Leaves nothing running. Never raises for what it
-    finds. `added`: values of the options that plugins added."""
+    """Check everything that a run with these settings needs. Takes at most a few times `options.timeout`, plus the time
+    for peers. Leaves nothing running. Problems become findings, not errors. `added`: values of the options that plugins
+    added."""
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
     if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
-        # It is installed, and yet it does not work.
+        # "It is installed" would contradict the fault.
         findings = [item for item in findings if item.check is not Check.BACKEND or item.level is not Level.OK]
     answered = any(finding.check is Check.RUN_ID for finding in findings)
     listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
-    if answered and not listened:  # a doctor has served the store since: the connections are outdated
+    if answered and not listened:  # a doctor has since served the store, so these findings are outdated
         return tuple(finding for finding in findings if finding.check is not Check.CONNECTION)
     return tuple(findings)
 
@@ -107,7 +107,7 @@ class _Examination:
             yield from self._store(record, around, versions)
 
     def _checks(self) -> Iterator[Finding]:
-        """The health checks of plugins."""
+        """Run the plugins' health checks."""
         contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()
         checks = health_checks(self.manager, contexts, CheckMoment.BEFORE_RUN)
         calls = [(check, BackgroundCall(check.make)) for check in checks]
@@ -125,14 +125,14 @@ class _Examination:
         if meets_itself(self.settings, record, self.nodes):
             if expected:
                 yield fault(
-                    Check.STORE, "the node is alone and makes a store of its own", "name the endpoint of the store"
+                    Check.STORE, "a single-node job hosts its own store", "set --rdzv-endpoint to the store's address"
                 )
             return
         if record.open_backend is None:
             if expected:
-                told = f"the backend {record.name!r} has no store that can be asked from outside"
-                advice = "leave out --peers and --expect-store, or give a backend of several nodes"
-                yield fault(Check.STORE, told, advice)
+                text = f"the backend {record.name!r} has no store that can be reached from outside"
+                advice = "remove --peers and --expect-store, or choose a multi-node backend"
+                yield fault(Check.STORE, text, advice)
             return
         if around.places and not (around.is_served or self.options.peers):
             where = self.settings.rdzv_endpoint
@@ -142,16 +142,16 @@ class _Examination:
             yield from self._answers(record, around, versions)
         except RendezvousConnectionError as error:
             if around.is_served or expected:
-                advice = "start elastic serve, or the service, at that endpoint, or correct the endpoint"
+                advice = "start elastic serve or the store's service there, or correct the endpoint"
                 yield fault(Check.STORE, str(error), advice)
             else:
-                advice = "fine if the job itself is to make the store; else correct the endpoint"
+                advice = "fine if the job itself hosts the store; otherwise, correct the endpoint"
                 yield note(Check.STORE, str(error), advice)
         except ConfigurationError as error:
             yield _refused(error)
-        except Exception as error:  # noqa: BLE001 - an error of a plugin; the other findings count
-            told = str(error) if isinstance(error, ElasticError) else described_error(error)
-            yield fault(Check.STORE, told, "check the endpoint; a traceback of a plugin is for its authors")
+        except Exception as error:  # noqa: BLE001 - keep the other findings if a plugin raises
+            text = str(error) if isinstance(error, ElasticError) else described_error(error)
+            yield fault(Check.STORE, text, "check the endpoint; report a plugin's traceback to its authors")
 
     def _answers(
         self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
@@ -159,7 +159,7 @@ class _Examination:
         run_id = self.settings.rdzv_id or ""
         with self._served(record, around) as served:
             if served:
-                yield note(Check.STORE, "nothing served the store, so this doctor served it during its checks")
+                yield note(Check.STORE, "no server was running, so this doctor hosted the store for its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
             with self._opened(run_id, patience) as (backend, _):
                 found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
@@ -170,13 +170,13 @@ class _Examination:
                     yield from judged_secret(seal)
 
     def _broken(self) -> Finding | None:
-        """What is wrong with the backend even where nobody serves its store: a library is missing, say."""
+        """A fault of the backend that does not depend on a running store, such as a missing library."""
         try:
             with self._opened(self.settings.rdzv_id or "", self.options.timeout):
                 return None
         except ConfigurationError as error:
             return _refused(error)
-        except Exception:  # noqa: BLE001 - it is told where the store is asked
+        except Exception:  # noqa: BLE001 - the missing store may be the reason
             return None
 
     @contextlib.contextmanager
@@ -187,13 +187,13 @@ class _Examination:
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:
-        """Serves the store until the end, for peers, if nothing serves it yet and this machine would host it."""
+        """Host the store for the peers while the context is open, if no server runs and this machine would host it."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)
             try:
                 server.start()
-            except ConfigurationError:  # another doctor of this machine was first
+            except ConfigurationError:  # another doctor on this machine was faster
                 server = None
         try:
             yield server is not None
@@ -213,8 +213,8 @@ class _Examination:
 
 
 def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
-    """The result of a health check. A check of this package is a line of the report; others share the line
-    `health-check`."""
+    """The finding for a health check. This package's checks have their own names in the report; all other checks are
+    reported as `health-check`."""
     level = Level.NOTE if result.level is CheckLevel.OK and result.remedy else _LEVELS[result.level]
     if check.plugin == "elastic-doctor":
         return Finding(level, Check(check.name), result.message, result.remedy)
@@ -222,24 +222,29 @@ def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
 
 
 def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
-    """After the doctors have met: whether all have the same secret, without telling it."""
+    """Whether all doctors have the same secret."""
     if seal.refused:
-        told = f"{seal.refused} announcements are there that are not signed with the secret of this machine"
-        yield fault(Check.SECRET, told, "give every node the same --rdzv-secret-file")
+        text = f"{seal.refused} announcements are not signed with this machine's secret"
+        yield fault(Check.SECRET, text, "use the same --rdzv-secret-file on every node")
     elif seal.signs:
-        yield ok(Check.SECRET, "all that met have the same secret")
+        yield ok(Check.SECRET, "all doctors have the same secret")
 
 
 def _refused(error: ConfigurationError) -> Finding:
-    """The advice stands in the error."""
-    told, _, advice = str(error).partition("; ")
-    return fault(Check.BACKEND, told, advice or "correct it")
+    """The finding for an error whose message ends with advice."""
+    text, _, advice = str(error).partition("; ")
+    return fault(Check.BACKEND, text, advice or "correct it")
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The answers of the store: seconds of each round trip, without the first one, which connects; and the job's state.
-    `unreadable`: why the state cannot be read."""
+    """The store's answers.
+
+    Args:
+        seconds: duration of each read, without the first one, which connects.
+        state: the job's state, if there is one.
+        unreadable: why the state cannot be read.
+    """
 
     seconds: tuple[Duration, ...]
     state: State | None = None
@@ -247,7 +252,7 @@ class Answered:
 
 
 def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
-    """Read the state again and again. Raises RendezvousConnectionError."""
+    """Read the state several times. Raises RendezvousConnectionError."""
     found = backend.get_state()
     seconds = []
     for _ in range(_READS):
@@ -261,22 +266,22 @@ def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
 
 
 def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:
-    """How fast the store answers, and whether the job of this id may begin."""
+    """How fast the store answers, and whether a job with this id may start."""
     median, worst = statistics.median(answered.seconds), max(answered.seconds)
-    told = f"answers after {median * 1000:.2f} ms, at worst {worst * 1000:.2f} ms ({len(answered.seconds)} reads)"
+    text = f"answers in {median * 1000:.2f} ms, at most {worst * 1000:.2f} ms ({len(answered.seconds)} reads)"
     if worst < _SLOW:
-        yield ok(Check.STORE, told)
+        yield ok(Check.STORE, text)
     else:
-        advice = "nodes learn of each other with this delay; look at the load of the store's machine, and the network"
-        yield warning(Check.STORE, told, advice)
+        advice = "this delays all messages between nodes; check the load of the store's machine, and the network"
+        yield warning(Check.STORE, text, advice)
     another, state = "choose another --rdzv-id", answered.state
     if answered.unreadable:
-        yield fault(Check.RUN_ID, f"what is stored under {run_id!r} cannot be read: {answered.unreadable}", another)
+        yield fault(Check.RUN_ID, f"the state of the job {run_id!r} cannot be read: {answered.unreadable}", another)
     elif state is None:
-        yield ok(Check.RUN_ID, f"no job {run_id!r} has met there yet")
+        yield ok(Check.RUN_ID, f"the id {run_id!r} is unused")
     elif state.closed:
-        told = f"the job {run_id!r} is over, closed by {state.closed.by}: {state.closed.reason}"
-        yield fault(Check.RUN_ID, told, f"{another}: elastic run would leave at once")
+        text = f"the job {run_id!r} is over, closed by {state.closed.by}: {state.closed.reason}"
+        yield fault(Check.RUN_ID, text, f"{another}: elastic run would exit immediately")
     else:
-        advice = "a node that starts now joins it; elastic status shows it"
-        yield note(Check.RUN_ID, f"a job {run_id!r} is there already, in round {state.round}", advice)
+        advice = "a node that starts now joins this job; elastic status shows it"
+        yield note(Check.RUN_ID, f"the job {run_id!r} already exists, in round {state.round}", advice)

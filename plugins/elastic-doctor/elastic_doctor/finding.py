@@ -1,5 +1,4 @@
-"""What the doctor found: one finding for each check, the exit code that follows from them, and all of it as text for
-people and as JSON values. Pure."""
+"""The doctor's findings, their exit code, and their rendering as text and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
 
 VERSION = 1
-"""Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
+"""Schema version of `as_dict`. It is raised when a field changes its meaning or is removed, not when one is added."""
 
 
 class Level(str, enum.Enum):
-    """NOTE: worth knowing, and harmless. WARNING: the run may start, and suffer. FAULT: the run would not work."""
+    """NOTE: harmless. WARNING: the run may start, but have problems. FAULT: the run would not work."""
 
     OK = "ok"
     NOTE = "note"
@@ -29,7 +28,7 @@ class Level(str, enum.Enum):
 
 
 class Check(str, enum.Enum):
-    """What is checked, in this order."""
+    """The checks, in the order of the report."""
 
     VERSIONS = "versions"
     PLUGINS = "plugins"
@@ -57,7 +56,7 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `told`: what was found. `advice`: what to do; empty if there is nothing to do."""
+    """The result of one check. `told`: the observation. `advice`: the remedy; empty if nothing needs to be done."""
 
     level: Level
     check: Check
@@ -85,7 +84,7 @@ def fault(check: Check, told: str, advice: str) -> Finding:
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """The code of the fault to be repaired first: in this machine and its flags, then in the store, then of peers."""
+    """The exit code of the fault to fix first: local and configuration faults, then the store, then the peers."""
     at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION
@@ -94,7 +93,7 @@ def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
 
 @dataclass(frozen=True)
 class Report:
-    """What `elastic doctor` found on `host` for the run of these settings."""
+    """The findings of `elastic doctor` on `host` for these settings."""
 
     host: str
     settings: Settings
@@ -102,7 +101,7 @@ class Report:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """The schema is described in docs/reference/doctor.md."""
+    """The report as JSON values. docs/reference/doctor.md describes the schema."""
     settings = report.settings
     return {
         "version": VERSION,
@@ -121,7 +120,7 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def as_text(report: Report) -> str:
-    """What `elastic doctor` prints."""
+    """The output of `elastic doctor`."""
     settings = report.settings
     where = f"{settings.rdzv_backend} at {settings.rdzv_endpoint}" if settings.rdzv_endpoint else settings.rdzv_backend
     head = f"{report.host}: a run with {where}, nodes {settings.nnodes}"
@@ -138,5 +137,5 @@ def _summary(findings: Sequence[Finding]) -> str:
     counts = [(level, sum(item.level is level for item in findings)) for level in (Level.FAULT, Level.WARNING)]
     told = ", ".join(f"{count} {level.value}{'' if count == 1 else 's'}" for level, count in counts if count)
     if counts[0][1]:
-        return f"{told}: the run would not work like this"
-    return f"{told} and no fault" if told else "nothing is wrong"
+        return f"{told}: the run would fail"
+    return f"{told}, no faults" if told else "no problems found"

@@ -1,5 +1,5 @@
-"""This machine and what is installed on it: limits, shared memory, plugins and their versions, torch and its devices.
-What measures stands apart from what judges; judgements are pure."""
+"""Checks of this machine and its installed software: limits, plugins and their versions, torch and its devices.
+Measurements are separate from judgements, which are pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.selection import Selection
     from elastic_doctor.finding import Finding
 
-FILES_PER_NODE = 4  # connections that a node has to the store
+FILES_PER_NODE = 4  # connections from a node to the store
 _OTHER_FILES = 256
 
 _BACKENDS = ("gloo", "nccl", "mpi")
@@ -64,15 +64,15 @@ def python_version() -> str:
 
 
 def judged_files(files: Limit, nodes: int) -> Finding:
-    """The store's host has `FILES_PER_NODE` connections to each node. It raises its soft limit up to the hard one."""
+    """The store's host has `FILES_PER_NODE` connections per node. It raises its soft limit up to the hard limit."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
-    told = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
+    text = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
     if files.hard is None or files.hard >= needed:
-        return ok(Check.FILE_LIMIT, told)
+        return ok(Check.FILE_LIMIT, text)
     return warning(
         Check.FILE_LIMIT,
-        told,
-        f"where the store is hosted: ulimit -Hn {needed} (LimitNOFILE= of a systemd unit, --ulimit nofile= of docker)",
+        text,
+        f"on the store's host, run ulimit -Hn {needed} (systemd: LimitNOFILE=, docker: --ulimit nofile=)",
     )
 
 
@@ -81,7 +81,7 @@ def _shown(limit: int | None) -> str:
 
 
 def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
-    """The version of each installed distribution of ours, by name. `core`: that of elastic-core."""
+    """The versions of our installed distributions, by name. `core`: the version of elastic-core."""
     sources = [*(plugin.source for plugin in manager.plugins), *manager.blocked]
     sources += [failure.source for failure in manager.failures]
     found = {source.distribution: source.version for source in sources if source.distribution in OURS}
@@ -89,41 +89,40 @@ def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
 
 
 def judged_versions(versions: Mapping[str, str]) -> Finding:
-    """They are released and tested together."""
+    """Our distributions are released and tested together, so all should have the same version."""
     core = versions[CORE]
     others = [f"{name}=={core}" for name, version in versions.items() if version != core]
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     if not others:
         return ok(Check.VERSIONS, listed)
-    told = f"expected one version of all, found {listed}"
-    return warning(Check.VERSIONS, told, f"pip install {' '.join(others)}, on every node")
+    return warning(Check.VERSIONS, f"versions differ: {listed}", f"pip install {' '.join(others)}, on every node")
 
 
 def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
-    """Plugins that failed, are blocked, or provide the same name as another."""
+    """Plugins that failed to load, are blocked, or provide the same name as another plugin."""
     for failure in manager.failures:
-        advice = f"repair it, or pip uninstall {failure.source.distribution}; elastic plugins --json has the traceback"
+        advice = f"fix it, or pip uninstall {failure.source.distribution}; elastic plugins --json has the traceback"
         yield warning(Check.PLUGINS, f"failed to load: {failure}", advice)
     for conflict in manager.conflicts():
         names = " and ".join(source.described for source in conflict.sources)
-        told = f"the {conflict.noun} {conflict.name!r} is provided by {names}"
-        yield warning(Check.PLUGINS, told, f"uninstall one, or block one: {conflict.remedy}")
+        text = f"the {conflict.noun} {conflict.name!r} is provided by {names}"
+        yield warning(Check.PLUGINS, text, f"uninstall one, or block one: {conflict.remedy}")
     for source, by in manager.blocked.items():
         yield note(Check.PLUGINS, f"blocked by {by}: {source.described}")
     unknown = [*manager.about_unknown_blocks(), *manager.about_unknown_allowed()]
-    for told in unknown:
-        yield warning(Check.PLUGINS, told, "correct the name; elastic plugins lists the names")
+    for text in unknown:
+        yield warning(Check.PLUGINS, text, "correct the name; elastic plugins lists the names")
     if not (manager.failures or manager.conflicts() or manager.blocked or unknown):
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
 
 def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
-    """Whether the plugins that the flags select are installed, and take the options given."""
+    """Whether the selected plugins are installed and accept their options."""
     for selection in selections(settings, {}):
         if selection.given or selection.name != SPECS["rank_policy"].default:
             yield from _choice(selection, manager)
     for problem in unknown_event_handler(settings):
-        yield fault(Check.BACKEND, str(problem), "name one of these, or file:PATH")
+        yield fault(Check.BACKEND, str(problem), "choose one of these, or file:PATH")
 
 
 def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
@@ -133,8 +132,8 @@ def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
     except ConfigurationError as error:
         lines = [line.strip() for problem in error.problems for line in problem.message.splitlines()]
         cure = [line.removeprefix("to get it: ") for line in lines if line.startswith("to get it: ")]
-        told = "; ".join(line for line in lines if not line.startswith("to get it: "))
-        yield fault(Check.BACKEND, told, "".join(cure) or "elastic plugins shows what is installed; name one of those")
+        text = "; ".join(line for line in lines if not line.startswith("to get it: "))
+        yield fault(Check.BACKEND, text, "".join(cure) or "choose one that elastic plugins lists")
         return
     try:
         selection.choose(manager)
@@ -150,10 +149,10 @@ class Torch:
     """The installed torch.
 
     Args:
-        version: empty if torch is not installed, or does not answer.
-        backends: of `torch.distributed`.
-        devices: how many there are of the kind asked for.
-        problem: why torch does not answer; empty if it is not installed, or answers.
+        version: empty if torch is not installed or cannot be used.
+        backends: the backends of `torch.distributed`.
+        devices: number of devices of the requested kind.
+        problem: why torch cannot be used; empty if it can, or is not installed.
     """
 
     version: str = ""
@@ -163,14 +162,14 @@ class Torch:
 
 
 def probed_torch(kind: str, timeout: Duration, python: str = sys.executable) -> Torch:
-    """Ask torch for its devices of `kind`, as `count_workers` names them, within `timeout` seconds."""
+    """Import torch in a subprocess, and count its devices of `kind` (see `count_workers`)."""
     reader, writer = os.pipe()
     try:
         done = subprocess.run(
             [python, "-c", _PROGRAM, kind], stdin=reader, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        return Torch(problem=f"it did not answer in {timeout:g} s")
+        return Torch(problem=f"no answer within {timeout:g} s")
     except OSError as error:
         return Torch(problem=str(error))
     finally:
@@ -180,7 +179,7 @@ def probed_torch(kind: str, timeout: Duration, python: str = sys.executable) -> 
 
 
 def read_answer(code: int, out: str, err: str) -> Torch:
-    """The answer that the program printed."""
+    """Parse the output of the subprocess."""
     lines = err.strip().splitlines()
     last = lines[-1] if lines else f"exit code {code}"
     if code:
@@ -196,26 +195,26 @@ def read_answer(code: int, out: str, err: str) -> Torch:
 def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
     """`wanted`: workers per node, as in the settings."""
     if not torch.version:
-        asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` asks it for devices
+        asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` needs torch for devices
         yield _absent(torch.problem, asked)
         return
-    told = f"torch {torch.version} with {', '.join(torch.backends) or 'neither gloo nor nccl nor mpi'}"
+    text = f"torch {torch.version} with {', '.join(torch.backends) or 'none of gloo, nccl and mpi'}"
     missing = [name for name in ("gloo", *(["nccl"] if torch.devices > 0 else [])) if name not in torch.backends]
     if missing:
-        advice = f"scripts with init_process_group({missing[0]!r}) fail; install a build of torch that has it"
-        yield warning(Check.TORCH, told, advice)
+        advice = f"init_process_group({missing[0]!r}) would fail; install a build of torch that supports it"
+        yield warning(Check.TORCH, text, advice)
     else:
-        yield ok(Check.TORCH, told)
+        yield ok(Check.TORCH, text)
     yield _accelerators(torch.devices, wanted)
 
 
 def _absent(problem: str, asked: bool) -> Finding:
     if problem:
-        told = f"torch is installed and cannot be used: {problem}"
-        advice = 'python -c "import torch" shows more; reinstall it, or give it more time with --timeout'
-        return fault(Check.TORCH, told, advice) if asked else warning(Check.TORCH, told, advice)
-    told = "torch is not installed for this Python"
-    return note(Check.TORCH, told, "pip install torch, if the script needs it; elastic run itself does not")
+        text = f"torch is installed but cannot be used: {problem}"
+        advice = 'python -c "import torch" shows more; reinstall torch, or raise --timeout'
+        return fault(Check.TORCH, text, advice) if asked else warning(Check.TORCH, text, advice)
+    text = "torch is not installed for this Python"
+    return note(Check.TORCH, text, "pip install torch if the script needs it; elastic run does not")
 
 
 def _accelerators(devices: int, wanted: int | str) -> Finding:
@@ -224,7 +223,7 @@ def _accelerators(devices: int, wanted: int | str) -> Finding:
     except ConfigurationError as error:
         return fault(Check.ACCELERATORS, str(error).partition("; ")[0], str(error).partition("; ")[2])
     plural = "" if workers == 1 else "s"
-    told = f"{devices} that torch can use; --nproc-per-node={wanted} means {workers} worker{plural}"
+    text = f"{devices} usable by torch; --nproc-per-node={wanted} means {workers} worker{plural}"
     if 0 < devices < workers:
-        return warning(Check.ACCELERATORS, told, f"workers would share them; --nproc-per-node={devices}, or auto")
-    return ok(Check.ACCELERATORS, told)
+        return warning(Check.ACCELERATORS, text, f"workers would share them; use --nproc-per-node={devices}, or auto")
+    return ok(Check.ACCELERATORS, text)

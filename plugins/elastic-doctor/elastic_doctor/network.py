@@ -1,6 +1,6 @@
-"""The network of a run as this machine sees it: where the nodes meet, as far as the core can read an endpoint, and the
-names, reverse lookups, connections and ports there. `surroundings_of` asks for all of it, each question with a bound.
-The judgements, at the end, are pure."""
+"""Checks of the network as seen from this machine: the hosts of the rendezvous endpoint, their names, reverse lookups,
+connections and ports. `surroundings_of` runs all checks, each with a time limit. The judgements, at the end of the
+module, are pure."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLOW: Duration = 1.0
-"""Seconds from which on a lookup is slow."""
+"""Seconds after which a lookup is considered slow."""
 
-_MARGIN: Duration = 2.0  # beyond a bound that a call keeps by itself
-_IN_DNS = "put it into DNS or into /etc/hosts on every node, or write an address instead of the name"
+_MARGIN: Duration = 2.0  # seconds added to the limit of a call that has its own time limit
+_IN_DNS = "add it to DNS or to /etc/hosts on every node, or use an address instead of the name"
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class Place:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether every machine that reads it takes it for itself."""
+        """Whether the host means, on every machine, that machine itself."""
         return is_loopback(self.host)
 
     @property
     def is_loopback_address(self) -> bool:
-        """The same, but not for `localhost`, which the store's host may use if other nodes know it by another name."""
+        """As `is_loopback`, but false for `localhost`, which the store's host may use if other nodes use its name."""
         return is_loopback_address(self.host)
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
-    """Whether the run's node is alone, with a store of its own at any port."""
+    """Whether it is a single-node job that hosts its own store at any port."""
     if nodes != 1 or record is None or not record.hosted:
         return False
     if not settings.rdzv_endpoint:
@@ -80,10 +80,10 @@ def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nod
 
 
 def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tuple[Place, ...]:
-    """The hosts of the endpoint; none if it names none, or may name anything.
+    """The hosts of the endpoint; empty if it has none, or its format is unknown.
 
     Raises:
-        ConfigurationError: it cannot be an endpoint of the backend.
+        ConfigurationError: the endpoint is not valid for the backend.
     """
     if not settings.rdzv_endpoint.strip() or record is None:
         return ()
@@ -105,8 +105,8 @@ class Address(sockets.Address):
 
 @dataclass(frozen=True)
 class Resolved:
-    """A place and its addresses. `problem`: why there are none. `seconds`: how long the lookup took; None if it never
-    came back."""
+    """A place and its addresses. `problem`: why there are none. `seconds`: how long the lookup took; None if it did not
+    finish."""
 
     place: Place
     addresses: tuple[Address, ...] = ()
@@ -116,7 +116,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Reversed:
-    """The name of an address; empty if it has none. `seconds`: as of `Resolved`."""
+    """The name of an address; empty if it has none. `seconds`: see `Resolved`."""
 
     address: str
     name: str = ""
@@ -125,7 +125,8 @@ class Reversed:
 
 @dataclass(frozen=True)
 class Connected:
-    """The answer of an address. `problem`: why it refused; empty if it accepts. `ours`: this end's address then."""
+    """The result of connecting to an address. `problem`: why it failed; empty if the connection was accepted. `ours`:
+    the local address of the connection."""
 
     address: Address
     problem: str = ""
@@ -134,18 +135,18 @@ class Connected:
 
     @property
     def refused(self) -> bool:
-        """Whether the machine answered, and nothing listens there."""
+        """Whether the machine answered, but no program listens on the port."""
         return self.problem == sockets.REFUSED
 
 
 def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Resolved:
-    """Look the place up, for `limit` seconds at most: the resolver itself may take half a minute to give up."""
+    """Resolve the place within `limit` seconds. The resolver's own timeout may be half a minute."""
     begun = clock.now()
     try:
         found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
     except Late:
         return Resolved(place, problem=f"no answer within {limit:g} s")
-    except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         why = getattr(error, "strerror", None) or str(error)
         return Resolved(place, seconds=clock.now() - begun, problem=why)
     seconds = clock.now() - begun
@@ -155,8 +156,8 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
 
 
 def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo) -> Reversed:
-    """Look up the name of an address, for `limit` seconds at most, in the form in which torch's store does it for every
-    connection: IPv4 mapped into IPv6."""
+    """Look up the name of an address within `limit` seconds, in the form that torch's store uses for every connection:
+    IPv4 mapped into IPv6."""
     begun = clock.now()
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
@@ -170,7 +171,7 @@ def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Rever
 
 
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
-    """Connect and hang up."""
+    """Connect, and close the connection."""
     begun = clock.now()
     problem, ours = sockets.try_connect(address, limit)
     return Connected(address, problem, clock.now() - begun, ours)
@@ -178,8 +179,8 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Iterator[int]:
-    """The port of a socket that listens on all addresses and never accepts: the kernel answers each connection, and no
-    more is needed to check the network between two machines."""
+    """The port of a socket that listens on all addresses. It never accepts: the kernel completes each connection, which
+    is enough to check the network between two machines."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
@@ -187,14 +188,14 @@ def listening(backlog: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What was found.
+    """The results of the network checks.
 
     Args:
-        places: the hosts of the endpoint; none if it is not on a network.
-        advertised: the address that this node would advertise; None if it is not known.
-        is_served: whether anything listens at the endpoint.
-        is_hosted: whether a node hosts the store, so that there is none before the job begins.
-        may_host: whether this node may be the one that hosts it.
+        places: the hosts of the endpoint; empty if it is not on a network.
+        advertised: the address that this node would advertise; None if unknown.
+        is_served: whether a program listens at the endpoint.
+        is_hosted: whether a node hosts the store, so that no store exists before the job starts.
+        may_host: whether this node may host it.
     """
 
     places: tuple[Place, ...]
@@ -208,11 +209,8 @@ class Surroundings:
 def surroundings_of(
     settings: Settings, record: RendezvousBackendRecord | None, nodes: int, limit: Duration, clock: Clock
 ) -> Surroundings:
-    """Look around. Questions of one kind are asked at the same time, each with `limit` seconds.
-
-    Args:
-        nodes: the most that the job may have.
-    """
+    """Run the network checks. Checks of one kind run in parallel, each within `limit` seconds. `nodes`: the maximum
+    number of nodes."""
     is_hosted = record is not None and record.hosted
     try:
         places = () if meets_itself(settings, record, nodes) else places_of(settings, record)
@@ -227,7 +225,7 @@ def surroundings_of(
     findings = [judged_name(name, nodes) for name in names]
     findings += judged_connections(tried, is_hosted)
     findings += _ports(settings, () if is_served else local)
-    # What the nodes can also serve apart listens on loopback alone if the endpoint is there.
+    # A store that `elastic serve` can host listens only on loopback if the endpoint is a loopback address.
     stays_here = record is not None and record.serve is not None and all(place.is_loopback_address for place in places)
     advertised = _advertised(settings, nodes, places, tried, limit, stays_here)
     if places:
@@ -255,8 +253,8 @@ def _advertised(
     limit: Duration,
     stays_here: bool,
 ) -> str | None:
-    """The address that the backends advertise: that of this end of the connection, or of the route to the endpoint.
-    `stays_here`: the store that a node hosts is served on loopback alone."""
+    """The address that a backend would advertise: the local address of the connection or of the route to the endpoint.
+    `stays_here`: a store that a node hosts listens only on loopback."""
     if settings.local_addr:
         return settings.local_addr
     if nodes == 1:
@@ -270,7 +268,7 @@ def _advertised(
 
 
 def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
-    """`host_at`: the addresses of this machine at which it may host the store."""
+    """`host_at`: the local addresses on which this machine may host the store."""
     if host_at:
         problem = sockets.cannot_bind(host_at[0].family, host_at[0].sockaddr)
         yield judged_port(Check.PORT, "the store that this machine would host", host_at[0].port, problem)
@@ -285,43 +283,43 @@ def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
 
 
 def judged_name(found: Resolved, nodes: int) -> Finding:
-    """`nodes`: the most that the job may have."""
+    """`nodes`: the maximum number of nodes."""
     host, addresses = found.place.host, found.addresses
     if found.problem:
         return fault(Check.NAME, f"{host} cannot be resolved: {found.problem}", _IN_DNS)
-    told = f"{host} is {', '.join(f'{a.host} (this machine)' if a.local else a.host for a in addresses)}"
+    text = f"{host} is {', '.join(f'{a.host} (this machine)' if a.local else a.host for a in addresses)}"
     if found.seconds is not None and found.seconds >= SLOW:
-        advice = f"ask the nameservers of /etc/resolv.conf why; or {_IN_DNS}"
-        return warning(Check.NAME, f"{told}; the lookup took {found.seconds:.1f} s", advice)
+        advice = f"check the nameservers in /etc/resolv.conf, or {_IN_DNS}"
+        return warning(Check.NAME, f"{text}; the lookup took {found.seconds:.1f} s", advice)
     if nodes == 1:
-        return ok(Check.NAME, told)
+        return ok(Check.NAME, text)
     if found.place.is_loopback_address:
-        advice = "no other machine reaches it: write a name or an address that all nodes reach"
-        return warning(Check.NAME, told, advice)
+        advice = "no other machine can reach it; use a name or an address that all nodes can reach"
+        return warning(Check.NAME, text, advice)
     if found.place.is_loopback:
-        advice = "valid only on the store's host; on other machines give its name or address"
-        return warning(Check.NAME, told, advice)
+        advice = "valid only on the store's host; on all other machines, use its name or address"
+        return warning(Check.NAME, text, advice)
     if all(address.is_loopback for address in addresses):
-        advice = f"right on the machine of that name only; elsewhere getent hosts {host} must show its address"
-        return note(Check.NAME, f"{told}: loopback", advice)
+        advice = f"correct only on the machine with that name; elsewhere, getent hosts {host} must show its address"
+        return note(Check.NAME, f"{text}: loopback", advice)
     if any(a.local for a in addresses) and not all(a.local for a in addresses):
-        advice = "write a name or an address of one machine: each of them could host the store"
-        return warning(Check.NAME, f"{told}: addresses of several machines", advice)
+        advice = "use a name or an address of one machine, because any of them could host the store"
+        return warning(Check.NAME, f"{text}: addresses of several machines", advice)
     if len(addresses) > len({address.family for address in addresses}):
-        return note(Check.NAME, f"{told}: several addresses", "fine if they belong to one machine, or to one cluster")
-    return ok(Check.NAME, told)
+        return note(Check.NAME, f"{text}: several addresses", "fine if they belong to one machine, or to one cluster")
+    return ok(Check.NAME, text)
 
 
 def judged_reverse(found: Reversed, whose: str) -> Finding:
-    """`whose`: the address, in words. A missing name does no harm as long as its absence shows quickly."""
-    told = f"{whose}, {found.address}, backwards: {found.name or 'no name'}"
+    """`whose`: describes the address. A missing name is harmless if the lookup is fast."""
+    text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
-        return ok(Check.REVERSE_LOOKUP, f"{told}, in {_milliseconds(found.seconds)}")
+        return ok(Check.REVERSE_LOOKUP, f"{text}, in {_milliseconds(found.seconds)}")
     took = "no answer in time" if found.seconds is None else f"after {found.seconds:.1f} s"
     return warning(
         Check.REVERSE_LOOKUP,
-        f"{told}, {took}; torch's store waits for that at every connection",
-        f"add the line '{found.address} {found.name or 'NAME'}' to /etc/hosts where the store is hosted, or set "
+        f"{text}, {took}; this delays every connection to torch's store",
+        f"add the line '{found.address} {found.name or 'NAME'}' to /etc/hosts on the store's host, or set "
         "RES_OPTIONS='timeout:1 attempts:1' for elastic run",
     )
 
@@ -332,69 +330,69 @@ def judged_address(
     """The address that this node would advertise.
 
     Args:
-        advertised: as text; None if it is not known.
-        addresses: what it resolves to here.
-        is_given: by --local-addr.
-        meets_at_loopback: whether the endpoint is on this machine only, where a loopback address does no harm.
+        advertised: the address; None if unknown.
+        addresses: the addresses that it resolves to on this machine.
+        is_given: whether it comes from --local-addr.
+        meets_at_loopback: whether the endpoint is a loopback address, so that advertising one is harmless.
     """
     if advertised is None:
-        told = "no route to the endpoint, so this node would advertise its host name"
-        return warning(Check.ADDRESS, told, "give --local-addr an address of this machine that the other nodes reach")
-    told = f"this node advertises {advertised}"
+        text = "no route to the endpoint, so this node would advertise its host name"
+        return warning(Check.ADDRESS, text, "set --local-addr to an address that the other nodes can reach")
+    text = f"this node advertises {advertised}"
     if not addresses:
-        return fault(Check.ADDRESS, f"{told}, which cannot be resolved here", "correct --local-addr, or leave it out")
+        return fault(Check.ADDRESS, f"{text}, which cannot be resolved here", "correct or remove --local-addr")
     if not any(address.local for address in addresses):
-        advice = "fine if it is translated to this machine; else correct --local-addr (ip -brief address lists them)"
-        return warning(Check.ADDRESS, f"{told}, which is not an address of this machine", advice)
+        advice = "fine with NAT to this machine; otherwise, correct --local-addr (ip -brief address lists addresses)"
+        return warning(Check.ADDRESS, f"{text}, which is not an address of this machine", advice)
     if nodes > 1 and not meets_at_loopback and all(address.is_loopback for address in addresses):
-        advice = "give --local-addr an address that the other nodes reach (ip -brief address lists them)"
-        return warning(Check.ADDRESS, f"{told}, which no other machine reaches", advice)
-    return ok(Check.ADDRESS, f"{told}{', as --local-addr says' if is_given else ''}")
+        advice = "set --local-addr to an address that the other nodes can reach (ip -brief address lists addresses)"
+        return warning(Check.ADDRESS, f"{text}, which no other machine can reach", advice)
+    return ok(Check.ADDRESS, f"{text}{' (from --local-addr)' if is_given else ''}")
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
-    """`is_hosted`: whether a node hosts the store, so that there is none before the job begins."""
+    """`is_hosted`: whether a node hosts the store, so that no store exists before the job starts."""
     accepted = any(not item.problem for item in found)
     for item in found:
-        told = f"nothing listens at {item.address} yet"
+        text = f"nothing listens at {item.address} yet"
         if not item.problem:
-            yield ok(Check.CONNECTION, f"{item.address} accepts, after {_milliseconds(item.seconds)}")
+            yield ok(Check.CONNECTION, f"{item.address} accepts connections, after {_milliseconds(item.seconds)}")
         elif not item.refused:
             advice = (
                 "check that the machine is up, the address is right, and no firewall or security group drops the port"
             )
             level = Level.NOTE if accepted else Level.WARNING
-            yield Finding(level, Check.CONNECTION, f"{item.address} is out of reach: {item.problem}", advice)
+            yield Finding(level, Check.CONNECTION, f"{item.address} is unreachable: {item.problem}", advice)
         elif accepted:
-            yield note(Check.CONNECTION, told)
+            yield note(Check.CONNECTION, text)
         elif not is_hosted:
-            yield warning(Check.CONNECTION, told, "start the service there; it must be up before the job begins")
+            yield warning(Check.CONNECTION, text, "start the service there; it must run before the job starts")
         elif item.address.local:
             advice = "this machine would host the store: start elastic run or elastic serve here"
-            yield note(Check.CONNECTION, told, advice)
+            yield note(Check.CONNECTION, text, advice)
         else:
-            yield note(Check.CONNECTION, told, "the machine answers; start elastic run, or elastic serve, there")
+            yield note(Check.CONNECTION, text, "the machine answers; start elastic run or elastic serve there")
 
 
 def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
-    """Whether something of ours can serve. `problem`: why not; empty if it can."""
+    """Whether the port can be used. `problem`: why not; empty if it can."""
     if not problem:
         return ok(check, f"{what}: port {port} is free here")
-    ports = " (ports below 1024 are root's)" if 0 < port < 1024 else ""
-    advice = f"choose another{ports}, or end what listens there: ss -ltnp shows it"
+    ports = " (ports below 1024 require root)" if 0 < port < 1024 else ""
+    advice = f"choose another port{ports}, or stop the program that uses it (ss -ltnp lists it)"
     return fault(check, f"{what}: port {port} is not available here: {problem}", advice)
 
 
 def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
-    """Nothing answered at any address of the endpoint."""
+    """The finding if no address of the endpoint accepts connections."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:
         advice = f"start {start}; the lines above show which part of the network fails"
         return fault(Check.STORE, f"no store can be reached at {where}", advice)
-    told = f"there is no store at {where} yet, so it was not asked"
+    text = f"no store at {where} yet, so it was not checked"
     if is_hosted:
-        return note(Check.STORE, told, "the first elastic run on its machine starts it")
-    return warning(Check.STORE, told, f"start {start} before the job")
+        return note(Check.STORE, text, "the first elastic run on its machine starts it")
+    return warning(Check.STORE, text, f"start {start} before the job")
 
 
 def _milliseconds(seconds: Duration) -> str:

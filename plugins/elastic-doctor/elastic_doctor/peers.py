@@ -1,7 +1,7 @@
-"""`--peers`: doctors that run at the same time meet at the store, connect to each other, and compare versions.
+"""`--peers`: doctors on several machines find each other through the store, connect, and compare versions.
 
-Every doctor announces a card under a key of its own, and beats. A doctor is present if its card or its beats change
-while the others look, so a card that a dead doctor has left behind does not count.
+Every doctor announces a card under its own key, and sends heartbeats. A doctor is considered present if its card or
+heartbeat counter changes while the other doctors watch. The card of a doctor that has died is therefore ignored.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from elastic_doctor.finding import Finding
 
 _VERSION = 1
-_LONGEST = 1 << 20  # characters of a card; those of thousands of peers fit
-_TICK: Duration = 0.05  # seconds between two looks
+_LONGEST = 1 << 20  # bytes of a card; enough for thousands of peers
+_TICK: Duration = 0.05  # seconds between two reads
 _TICK_PER_PEER: Duration = 0.002
 _TO_CONNECT: Duration = 3.0
 _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """MEETING until enough are present, TOLD when the card says which doctors it cannot reach, LEAVING when all others
-    have told that as well."""
+    """MEETING: waits until enough doctors are present. TOLD: its card lists the doctors that it cannot reach. LEAVING:
+    all other doctors have reported that, too."""
 
     MEETING = 0
     TOLD = 1
@@ -45,13 +45,13 @@ class Stage(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Card:
-    """What a doctor announces.
+    """A doctor's announcement.
 
     Args:
-        name: of its machine, for people.
-        address, port: where others may try to connect.
-        versions: of elastic-core, Python and torch.
-        unreachable: by the key of another doctor, why this one cannot connect to it.
+        name: display name of its machine.
+        address, port: the address that other doctors try to connect to.
+        versions: versions of elastic-core, Python and torch.
+        unreachable: why this doctor cannot connect to another one, by the other one's key.
     """
 
     name: str
@@ -67,7 +67,7 @@ def encoded(card: Card) -> bytes:
 
 
 def decoded(data: bytes) -> Card | None:
-    """None if it is not a card that this version can read."""
+    """The card; None if this version cannot read it."""
     try:
         found: dict[str, Any] = json.loads(data) if len(data) <= _LONGEST else {}
         if found.pop("version", None) != _VERSION:
@@ -90,14 +90,14 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What one doctor has seen of the others.
+    """One doctor's view of the other doctors.
 
     Args:
-        key: its own.
-        size: how many doctors are to meet.
-        first: beats and card of each, as first seen.
-        cards: the last card of each other doctor that is or was present, by key.
-        here: keys of all cards that were there at the last look.
+        key: this doctor's key.
+        size: how many doctors are expected.
+        first: each doctor's heartbeat counter and card when first seen.
+        cards: the latest card of each other doctor that is or was present, by key.
+        here: keys of all cards in the store at the last read.
     """
 
     key: str
@@ -112,11 +112,11 @@ class Meeting:
         return len(self.cards) + 1 >= self.size
 
     def reached(self, stage: Stage) -> bool:
-        """Whether all others have come that far. A doctor that has left since they met is done."""
+        """Whether all other doctors have reached this stage. A doctor that was present and has left is done."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
     def after_look(self, announced: Sequence[Announced]) -> Meeting:
-        """After another look."""
+        """The view after another read of the store."""
         others = [item for item in announced if item.key != self.key]
         first = {**{item.key: (item.beats, item.entry) for item in others}, **self.first}
         here = frozenset(item.key for item in others)
@@ -131,12 +131,12 @@ class Meeting:
 
 @dataclass
 class Doctor:
-    """One doctor among several. Used from one thread.
+    """One of several doctors. Not thread-safe.
 
     Args:
-        key: unique for it.
-        card: what it tells of itself.
-        pause: waits for so many seconds.
+        key: its unique key.
+        card: its announcement.
+        pause: waits for the given number of seconds.
         reach: connects to an address and port; returns why it cannot, or an empty text.
     """
 
@@ -148,8 +148,8 @@ class Doctor:
     reach: Callable[[str, int], str]
 
     def meet(self, size: int, patience: Duration) -> Meeting:
-        """Wait until `size` doctors have met, `patience` seconds at most; then connect to each, tell the result, and
-        leave. If too few came, the meeting that it returns has not `met`. Raises RendezvousConnectionError."""
+        """Wait up to `patience` seconds until `size` doctors are present; then connect to each, report the result, and
+        leave. If there are too few, `met` of the returned meeting is False. Raises RendezvousConnectionError."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:
@@ -187,7 +187,7 @@ class Doctor:
 
 
 def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
-    """Why a connection there cannot be made within `limit` seconds; empty if it can."""
+    """Why no connection can be made within `limit` seconds; empty if one can."""
     try:
         BackgroundCall(lambda: socket.create_connection((address, port), limit).close()).result(limit)
     except Late:
@@ -202,19 +202,19 @@ def judged_peers(meeting: Meeting, own: Card, patience: Duration) -> Iterator[Fi
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
     if not meeting.met:
-        told = f"{len(cards)} of {_counted(meeting.size)} met within {patience:g} s: {names}"
-        advice = "start one on each node at the same time, with the same endpoint, --rdzv-id and --peers"
-        yield fault(Check.PEERS, told, advice)
+        text = f"{len(cards)} of {_counted(meeting.size)} joined within {patience:g} s: {names}"
+        advice = "start a doctor on each node at the same time, with the same endpoint, --rdzv-id and --peers"
+        yield fault(Check.PEERS, text, advice)
         return
     broken = [
         (card.name, cards[key], why) for card in cards.values() for key, why in card.unreachable.items() if key in cards
     ]
     if not broken:
-        yield ok(Check.PEERS, f"{_counted(len(cards))} met, and each reaches each: {names}")
+        yield ok(Check.PEERS, f"{_counted(len(cards))} joined, and all can connect to each other: {names}")
     for name, other, why in broken:
-        told = f"{name} cannot connect to {other.name} at {other.address}: {why}"
-        advice = f"open the network between them for any port, or give {other.name} another --local-addr"
-        yield fault(Check.ADDRESS, told, advice)
+        text = f"{name} cannot connect to {other.name} at {other.address}: {why}"
+        advice = f"allow connections between them on all ports, or set another --local-addr on {other.name}"
+        yield fault(Check.ADDRESS, text, advice)
     yield _versions(cards)
 
 
@@ -232,5 +232,5 @@ def _versions(cards: Mapping[str, Card]) -> Finding:
             listed = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_version.items()))
             differing.append(f"{what} {listed}")
     if not differing:
-        return ok(Check.PEER_VERSIONS, "elastic-core, Python and torch are the same everywhere")
+        return ok(Check.PEER_VERSIONS, "all have the same versions of elastic-core, Python and torch")
     return warning(Check.PEER_VERSIONS, " | ".join(differing), "install the same versions on every node")

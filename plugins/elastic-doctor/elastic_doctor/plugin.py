@@ -39,13 +39,13 @@ def _shared_memory(context: Context) -> CheckResult:
 @hookimpl
 def elastic_health_checks() -> list[HealthCheckRecord]:
     return [
-        HealthCheckRecord("kernel", "the kernel can watch workers without threads", _kernel),
-        HealthCheckRecord("process-limit", "the limit of processes and threads allows this run", _process_limit),
-        HealthCheckRecord("shared-memory", "/dev/shm has room", _shared_memory),
+        HealthCheckRecord("kernel", "the kernel supports watching workers without threads", _kernel),
+        HealthCheckRecord("process-limit", "the limit of processes and threads is sufficient", _process_limit),
+        HealthCheckRecord("shared-memory", "/dev/shm has enough free space", _shared_memory),
     ]
 
 
 @hookimpl
 def elastic_commands() -> list[CommandRecord]:
     summary = "check this machine and its connections to other nodes before a run"
-    return [CommandRecord("doctor", summary, _run, options=None)]  # it takes the flags of run, too
+    return [CommandRecord("doctor", summary, _run, options=None)]  # parses its own flags: it also takes those of run

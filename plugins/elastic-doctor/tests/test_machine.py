@@ -66,7 +66,7 @@ def test_unfit_machine_gets_advice(found, level, remedy):
 
 def test_host_of_the_store_needs_more_files():
     assert judged_files(Limit(256, 1000), 0).level is Level.OK
-    assert judged_files(Limit(256, 1000), 1000).advice.startswith("where the store is hosted: ulimit -Hn 4256")
+    assert judged_files(Limit(256, 1000), 1000).advice.startswith("on the store's host, run ulimit -Hn 4256")
     assert judged_files(Limit(None, None), 10**6).told.startswith("open files: unlimited, can be raised to unlimited")
 
 
@@ -125,7 +125,7 @@ def program(tmp_path, code):
 @pytest.mark.integration
 def test_an_interpreter_that_does_not_answer_or_is_not_there(tmp_path):
     hangs = program(tmp_path, "import sys; sys.stdin.read()")
-    assert probed_torch("auto", 0.2, hangs).problem == "it did not answer in 0.2 s"
+    assert probed_torch("auto", 0.2, hangs).problem == "no answer within 0.2 s"
     assert "No such file" in probed_torch("auto", 1.0, str(tmp_path / "none")).problem
 
 

@@ -129,7 +129,7 @@ def test_the_way_to_the_store():
     up, refused, lost = (n.Connected(FAR, problem) for problem in ("", "connection refused", "timed out"))
     assert connections(up, replace(refused, address=NEAR), lost)[0] == ("ok", "")
     assert [level for level, _ in connections(up, refused, lost)] == ["ok", "note", "note"]
-    assert connections(refused)[0] == ("note", "the machine answers; start elastic run, or elastic serve, there")
+    assert connections(refused)[0] == ("note", "the machine answers; start elastic run or elastic serve there")
     assert "this machine would host" in connections(replace(refused, address=NEAR))[0][1]
     assert connections(refused, is_hosted=False)[0][0] == "warning"
     ((level, advice),) = connections(lost)
@@ -147,7 +147,7 @@ def test_a_store_that_is_not_there():
 def test_ports():
     assert n.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
     assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "already in use").advice
-    assert "root's" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
+    assert "require root" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
 
 
 @pytest.mark.integration

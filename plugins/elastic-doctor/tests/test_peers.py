@@ -83,7 +83,7 @@ def judged(*others, size=2):
 
 def test_too_few():
     (found,) = judged(card("b"), size=4)
-    assert (found.level.value, found.told) == ("fault", "2 of 4 doctors met within 60 s: a, b")
+    assert (found.level.value, found.told) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
     assert "same endpoint" in found.advice
 
 

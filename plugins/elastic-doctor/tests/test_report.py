@@ -43,12 +43,12 @@ def test_what_people_read():
         "warning  port  it is slow\n"
         "               -> make it fast\n"
         "\n"
-        "1 warning and no fault\n"
+        "1 warning, no faults\n"
     )
     assert as_text(Report("n", SETTINGS, [*found, fault(Check.PORT, "x", "y")])).endswith(
-        "\n1 fault, 1 warning: the run would not work like this\n"
+        "\n1 fault, 1 warning: the run would fail\n"
     )
-    assert as_text(Report("n", SETTINGS, [note(Check.PORT, "x")])).endswith("\nnothing is wrong\n")
+    assert as_text(Report("n", SETTINGS, [note(Check.PORT, "x")])).endswith("\nno problems found\n")
 
 
 def test_what_programs_read_is_documented_and_nothing_else():
@@ -103,7 +103,7 @@ def test_a_store_that_is_there(found, memory_backend):
     backend = memory_backend()
     said = found(lambda params: backend)
     assert said["store"][0] == "ok"
-    assert said["run-id"] == ("ok", "no job 'job' has met there yet")
+    assert said["run-id"] == ("ok", "the id 'job' is unused")
     assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(said)
     assert backend.writes == 0
 
@@ -164,7 +164,7 @@ def test_doctors_that_do_not_come(found, memory_backend):
     backend = memory_backend()
     said = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
     assert said["peers"][0] == "fault"
-    assert said["peers"][1].startswith("1 of 2 doctors met within 0.2 s: ")
+    assert said["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
 
 
 class Server(StoreServer):
@@ -198,7 +198,7 @@ def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found,
         wish = DoctorOptions(peers=1, timeout=60.0)
         said = found(opened, wish, lambda endpoint, nodes: Server(endpoint, told), rdzv_endpoint=endpoint)
     assert told == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
-    assert said["peers"][1].startswith("1 doctor met")
+    assert said["peers"][1].startswith("1 doctor joined")
     assert "connection" not in said, "what nobody answered before is outdated"
 
 

@@ -275,7 +275,10 @@ def test_functions_over_etcd(launched, method):
 def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
     done = launched("fork")
     assert done.returncode == 1
-    assert "--start-method: expected spawn or forkserver with the rendezvous backend 'etcd', found fork" in done.stderr
+    assert (
+        "--start-method: fork forks the agent, but the client of the rendezvous backend 'etcd' does not survive a fork"
+        in done.stderr
+    )
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""The worker's side: writes requests into the pipe. Costs some microseconds; keeps neither thread nor lock."""
+"""The worker's side: writes requests to the pipe, in a few microseconds, without threads or locks."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from elastic_file_timer.request import LONGEST, FileTimerRequest
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 RUN_ID = "TORCHELASTIC_RUN_ID"
-_AGAIN = 0.05  # seconds; nothing tells that a pipe has got a reader
-_NOBODY = (errno.ENOENT, errno.ENXIO, errno.EPIPE)
+_AGAIN = 0.05  # seconds between attempts to open the pipe; the kernel does not notify writers of a new reader
+_NO_READER = (errno.ENOENT, errno.ENXIO, errno.EPIPE)
 _MOST_UNSENT = 1000
 
 
 class FileTimerClient(TimerClient):
-    """Any thread, also in a process that was forked since; can be pickled.
+    """Thread-safe, usable in forked child processes, and can be pickled.
 
     Args:
-        file_path: the pipe, which a server makes.
-        signal: what ends this process when a timer expires, if the server does that itself; an agent ends it in a way
-            of its own. 0 or less: nobody ends it, the server only notes it.
-        run_id: the job; None for the one in the environment. The server of another job refuses the requests.
-        patience: for how many seconds `acquire` waits at most, for a server and for room in the pipe; `release` for
-            room.
+        file_path: the pipe, which a server creates.
+        signal: the signal that a server without an agent sends to this process when a timer expires; 0 or less: the
+            expiry is only logged. An agent stops the process in its own way.
+        run_id: the job; None for the one in the environment. Another job's server refuses the requests.
+        patience: maximum seconds that `acquire` waits for a server and for space in the pipe, and `release` for space.
     """
 
     def __init__(
@@ -59,12 +58,12 @@ class FileTimerClient(TimerClient):
         warns and sets no timer. The script continues, because a stopped agent could not kill a hung worker anyway.
 
         Raises:
-            BrokenPipeError: no server is there, for as long as `patience`.
-            ValueError: no time at all, or a scope that is longer than a request can be.
+            BrokenPipeError: no server has opened the pipe within `patience` seconds.
+            ValueError: the time is invalid, or the scope is too long for a request.
         """
         if not (math.isfinite(expiration_time) and expiration_time >= 0):
             raise ValueError(f"expected seconds since the epoch, found {expiration_time!r}")
-        left = expiration_time - _CLOCK.timestamp()  # before `now`: a pause between them must not shorten the time
+        left = expiration_time - _CLOCK.timestamp()  # before `now`, so that a delay does not shorten the timer
         begun = _CLOCK.now()
         deadline = later(begun, left)
         patience = later(begun, self._patience)
@@ -80,12 +79,12 @@ class FileTimerClient(TimerClient):
         except TimeoutError as error:
             if released:
                 self._unsent[scope_id] = None  # the timer before this one is still set
-            told, self._held = self._held, True
-            if not told:
+            warned, self._held = self._held, True
+            if not warned:
                 warnings.warn(f"no timer for {scope_id!r}: {error.strerror}", RuntimeWarning, stacklevel=2)
 
     def release(self, scope_id: str) -> None:
-        """See `TimerClient.release`. What cannot be sent is sent before the next timer is acquired."""
+        """See `TimerClient.release`. A request that cannot be sent is sent before the next timer is acquired."""
         now = _CLOCK.now()
         self._release(scope_id, server_until=now, room_until=now if self._held else later(now, self._patience))
 
@@ -105,11 +104,11 @@ class FileTimerClient(TimerClient):
         request = FileTimerRequest(pid, scope_id, expiration_time, signal, run_id, self._me[1], deadline)
         line = f"{request.to_json()}\n".encode()
         if len(line) > LONGEST:
-            raise ValueError(f"expected a request of at most {LONGEST} bytes, found {len(line)}; give a shorter scope")
+            raise ValueError(f"the request has {len(line)} bytes (maximum: {LONGEST}); use a shorter scope")
         return line
 
     def _send(self, line: bytes, server_until: Instant, room_until: Instant) -> None:
-        """Write it; wait for a server until then, and for room in the pipe."""
+        """Write a request. Waits for a server until `server_until`, and for space in the pipe until `room_until`."""
         while True:
             outlet = self._outlet
             try:
@@ -124,11 +123,10 @@ class FileTimerClient(TimerClient):
                     self._wait_for_server(error, server_until)
 
     def _wait_for_server(self, error: OSError, until: Instant) -> None:
-        if error.errno not in _NOBODY or _CLOCK.now() >= until:
+        if error.errno not in _NO_READER or _CLOCK.now() >= until:
             raise BrokenPipeError(
                 errno.EPIPE,
-                f"expected a timer server that reads the pipe, found none: {error.strerror or error}; does the agent's "
-                "watchdog still run?",
+                f"no timer server reads the pipe: {error.strerror or error}; is the agent's watchdog still running?",
                 self._path,
             ) from error
         threading.Event().wait(_AGAIN)
@@ -138,7 +136,7 @@ class FileTimerClient(TimerClient):
         if left <= 0:
             raise TimeoutError(
                 errno.ETIMEDOUT,
-                f"expected that the timer server reads its pipe, found it full for {self._patience:g} s; is it held?",
+                f"the timer server has not read its pipe for {self._patience:g} s; is the agent stopped?",
                 self._path,
             )
         if outlet is not None:
@@ -146,25 +144,26 @@ class FileTimerClient(TimerClient):
 
 
 class _Outlet:
-    """An open pipe. Closed with the last reference to it, so that threads need no lock. A script may have closed the
-    descriptor, and opened a file that has got its number: nothing is written or closed unless it is still the pipe."""
+    """An open pipe. It is closed with its last reference, so that threads need no lock. A script may close the
+    descriptor, and the number may be reused for another file. The pipe's identity is therefore checked before every
+    write and close."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._status = os.fstat(self._fd)
         if not stat.S_ISFIFO(self._status.st_mode):
-            raise OSError(errno.EINVAL, "it is no pipe", path)
+            raise OSError(errno.EINVAL, "it is not a pipe", path)
         if self._status.st_uid not in (0, os.geteuid()):
-            raise OSError(errno.EPERM, f"it is a pipe of user {self._status.st_uid}", path)
+            raise OSError(errno.EPERM, f"it belongs to user {self._status.st_uid}", path)
 
     def write(self, line: bytes) -> None:
-        """All of it or, with BlockingIOError, nothing."""
+        """Write the whole line; raises BlockingIOError if there is no space."""
         if not self._is_open():
             raise BrokenPipeError(errno.EPIPE, "the script has closed it")
         os.write(self._fd, line)
 
     def wait(self, seconds: float) -> None:
-        """Until there is room, or nobody reads any more."""
+        """Wait until there is space, or the pipe has no reader."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         poll.poll(math.ceil(seconds * 1000))
@@ -185,8 +184,8 @@ _CLOCK = SystemClock()
 
 
 def from_environment() -> FileTimerClient:
-    """The client for the pipe that the agent has named. Raises RuntimeError if it has named none."""
+    """The client for the agent's pipe. Raises RuntimeError if the agent has none."""
     path = os.environ.get(TIMER_FILE)
     if not path:
-        raise RuntimeError(f"expected a pipe in {TIMER_FILE}, found none; start the script with --watchdog=file")
+        raise RuntimeError(f"{TIMER_FILE} is not set; start the script with --watchdog=file")
     return FileTimerClient(path)

@@ -1,4 +1,4 @@
-"""Where the pipe lies: who can write there can take it away, and put another one in its place."""
+"""The folder of the pipe. A user who can write to the folder could replace the pipe, so it is checked."""
 
 from __future__ import annotations
 
@@ -12,47 +12,45 @@ from elastic_core.plugin import ConfigurationError, Problem, why_untrusted
 
 
 def make_private() -> Path:
-    """A new folder that nobody else of this machine can look into.
+    """Create a folder that no other user can access.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: the folder cannot be created.
     """
     try:
         return Path(tempfile.mkdtemp(prefix="elastic-timer-")).absolute()
     except OSError as error:
         where = f" in {Path(error.filename).parent}" if error.filename else ""
         text = (
-            f"expected that a private folder for the pipe can be made{where}, found: {error.strerror or error}; "
-            "name another folder in TMPDIR, or the pipe in TORCHELASTIC_TIMER_FILE"
+            f"cannot create a private folder for the pipe{where}: {error.strerror or error}; set TMPDIR to another "
+            "folder, or TORCHELASTIC_TIMER_FILE to the path of the pipe"
         )
         raise ConfigurationError(Problem("timer pipe", text)) from error
 
 
 def make_again(folder: Path) -> None:
-    """Make a private folder again that was removed. Raises OSError if somebody else was quicker."""
+    """Create a removed private folder again. Raises OSError if another user has created it first."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise OSError(errno.EEXIST, f"{folder} belongs to user {status.st_uid} by now")
+        raise OSError(errno.EEXIST, f"{folder} now belongs to user {status.st_uid}")
 
 
 def check(path: Path) -> None:
-    """Whether the user may trust what lies at `path`.
+    """Check that no other user can replace `path`.
 
     Raises:
-        ConfigurationError: there is no such folder, or others could remove or replace what lies in it.
+        ConfigurationError: the folder does not exist, or other users could remove or replace its files.
     """
     try:
         why = why_untrusted(path.parent)
     except OSError as error:
-        raise refused(
-            path, f"a folder that exists, found that {path.parent} cannot be used: {error.strerror}"
-        ) from error
+        raise refused(path, f"{path.parent}: {error.strerror}") from error
     if why:
-        raise refused(path, f"a folder in which only you and root can replace it, found that {why}")
+        raise refused(path, f"other users could replace it: {why}")
 
 
 def refused(path: Path, problem: str) -> ConfigurationError:
-    """The pipe cannot lie there."""
-    text = f"expected for the pipe {path} {problem}; name another one in TORCHELASTIC_TIMER_FILE, or none at all"
+    """The error for a path that cannot be used."""
+    text = f"cannot use the pipe {path}: {problem}; set TORCHELASTIC_TIMER_FILE to another path, or unset it"
     return ConfigurationError(Problem("timer pipe", text))

@@ -1,4 +1,4 @@
-"""The server's end of the pipe: made, looked after and removed here."""
+"""The server's end of the pipe: creates, checks and removes it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOM = 1 << 20
-"""Bytes that wait for the server: some thousands of requests. As much as the kernel allows everybody."""
+"""Size of the pipe in bytes: some thousands of requests. It is the kernel's limit for unprivileged users."""
 
 _AT_ONCE = 1 << 16
 _MOST_READERS = 8
 
 
 class PipeReader:
-    """An open pipe. Its descriptor can write as well: so there is always a writer, and the end of the last client is
-    not the end of the pipe."""
+    """An open pipe. The descriptor is also open for writing, so that the pipe does not reach its end when the last
+    client closes it."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -35,7 +35,7 @@ class PipeReader:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _ROOM)
 
     def read(self) -> Iterator[list[bytes]]:
-        """The lines that came in, but no more than the pipe holds: a flood must not keep the server from its timers."""
+        """Received lines, at most one pipe's content, so that a flood of data does not delay the server's timers."""
         for _ in range(_ROOM // _AT_ONCE):
             try:
                 data = os.read(self.fd, _AT_ONCE)
@@ -46,13 +46,15 @@ class PipeReader:
                 return
 
     def lies_at(self, path: Path) -> bool:
-        """Whether clients that open `path` come here. Raises FileNotFoundError if nothing is there."""
+        """Whether `path` is this pipe. Raises FileNotFoundError if it does not exist."""
         return os.path.samestat(os.fstat(self.fd), path.lstat())
 
 
 class TimerPipe:
-    """Args:
-    path: where to make it; None for a private folder of its own, which is removed with it.
+    """The server's named pipe.
+
+    Args:
+        path: the path of the pipe; None: in a new private folder, which is removed with it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -62,11 +64,10 @@ class TimerPipe:
         self.readers: list[PipeReader] = []
 
     def open(self) -> None:
-        """Make it.
+        """Create the pipe, replacing an unused one.
 
         Raises:
-            ConfigurationError: it cannot be there; what is there stays untouched, unless it is a pipe that somebody
-                left behind.
+            ConfigurationError: the path cannot be used. An existing file is not changed.
         """
         if self._given is None:
             self._made_in = folder.make_private()
@@ -78,19 +79,19 @@ class TimerPipe:
             self._make()
         except OSError as error:
             self.close()
-            raise folder.refused(self.path, f"that it can be made, found: {error.strerror or error}") from error
+            raise folder.refused(self.path, f"it cannot be created: {error.strerror or error}") from error
 
     def scratch(self) -> list[str]:
-        """The folder that it made for itself."""
+        """The private folder, if there is one."""
         return [] if self._made_in is None else [str(self._made_in)]
 
     def look(self) -> str:
-        """Why clients do not find it any more; empty while they do. Makes it again if somebody has removed it; clients
-        that have it open are heard all the same."""
+        """Why clients cannot find the pipe; empty if they can. A removed pipe is created again; clients that still have
+        the old one open are served, too."""
         try:
             if self.readers[-1].lies_at(self.path):
                 return ""
-            return f"something else has taken the place of the pipe {self.path}"
+            return f"the pipe {self.path} was replaced by another file"
         except OSError:
             return self._make_again()
 
@@ -107,7 +108,7 @@ class TimerPipe:
                 self._made_in.rmdir()
 
     def drop(self) -> None:
-        """Close it and leave it where it is: in a forked child, which must not pass for its reader."""
+        """Close the pipe without removing it, in a forked child, which must not look like a reader."""
         for reader in self.readers:
             os.close(reader.fd)
         self.readers.clear()
@@ -115,7 +116,7 @@ class TimerPipe:
     def _make(self) -> None:
         os.mkfifo(self.path, 0o600)
         self.readers.append(PipeReader(self.path))
-        if len(self.readers) > _MOST_READERS:  # clients that have it still open find out, and open the new one
+        if len(self.readers) > _MOST_READERS:  # its clients get an error, and open the new pipe
             os.close(self.readers.pop(0).fd)
 
     def _make_again(self) -> str:
@@ -126,23 +127,23 @@ class TimerPipe:
                 raise PermissionError(errno.EPERM, why)
             self._make()
         except OSError as error:
-            return f"the pipe {self.path} was removed and cannot be made again: {error.strerror or error}"
+            return f"the pipe {self.path} was removed and cannot be created again: {error.strerror or error}"
         get_logger().warning("timer pipe made again", path=str(self.path))
         return ""
 
 
 def _make_room(path: Path) -> None:
-    """Remove a pipe of ours that nobody reads; complain of anything else."""
+    """Remove this user's pipe if it has no reader; raise an error for any other file."""
     try:
         status = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISFIFO(status.st_mode):
-        raise folder.refused(path, "nothing or a pipe, found something else, which is left alone")
+        raise folder.refused(path, "the existing file is not a pipe")
     if status.st_uid != os.geteuid():
-        raise folder.refused(path, f"nothing or a pipe of yours, found one of user {status.st_uid}")
+        raise folder.refused(path, f"it belongs to user {status.st_uid}")
     if _is_read(path):
-        raise folder.refused(path, "one that no other agent uses, found that somebody reads it")
+        raise folder.refused(path, "another process is reading it")
     path.unlink(missing_ok=True)
 
 

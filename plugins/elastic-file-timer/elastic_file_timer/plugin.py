@@ -1,4 +1,4 @@
-"""What elastic-file-timer brings."""
+"""Registers the watchdog `file`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, Watchdog
 
 _LOOK_EVERY = 1.0
-"""Seconds. Clients wait longer than this for a pipe that was removed."""
+"""Seconds between two checks of the pipe. Clients wait longer than this for a removed pipe."""
 
-_PATH = Option("path", str, None, "the pipe; TORCHELASTIC_TIMER_FILE, or a new one in a private folder, where unset")
+_PATH = Option("path", str, None, "path of the pipe; unset: TORCHELASTIC_TIMER_FILE, or a pipe in a private folder")
 
 
 @hookimpl
@@ -28,7 +28,7 @@ def _create(context: Context) -> Watchdog:
 
 
 def _inherited() -> str | None:
-    """The pipe that the user has named. In an agent that a worker starts it is that of the worker's watchdog."""
+    """The user's TORCHELASTIC_TIMER_FILE; None if a worker started this agent, because it is then the worker's pipe."""
     from elastic_core.plugin import CLIENT_VARIABLE
 
     return None if CLIENT_VARIABLE in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None

@@ -1,9 +1,8 @@
-"""What goes through the pipe: one line of JSON for each request.
+"""The format of requests in the pipe: one line of JSON per request.
 
-The fields that torch's client writes, and three of our own: `run_id`, the job; `started`, which tells a process from a
-later one of the same id; `deadline`, on the monotonic clock. That clock is the same for all processes of a machine, and
-a pipe does not leave the machine; so nobody is killed because somebody has set the time. What comes in was written by
-anybody who may write to the pipe: every field is checked.
+The fields are those of torch's client, and three more: `run_id`, the job; `started`, the start time of the process, in
+case its id is reused; `deadline`, on the monotonic clock. All processes of a machine share that clock, so no worker is
+killed because the system time was set. Any process with access to the pipe may write to it, so every field is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from elastic_core.plugin import Instant, TimerRequest, in_one_line
 
 VERSION = 1
 LONGEST = select.PIPE_BUF
-"""Bytes of a request with the end of its line: what the kernel writes in one piece."""
+"""Maximum bytes of a request with its newline: the size up to which the kernel writes atomically."""
 
 _BEGINNING = b'{"version"'
 _SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
@@ -28,16 +27,16 @@ _SECONDS_MAX = 1e12
 
 @dataclass(init=False)
 class FileTimerRequest(TimerRequest):
-    """A timer is acquired, or, with an `expiration_time` of less than 0, released.
+    """Acquires a timer or, with a negative `expiration_time`, releases it.
 
     Args:
-        worker_pid: the process that asks; also called `worker_id`.
-        scope_id: what the timer is for.
+        worker_pid: the requesting process; also called `worker_id`.
+        scope_id: identifies the timer within the process.
         expiration_time: seconds since the epoch.
-        signal: what ends the process when the timer expires; 0 or less: nothing does.
-        run_id: the job; empty where the client does not know it.
-        started: when the process was started, as the kernel counts; None where the client does not know it.
-        deadline: the expiration on the machine's monotonic clock; None from a client that has the time of day alone.
+        signal: the signal to send to the process when the timer expires; 0 or less: none.
+        run_id: the job; empty if the client does not know it.
+        started: the start time of the process in the kernel's units; None if the client does not know it.
+        deadline: the expiration time on the monotonic clock; None from a client that sends only `expiration_time`.
     """
 
     version: ClassVar[int] = VERSION
@@ -64,16 +63,16 @@ class FileTimerRequest(TimerRequest):
 
     @property
     def worker_pid(self) -> int:
-        """The process that asks."""
+        """The requesting process."""
         return int(self.worker_id)
 
     @property
     def releases(self) -> bool:
-        """Whether the timer is to stop."""
+        """Whether the request releases the timer."""
         return self.expiration_time < 0
 
     def to_json(self) -> str:
-        """The line, without its end."""
+        """The line, without its newline."""
         return json.dumps(
             {
                 "version": self.version,
@@ -89,14 +88,14 @@ class FileTimerRequest(TimerRequest):
 
 
 def may_be_request(line: bytes) -> bool:
-    """Whether it is worth reading: long enough, with the beginning and the end of a request. What is not is refused
-    without more work, for anybody may write any number of lines."""
+    """Whether the line is worth parsing: long enough, with the beginning and the end of a request. This cheap check
+    protects against a flood of invalid lines."""
     return len(line) >= _SHORTEST and _BEGINNING in line and line.rstrip(b" \t\r").endswith(b"}")
 
 
 def without_torn_part(line: bytes) -> bytes:
-    """What was written last, if a writer before it did not come to the end of its line; nothing if that is no request.
-    Takes next to no time, whatever is in the line."""
+    """The last request in the line, without the incomplete one of a writer that died before it; empty if there is none.
+    Fast for any content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
@@ -105,16 +104,16 @@ def parse(line: bytes) -> FileTimerRequest:
     """The request in one line.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: the line is not a valid request.
     """
     if len(line) > LONGEST:
         raise ValueError(f"expected at most {LONGEST} bytes, found {len(line)}")
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected JSON, found an error: {error}") from error
+        raise ValueError(f"invalid JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"expected an object of JSON, found {type(fields).__name__}")
+        raise ValueError(f"expected a JSON object, found {type(fields).__name__}")
     if fields.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
     return FileTimerRequest(
@@ -131,21 +130,21 @@ def parse(line: bytes) -> FileTimerRequest:
 def _whole(fields: dict[str, Any], name: str, least: int, most: int) -> int:
     value = fields.get(name)
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"expected in {name} a whole number from {least} to {most}, found {_short(value)}")
+        raise ValueError(f"{name}: expected an integer from {least} to {most}, found {_short(value)}")
     return value
 
 
 def _number(fields: dict[str, Any], name: str) -> float:
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _SECONDS_MAX:
-        raise ValueError(f"expected in {name} seconds, found {_short(value)}")
+        raise ValueError(f"{name}: expected a number of seconds, found {_short(value)}")
     return float(value)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"expected text in {name}, found {_short(value)}")
+        raise ValueError(f"{name}: expected text, found {_short(value)}")
     return value
 
 
@@ -157,14 +156,14 @@ def _short(value: object) -> str:
 
 
 class Lines:
-    """A stream of bytes as lines. Of a line that does not end it keeps the last bytes only: as much as a request can
-    have, which may come after what somebody else has left behind."""
+    """Splits a byte stream into lines. Of an unfinished line, it keeps only as many of the last bytes as a request can
+    have, because a request may follow the incomplete line of another writer."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that have ended by now, without their ends."""
+        """The lines completed by this data, without newlines."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-LONGEST:]
         return lines

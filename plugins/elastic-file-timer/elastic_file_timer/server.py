@@ -1,7 +1,7 @@
-"""The agent's side: reads requests from the pipe, keeps the deadlines, tells of timers that have expired.
+"""The agent's side: reads requests from the pipe, tracks deadlines, and reports expired timers.
 
-One thread does all of it. It sleeps until a request comes in or the next timer expires. Nothing tells that a pipe was
-removed, or that a process has ended; so it also looks every `max_interval` seconds.
+A single thread sleeps until a request arrives or the next timer expires. Every `max_interval` seconds, it also checks
+whether the pipe was removed or a process has ended, because the kernel does not notify it.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from elastic_file_timer.request import FileTimerRequest
 
 _STOP_S = 5.0
-_HELD_S = 1.0  # late by more than that, this process was stopped, or the machine stalled
-_CATCH_UP_S = 2.0  # then for clients, which may not have found room in the pipe, to release their timers
+_HELD_S = 1.0  # a longer delay means that this process was stopped, or the machine stalled
+_CATCH_UP_S = 2.0  # time after such a delay for clients to release timers, because the pipe may have been full
 
 
 class FileTimerServer(Watchdog):
-    """Made, started once and stopped in one thread. A program may derive from it and extend `register_timers`,
+    """A timer server. Create, start (once) and stop it in the same thread. Subclasses may extend `register_timers`,
     `clear_timers`, `get_expired_timers` and `_reap_worker`, which are called in the server's thread.
 
     Args:
-        file_path: the pipe, made by `start`; None for one in a private folder. A relative path counts from here.
-        run_id: the job. Requests of another one are refused; those that name none, as torch's, are not.
-        max_interval: at most so many seconds pass until a removed pipe is made again and timers of ended processes are
-            forgotten. Timers expire in time whatever it is.
+        file_path: the pipe, which `start` creates; None: in a private folder.
+        run_id: the job. Requests of other jobs are refused, but not those without a job, such as torch's.
+        max_interval: maximum seconds until a removed pipe is created again, and timers of ended processes are removed.
+            It does not affect when timers expire.
         daemon: whether Python may exit without `stop`.
-        log_event: told of `watchdog started` and `watchdog stopped`; and, in the server's thread and with the request,
-            of `timer expired` and `kill worker process` (if the server does that itself).
-        clock: None for that of the machine.
+        log_event: called with `watchdog started` and `watchdog stopped`; and, in the server's thread and with the
+            request, with `timer expired` and `kill worker process` (if the server kills it).
+        clock: None for the system clock.
 
     Raises:
-        ValueError: `max_interval` is no time to wait.
+        ValueError: `max_interval` is not a positive, finite number.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FileTimerServer(Watchdog):
         clock: Clock | None = None,
     ) -> None:
         if not 0 < max_interval < math.inf:
-            raise ValueError(f"expected as max_interval more than 0 seconds, found {max_interval!r}")
+            raise ValueError(f"max_interval must be greater than 0 seconds, not {max_interval!r}")
         self._pipe = TimerPipe(None if file_path is None else Path(file_path).absolute())
         self._max_interval = max_interval
         self._log_event = log_event
@@ -82,23 +82,23 @@ class FileTimerServer(Watchdog):
 
     @property
     def taken(self) -> int:
-        """How many requests were of use."""
+        """How many requests were accepted."""
         return self._table.taken
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many requests were of no use, by kind: `unreadable`, `another run`, `too many timers`."""
+        """How many requests were refused, by kind: `unreadable`, `another run`, `too many timers`."""
         return self._table.refused
 
     def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
-        """Begin watching. Without `on_expiry` the server itself sends workers the signal that they asked for.
+        """Start watching. Without `on_expiry`, the server itself sends workers the signal from their request.
 
         Raises:
-            ConfigurationError: the pipe cannot be made where it should be.
-            RuntimeError: it was started before.
+            ConfigurationError: the pipe cannot be created.
+            RuntimeError: the server was started before.
         """
         if self._begun:
-            raise RuntimeError("expected a server that was never started, found one that was; make a new one")
+            raise RuntimeError("a timer server can be started only once; create a new one")
         self._on_expiry = on_expiry
         drop_in_forks(self)
         self._pipe.open()
@@ -112,7 +112,7 @@ class FileTimerServer(Watchdog):
         self._note("watchdog started", None)
 
     def stop(self) -> None:
-        """See `Watchdog.stop`. What workers have asked for until now is without effect."""
+        """See `Watchdog.stop`. Pending timers no longer expire."""
         if not self._begun or self._stopping.is_set():
             return
         self._stopping.set()
@@ -130,25 +130,26 @@ class FileTimerServer(Watchdog):
         stop_dropping(self)
 
     def drop(self) -> None:
-        """In a forked child: hold neither the pipe nor what wakes the thread. A worker that outlives its agent would
-        else pass for one that reads the pipe. There, it is as if it had never been started."""
+        """Close all descriptors in a forked child, where the server then behaves as if it was never started. Otherwise,
+        a worker that outlives its agent would look like a reader of the pipe."""
         self._pipe.drop()
         if self._wake >= 0:
             os.close(self._wake)
         self._begun, self._wake = False, -1
 
     def worker_environment(self) -> dict[str, str]:
-        """The pipe, and what makes the client of `elastic_core.watchdog.expires`; nothing before it was started."""
+        """The variables with the pipe and the client factory for `elastic_core.watchdog.expires`; empty before the
+        start."""
         if not self._begun:
             return {}
         return {TIMER_FILE: str(self._pipe.path), CLIENT_VARIABLE: "elastic_file_timer.client:from_environment"}
 
     def scratch(self) -> list[str]:
-        """The private folder of the pipe; nothing where the user has said where the pipe is."""
+        """The private folder of the pipe; empty if the user has set its path."""
         return self._pipe.scratch()
 
     def fault(self) -> str:
-        """See `Watchdog.fault`: the thread has ended, or clients do not find the pipe any more."""
+        """See `Watchdog.fault`: the thread has ended, or clients cannot find the pipe."""
         if self._begun and not self._stopping.is_set() and not self._thread.is_alive():
             return self._fault or "the thread of the file timer has ended"
         return self._fault
@@ -156,7 +157,7 @@ class FileTimerServer(Watchdog):
     def _run(self) -> None:
         try:
             self._watch()
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody watches from here on
+        except Exception as error:  # noqa: BLE001 - any error ends the thread
             self._set_fault(f"the thread of the file timer has ended: {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
@@ -179,32 +180,33 @@ class FileTimerServer(Watchdog):
                 look_at = later(now, self._max_interval)
 
     def _wait(self, until: Instant) -> None:
-        """Until then, or until a request comes in or it is time to stop."""
+        """Wait until then, or until a request arrives or the server is stopped."""
         poll = select.poll()
         for fd in (self._wake, *(reader.fd for reader in self._pipe.readers)):
             poll.register(fd, select.POLLIN)
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
-        """All that came in until the moment at which the deadlines are looked at, which has passed by now: a timer may
-        have been released in time."""
+        """Process all requests that arrived before the deadlines are checked, because a timer may have been released in
+        time."""
         for reader in self._pipe.readers:
             for lines in reader.read():
-                if self._stopping.is_set():  # a flood is some seconds' work
+                if self._stopping.is_set():  # a flood of requests may take seconds
                     return
                 self.register_timers(self._table.read(lines))
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        """Start and stop the timers that these requests of any process are about, in this order."""
+        """Process the requests, from any processes, in this order."""
         self._table.register(timer_requests)
 
     def clear_timers(self, worker_pids: set[int]) -> None:
-        """Forget the timers of these processes, and of all that have ended."""
+        """Remove the timers of these processes, and of all that have ended."""
         self._table.forget(worker_pids)
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """By process, the timers that have expired by `deadline` (seconds since the epoch), earliest first. Each is
-        returned once. The server itself asks for the present, and then setting the time of day makes no difference."""
+        """The timers that have expired by `deadline` (seconds since the epoch), by process, earliest first. Each is
+        returned once. The server itself passes the current time, and is then unaffected by changes of the system
+        time."""
         now, timestamp = self._at
         found: dict[int, list[FileTimerRequest]] = {}
         for timer in self._table.expired(later(now, deadline - timestamp)):
@@ -217,12 +219,12 @@ class FileTimerServer(Watchdog):
             self.clear_timers(reaped)
 
     def _ended(self, pid: int, requests: list[FileTimerRequest]) -> bool:
-        """Tell of the timers, or end their process. Whether it has got a signal."""
+        """Report the expired timers, or signal their process. Returns whether a signal was sent."""
         chosen = None
         for request in requests:
             self._note("timer expired", request)
             if request.signal <= 0:
-                get_logger().warning("timer expired", pid=pid, scope=request.scope_id, action="none, as asked for")
+                get_logger().warning("timer expired", pid=pid, scope=request.scope_id, action="none, as requested")
             elif self._on_expiry is not None:
                 late = 0.0 if request.deadline is None else self._clock.now() - request.deadline
                 self._on_expiry(Expiry(pid, request.scope_id, late=late))
@@ -230,15 +232,14 @@ class FileTimerServer(Watchdog):
                 chosen = chosen or request
         if chosen is None:
             return False
-        action = f"the process gets signal {chosen.signal}"
+        action = f"sending signal {chosen.signal} to the process"
         get_logger().error("timer expired", pid=pid, scope=chosen.scope_id, action=action)
         if ended := self._reap_worker(pid, chosen.signal):
             self._note("kill worker process", chosen)
         return ended
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        """End a worker, by the signal it has asked for; only called if no agent does that. False: it could not be
-        ended."""
+        """Send a worker the signal from its request, if there is no agent to stop it. Returns False if that failed."""
         try:
             os.kill(worker_pid, signal)
         except OSError as error:
@@ -247,8 +248,8 @@ class FileTimerServer(Watchdog):
         return True
 
     def get_last_progress_time(self) -> int:
-        """When the thread last looked at the timers, in seconds since the epoch; it does so at least every
-        `max_interval`. An agent asks for `fault`."""
+        """When the thread last checked the timers, in seconds since the epoch; at least every `max_interval`. Agents
+        use `fault` instead."""
         return int(self._at[1])
 
     def _look(self) -> None:
@@ -258,7 +259,7 @@ class FileTimerServer(Watchdog):
             self._set_fault(problem)
 
     def _set_fault(self, reason: str) -> None:
-        if reason:  # first: who has seen the fault finds it in the log
+        if reason:  # log it before the fault becomes visible
             get_logger().error("watchdog lost", reason=reason)
         self._fault = reason
 
@@ -267,5 +268,5 @@ class FileTimerServer(Watchdog):
             return
         try:
             self._log_event(name, request)
-        except Exception as error:  # noqa: BLE001 - it is the user's, and workers are watched all the same
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             get_logger().warning("event lost", name=name, exc_info=error)

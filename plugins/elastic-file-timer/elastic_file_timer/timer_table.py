@@ -1,4 +1,4 @@
-"""What the requests add up to: lines go in, timers that have expired come out. No thread, no pipe."""
+"""The table of timers: turns lines from the pipe into requests, and requests into timers that expire. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
 
-_FOREIGN = "expected one whole request in a line, found something else"
+_FOREIGN = "the line is not a complete request"
 _SHOWN = 200
 
 
@@ -23,11 +23,11 @@ class TimerTable:
     """The timers of one job.
 
     Args:
-        run_id: the job; requests of another one are refused.
-        most: how many timers may run at once.
+        run_id: the job; requests of other jobs are refused.
+        most: maximum number of running timers.
 
     Attributes:
-        taken: how many requests were of use.
+        taken: how many requests were accepted.
     """
 
     def __init__(self, run_id: str, clock: Clock, most: int = 100_000) -> None:
@@ -40,12 +40,11 @@ class TimerTable:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many requests were of no use, by kind."""
+        """How many requests were refused, by kind."""
         return dict(self._refused)
 
     def read(self, lines: Sequence[bytes]) -> list[FileTimerRequest]:
-        """The requests in lines from the pipe, from any writer. Most lines that are not requests are cheap to reject,
-        so a flood of them takes little time."""
+        """Parse lines from the pipe. Most invalid lines are cheap to reject, so a flood of them takes little time."""
         written = list(filter(None, lines))
         likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
@@ -69,15 +68,15 @@ class TimerTable:
             self._enter(request)
 
     def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
-        """Timers whose deadline has come, earliest first, of processes that still run. Each is told once."""
+        """Timers of running processes whose deadline has passed, earliest first. Each is returned once."""
         return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
 
     def next_deadline(self) -> Instant | None:
-        """When the next timer expires; None while none runs."""
+        """When the next timer expires; None if none is running."""
         return self._deadlines.next_deadline()
 
     def forget(self, pids: set[int]) -> None:
-        """Stop the timers of these processes, and of all that have ended."""
+        """Remove the timers of these processes, and of all that have ended."""
         self._deadlines.forget(
             {pid for pid in self._deadlines.pids() if pid in pids or process_start_time(pid) is None}
         )
@@ -90,16 +89,16 @@ class TimerTable:
             self.taken += 1
             self._deadlines.release(request.worker_pid, request.scope_id)
         elif len(self._deadlines) >= self._most:
-            self._refuse("too many timers", line(), f"expected at most {self._most} that run, found one more")
+            self._refuse("too many timers", line(), f"{self._most} timers are running, which is the maximum")
         else:
             self.taken += 1
             self._acquire(request)
 
     def _acquire(self, request: FileTimerRequest) -> None:
-        """On the monotonic clock, for a process that is known by its start; for none that has ended by now."""
+        """Start a timer on the monotonic clock, unless the process has already ended."""
         deadline = request.deadline
         if deadline is None:
-            left = request.expiration_time - self._clock.timestamp()  # before `now`, or a pause would shorten it
+            left = request.expiration_time - self._clock.timestamp()  # before `now`: a delay must not shorten it
             deadline = later(self._clock.now(), left)
         request.deadline = deadline
         if request.started is None:

@@ -54,13 +54,13 @@ def test_torchs_requests_are_read():
 )
 def test_a_field_that_cannot_be_is_named(change):
     (name,) = change
-    with pytest.raises(ValueError, match=f"expected .*{name}"):
+    with pytest.raises(ValueError, match=f"{name}: expected|expected {name}"):
         parse(json.dumps({**json.loads(OURS.to_json()), **change}).encode())
 
 
 @pytest.mark.parametrize("name", list(TORCHS))
 def test_a_field_that_is_missing_is_named(name):
-    with pytest.raises(ValueError, match=f"expected .*{name}"):
+    with pytest.raises(ValueError, match=f"{name}: expected|expected {name}"):
         parse(json.dumps({key: value for key, value in TORCHS.items() if key != name}).encode())
 
 
@@ -68,7 +68,7 @@ def test_a_field_that_is_missing_is_named(name):
     "line", [b"", b"\0\0", b"[]", b"5", b'"x"', b"{", b"[" * 4000, b"\xff\xfe", b"9" * 4000, b"x" * 5000, b"null"]
 )
 def test_what_is_no_request_is_refused(line):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=r"expected|invalid JSON"):
         parse(line)
 
 

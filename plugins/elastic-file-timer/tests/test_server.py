@@ -211,7 +211,7 @@ def test_a_pipe_that_cannot_be_made_again_is_a_fault_until_it_can(make_server, t
     server.start(told)
     folder.rename(tmp_path / "gone")  # in one piece: a pipe that is only removed may be back before its folder goes
     wait_until(server.fault)
-    assert "cannot be made again" in server.fault()
+    assert "cannot be created again" in server.fault()
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]
     folder.mkdir()
     wait_until(lambda: not server.fault())
@@ -258,7 +258,7 @@ def test_what_the_users_function_raises_does_no_harm(make_server, told, tmp_path
 def test_it_starts_once(make_server, told):
     server = make_server()
     server.start(told)
-    with pytest.raises(RuntimeError, match="never started"):
+    with pytest.raises(RuntimeError, match="started only once"):
         server.start(told)
 
 

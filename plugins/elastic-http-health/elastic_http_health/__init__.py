@@ -1,1 +1,1 @@
-"""A health endpoint over HTTP, with probes, metrics and a page to look at: the endpoint http of elastic-core."""
+"""The health endpoint `http` of elastic-core: probes, metrics and a status page over HTTP."""

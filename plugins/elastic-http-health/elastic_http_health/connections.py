@@ -1,9 +1,9 @@
-"""Connections: how fast and how many are accepted, and each of them from its first byte to its last.
+"""Accepts and serves connections, with limits on their rate, number, duration and data.
 
-Clients that come faster than the rate wait in the kernel, where that costs the agent nothing. When all places are taken
-the connection that has been idle for longest is closed for the next one, so silent clients never keep a probe out.
-Nothing that a client does or leaves undone keeps a connection open for longer than the limits say, or has it read more.
-All of this happens in the thread of the loop.
+Clients that exceed the rate wait in the kernel, at no cost to the agent. When the maximum number of connections is
+open, the one that has been idle longest is closed for the next one, so idle clients cannot block a probe. No client can
+keep a connection open for longer, or make the endpoint read more, than the limits allow. All of this runs in the event
+loop's thread.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from elastic_http_health.options import Limits
     from elastic_http_health.tls import Channel
 
-_AT_A_TURN = 4  # accepted at a time where more come than the rate allows: what the loop does seldom costs less
+_AT_A_TURN = 4  # connections accepted in a batch at the rate limit, because fewer wake-ups of the loop cost less
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE = 1.0  # seconds without accepting when the process has no room for one more
-_MOMENT = 0.02  # seconds in which nobody is let in after a change of the agent
-_LONGEST_MOMENT = 0.2  # the same, however many changes follow
+_PAUSE = 1.0  # seconds without accepting connections when the process is out of descriptors or memory
+_MOMENT = 0.02  # seconds without accepting connections after a change of the agent's status
+_LONGEST_MOMENT = 0.2  # maximum of this pause if further changes follow
 _PIECE = 4096
 _REST_PIECE = 65536
-_FREE_READS = 2  # how many pieces a head of an honest client has
-_FREE_READS_TLS = 6  # the same with the client's parts of a handshake before it
+_FREE_READS = 2  # reads that a well-behaved client's request needs
+_FREE_READS_TLS = 6  # the same, including the TLS handshake
 
 
 class Pace:
-    """So many per second, and a burst after a quiet time."""
+    """A rate limit that allows bursts after idle time."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._step = 1 / rate
@@ -47,7 +47,7 @@ class Pace:
         self._next = 0.0
 
     def take(self, now: float) -> Duration:
-        """0 if one more may come now. If not, nothing is taken, and the seconds until then are returned."""
+        """Take one permit and return 0; if none is available, return the seconds until one is."""
         if now < self._next - self._slack:
             return self._next - self._slack - now
         self._next = max(self._next, now) + self._step
@@ -55,7 +55,7 @@ class Pace:
 
 
 class Stage(enum.IntEnum):
-    """What a connection does; in the order in which it may be given up for another one."""
+    """The stage of a connection. A connection in an earlier stage is evicted first."""
 
     ENDING = 0
     READING = 1
@@ -65,11 +65,11 @@ class Stage(enum.IntEnum):
 
 
 class ConnectionLimit:
-    """Accepts connections and keeps the list of them; `answer` is called for each request.
+    """Accepts connections and keeps track of them. Calls `answer` for each request.
 
     Args:
-        sockets: those of connections are added while they are open.
-        channel: makes the TLS of a connection; None for one without.
+        sockets: a set to which each connection's socket is added while it is open.
+        channel: creates a connection's TLS channel, or returns None for plain HTTP.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class ConnectionLimit:
         self._busy_until = 0.0
 
     async def accept(self, server: socket.socket) -> None:
-        """Until this is cancelled."""
+        """Accept connections until this task is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._keep_the_rate(loop)
             try:
                 link, _address = await loop.sock_accept(server)
-            except OSError as error:  # there is no room, or the client is gone already
+            except OSError as error:  # out of resources, or the client has already disconnected
                 if error.errno in _NO_ROOM:
                     await asyncio.sleep(_PAUSE)
                 continue
             self._sockets.add(link)
             await self._give_way(loop)
             if self._places.locked() and self._connections:
-                min(self._connections, key=lambda each: each.stage).close("evicted")  # the oldest of equal ones
+                min(self._connections, key=lambda each: each.stage).close("evicted")  # the oldest of that stage
             await self._places.acquire()
             connection = Connection(loop, link, self)
             self._connections[connection] = None
@@ -114,15 +114,15 @@ class ConnectionLimit:
             self.counts.most_connections = max(self.counts.most_connections, self.counts.connections)
 
     async def close(self, accepting: Iterable[asyncio.Task[None]]) -> None:
-        """End these and all connections."""
+        """Cancel these tasks and close all connections."""
         tasks = [*accepting, *(connection.task for connection in self._connections)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def tell(self, change: int) -> None:
-        """The agent has changed: those who wait for that are answered. Nobody is let in for a moment, for now the agent
-        is at work and needs the interpreter for itself."""
+        """Answer requests that wait for a change of the agent's status. New connections have to wait for a moment,
+        because the agent is busy and needs the interpreter."""
         self._busy_until = asyncio.get_running_loop().time() + _MOMENT
         for connection in self._connections:
             connection.wake(change)
@@ -132,11 +132,11 @@ class ConnectionLimit:
         return self._answer(request if waiting < self.limits.waiting else replace(request, may_wait=False))
 
     def may_read_again(self) -> bool:
-        """Whether a client may send one piece more than most need."""
+        """Whether a client may use one more read than most clients need."""
         return self._spare_reads.take(asyncio.get_running_loop().time()) == 0
 
     def left(self, connection: Connection) -> None:
-        """It is about to be closed."""
+        """Remove a connection that is about to be closed."""
         del self._connections[connection]
         self._sockets.discard(connection.link)
         self._places.release()
@@ -145,7 +145,7 @@ class ConnectionLimit:
             self.counts.closed[connection.closed_because] += 1
 
     async def _keep_the_rate(self, loop: asyncio.AbstractEventLoop) -> None:
-        await asyncio.sleep(0)  # those who are in already have their turn in any case
+        await asyncio.sleep(0)  # let open connections run first
         while (wait := self._rate.take(loop.time())) > 0:
             await asyncio.sleep(wait + min(_MOMENT, (_AT_A_TURN - 1) / self.limits.rate))
 
@@ -156,7 +156,7 @@ class ConnectionLimit:
 
 
 class Connection:
-    """Reads a request, waits if that is asked for, writes the answer. `closed_because` is empty for the usual end."""
+    """Reads a request, waits if requested, and writes the response. `closed_because` is empty after a normal end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: socket.socket, limit: ConnectionLimit) -> None:
         self.link = link
@@ -173,17 +173,17 @@ class Connection:
         self._change = 0
         self._enter(Stage.READING, limit.limits.head_seconds, self.close, "head timeout")
         self.task = loop.create_task(self._serve())
-        self.task.add_done_callback(self._end)  # not at the end of `_serve`, which may be cancelled before it begins
+        self.task.add_done_callback(self._end)  # a callback, because `_serve` may be cancelled before it starts
 
     def close(self, why: str) -> None:
-        """Give it up. Idempotent."""
+        """Close the connection early. Idempotent."""
         if self.stage is not Stage.CLOSED:
             self.closed_because = "" if self.stage is Stage.ENDING else why
             self.stage = Stage.CLOSED
             self.task.cancel()
 
     def wake(self, change: int) -> None:
-        """The agent's status is this change now."""
+        """Stop waiting if the version of the agent's status is no longer the one that the request knows."""
         if self._listening and change != self._change:
             self._listening.cancel()
 
@@ -201,7 +201,7 @@ class Connection:
             self.close("gone")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | Response:
-        """The request, or the answer to something that is none."""
+        """The request, or the error response to an invalid one."""
         for count in itertools.count(1):
             if not (data := await reader.read(_PIECE)):
                 break
@@ -210,7 +210,7 @@ class Connection:
                 break
             try:
                 found = self._exchange.receive(data)
-            finally:  # also to say what is wrong
+            finally:  # on errors, too: TLS may have an alert to send
                 writer.write(self._exchange.reply())
             if found:
                 return found
@@ -223,7 +223,7 @@ class Connection:
         return answer
 
     async def _wait(self, reader: asyncio.StreamReader, waiting: Waiting) -> None:
-        """For a change or the end of the time; raises ConnectionError for a client that leaves or talks meanwhile."""
+        """Wait for a change or the timeout. Raises ConnectionError if the client disconnects or sends more data."""
         self._change = waiting.change
         self._listening = asyncio.ensure_future(reader.read(1))
         self._enter(Stage.WAITING, waiting.seconds, self._listening.cancel)
@@ -234,14 +234,14 @@ class Connection:
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Response) -> None:
         self._enter(Stage.WRITING, self._limit.limits.answer_seconds, self.close, "answer timeout")
-        writer.transport.set_write_buffer_limits(0)  # so that it is all with the kernel once it has drained
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` waits until the kernel has everything
         self._limit.counts.answers[answer.status] += 1
         writer.write(self._exchange.send(answer))
         await writer.drain()
 
     async def _discard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read what the client sends behind its request: to close with such bytes unread would take the answer from
-        it."""
+        """Read the data after the client's request. Closing the socket with unread data would reset the connection, and
+        the client could lose the response."""
         self._enter(Stage.ENDING, self._limit.limits.rest_seconds, self.close, "")
         writer.write_eof()
         rest = self._limit.limits.rest_bytes
@@ -249,7 +249,7 @@ class Connection:
             rest -= len(data)
 
     def _enter(self, stage: Stage, seconds: Duration, at_deadline: Callable[..., object], *arguments: str) -> None:
-        """Do this from now on, for so many seconds at most."""
+        """Enter a stage that may last `seconds`."""
         if self._deadline:
             self._deadline.cancel()
         self.stage = stage
@@ -258,7 +258,7 @@ class Connection:
     def _end(self, _task: asyncio.Task[None]) -> None:
         if self._deadline:
             self._deadline.cancel()
-        self._limit.left(self)  # before the client can know of it
+        self._limit.left(self)  # before the client can notice
         if self._writer:
             self._writer.transport.abort()
         self.link.close()

@@ -1,4 +1,4 @@
-"""The status as JSON: the schema that docs/health.md describes. Pure."""
+"""The status as JSON. docs/health.md describes the schema. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from elastic_http_health.usage import Usage
 
 SCHEMA = 1
-"""Grows when a reader of the one before could be misled; new fields alone are no such thing."""
+"""Schema version. It is raised when an incompatible change is made, not when a field is added."""
 
-_LONGEST = 65536  # characters of one text that a script or another node may have written
+_LONGEST = 65536  # characters of a text that may come from a script or another node
 _MOST_LINES = 200
 _PLAIN = ("run_id", "node", "role", "phase_since", "reason", "round", "group_rank", "restart_count", "max_restarts")
 _PLAIN_OF_A_FAILURE = (
@@ -25,8 +25,8 @@ _PLAIN_OF_A_FAILURE = (
 
 
 class Observation(NamedTuple):
-    """What there is to see at one moment. `now`: seconds since the epoch. `template`: the process id of the one from
-    which workers are forked. `not_signed`: see `AgentView`."""
+    """All data about the agent at one moment. `now`: seconds since the epoch. `template`: id of the process from which
+    workers are forked. `not_signed`: see `AgentView`."""
 
     status: AgentStatus
     alive: Probe
@@ -39,7 +39,7 @@ class Observation(NamedTuple):
 
 
 def status_json(seen: Observation) -> bytes:
-    """All of it."""
+    """The complete status."""
     status = seen.status
     return _as_json(
         {
@@ -57,7 +57,7 @@ def status_json(seen: Observation) -> bytes:
 
 
 def changes_json(seen: Observation) -> bytes:
-    """What may be another each second, and the number of the change since which the rest is what it is."""
+    """The fields that may change every second, and the version of the rest of the status."""
     return _as_json(_changes(seen))
 
 
@@ -107,7 +107,7 @@ def _worker(worker: WorkerStatus, usage: Usage | None) -> dict[str, Any]:
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:
-    """Without what the script wrote as data, which may be of any depth."""
+    """The failure without the script's extra data, which may be nested arbitrarily deep."""
     return {
         **{name: getattr(failure, name) for name in _PLAIN_OF_A_FAILURE},
         "signal": failure.signal_name() if failure.exitcode < 0 else None,

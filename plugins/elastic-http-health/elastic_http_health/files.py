@@ -1,5 +1,5 @@
-"""What is read from files at the start, and again once others have taken their place: tokens and certificates that are
-rotated. A file that others can read or change is told of and used all the same: in a container that may be nobody."""
+"""Values read from files, such as tokens and certificates, and reloaded when the files change (rotation). A file that
+other users can read or change causes a warning but is used, because a container may have no other users."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AT_MOST_EVERY = 1.0  # seconds between two looks at the files
-_PATIENCE = 0.2  # seconds that requests wait for a look: a file system that hangs must not keep probes waiting
+_AT_MOST_EVERY = 1.0  # seconds between two checks of the files
+_PATIENCE = 0.2  # seconds that a request waits for a check, so that a hung file system does not block probes
 
 
 class FromFiles(Generic[T]):
-    """What `make` makes of these files, and makes again after they have changed. While that fails the last one stays.
-    One thread at a time.
+    """A value that `make` builds from files, and rebuilds when they change. If that fails, the previous value is kept.
+    Not thread-safe.
 
     Args:
-        make: raises ValueError where it cannot, with words that name the files.
+        make: builds the value; raises ValueError with a message that names the files.
 
     Raises:
-        ValueError: of `make`, the first time.
+        ValueError: the first call of `make` failed.
     """
 
     def __init__(self, files: Sequence[str], make: Callable[[], T], clock: Clock | None = None) -> None:
@@ -43,9 +43,9 @@ class FromFiles(Generic[T]):
         self._next = later(self._clock.now(), _AT_MOST_EVERY)
 
     def now(self) -> T:
-        """What they hold, or held a second ago; what they held before, while they cannot be read."""
+        """The current value, at most about a second old; the previous value if the files cannot be read."""
         if self._look is None and self._clock.now() >= self._next:
-            with contextlib.suppress(RuntimeError):  # there is no room for one more thread: another time
+            with contextlib.suppress(RuntimeError):  # no thread could be started; try again at the next call
                 self._look = BackgroundCall(self._read_if_changed, "elastic-health-files")
                 self._look.wait(_PATIENCE)
         if self._look is not None and self._look.wait(0):
@@ -62,7 +62,7 @@ class FromFiles(Generic[T]):
         return (self._seen, self._value) if self._marks() == self._seen else self._read()
 
     def _read(self) -> tuple[object, T]:
-        marks = self._marks()  # first: what is replaced while it is read is read again
+        marks = self._marks()  # before reading, so that a file replaced during the read is read again
         return marks, self._make()
 
     def _marks(self) -> object:
@@ -72,12 +72,12 @@ class FromFiles(Generic[T]):
         if reason != self._told:
             self._told = reason
             get_logger().warning(
-                "health endpoint failed", endpoint="http", reason=f"what was read before is used: {reason}"
+                "health endpoint failed", endpoint="http", reason=f"the previous content is used: {reason}"
             )
 
 
 def _mark(file: str) -> object:
-    """Another one when the file is another, or has other content; None if it is not there."""
+    """Changes when the file is replaced or modified; None if it does not exist."""
     try:
         found = Path(file).stat()
     except (OSError, ValueError):
@@ -86,11 +86,11 @@ def _mark(file: str) -> object:
 
 
 def exposure(path: str) -> str:
-    """Why a secret in a file may be none, and what to do; empty if nothing is found. A file of somebody else, such as
-    root, may be readable for a group: that is how Kubernetes gives it to this process."""
+    """Why a secret in a file may be exposed, and the remedy; empty if it is not. A file of another user, such as root,
+    may be group-readable: Kubernetes provides secrets this way."""
     try:
         found = Path(path).stat()
-    except OSError:  # who reads it will tell
+    except OSError:  # reported when the file is read
         return ""
     others = stat.S_IRWXO if found.st_uid != os.geteuid() else stat.S_IRWXG | stat.S_IRWXO
     if not found.st_mode & others:

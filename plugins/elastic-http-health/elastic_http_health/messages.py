@@ -1,4 +1,4 @@
-"""What is asked and what is answered, and both in HTTP/1.1 over h11, with or without TLS. No I/O."""
+"""Requests and responses in HTTP/1.1, parsed and written with h11, with or without TLS. No I/O."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, str], ...]
 
-_MOST_FIELDS = 16  # of a query
+_MOST_FIELDS = 16  # in a query
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_SAFE: Headers = (  # in every answer: nothing is guessed, framed, told to others or kept
+_SAFE: Headers = (  # in every response: no content sniffing, framing, referrers or caching
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "no-referrer"),
@@ -31,7 +31,7 @@ _SAFE: Headers = (  # in every answer: nothing is guessed, framed, told to other
 
 @dataclass(frozen=True)
 class Request:
-    """One request. Names of headers are in lower case. `may_wait`: whether the answer may be to wait for one."""
+    """One request. Header names are in lower case. `may_wait`: whether it may be answered later (`Waiting`)."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """One answer. `policy`: what a browser may load for it."""
+    """One response. `policy`: its content security policy."""
 
     status: int
     body: bytes
@@ -53,22 +53,22 @@ class Response:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The request is answered later: when the agent's status is another than `change`, or after `seconds`."""
+    """The response is delayed until the agent's status has a version other than `change`, or for `seconds`."""
 
     change: int
     seconds: Duration
 
 
 def text(status: int, words: str, *headers: tuple[str, str]) -> Response:
-    """An answer in words. What cannot be written as UTF-8 is shown by number."""
+    """A plain text response. Characters that UTF-8 cannot encode are escaped."""
     return Response(status, f"{words}\n".encode("utf-8", "backslashreplace"), headers=headers)
 
 
 class Exchange:
-    """The one request of a connection and its answer: nothing that follows a request is taken for another one.
+    """The request of a connection and its response. A connection serves only one request.
 
     Args:
-        channel: for a connection of TLS.
+        channel: the TLS channel of an https connection.
     """
 
     def __init__(self, head_bytes: int, channel: Channel | None = None) -> None:
@@ -78,19 +78,19 @@ class Exchange:
 
     @property
     def rest(self) -> bytes:
-        """What the client has sent behind its request."""
+        """Data that the client has sent after its request."""
         return self._http.trailing_data[0]
 
     def receive(self, data: bytes) -> Request | Response | None:
-        """The request, or what is to be answered to something that is none; None: more is needed.
+        """The request, or the error response to an invalid one; None if more data is needed.
 
         Raises:
-            ssl.SSLError: it is no TLS, or the client will not go on with it.
+            ssl.SSLError: the data is not valid TLS, or the client rejected the handshake.
         """
         if self._channel:
             if not self._begun and not speaks_tls(data):
                 self._channel = None
-                return text(400, "expected TLS, found none; ask for https:// here")
+                return text(400, "this port requires TLS; use https://")
             self._begun = True
             data = self._channel.opened(data)
             if not data:
@@ -99,11 +99,11 @@ class Exchange:
             self._http.receive_data(data)
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
-            return text(error.error_status_hint, f"expected a request in HTTP/1.1, found: {error}")
+            return text(error.error_status_hint, f"invalid HTTP request: {error}")
         return self._read(event) if isinstance(event, h11.Request) else None
 
     def send(self, response: Response) -> bytes:
-        """The bytes of an answer."""
+        """The bytes of a response."""
         headers = (
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
@@ -118,7 +118,7 @@ class Exchange:
         return self._channel.sealed(sent) if self._channel else sent
 
     def reply(self) -> bytes:
-        """What TLS has to send before the answer, or in its place."""
+        """Data that TLS has to send before the response, or instead of it."""
         return self._channel.reply() if self._channel else b""
 
     def _read(self, event: h11.Request) -> Request | Response:
@@ -126,12 +126,12 @@ class Exchange:
         method, target = event.method.decode("ascii"), event.target.decode("latin-1")
         self._bodiless = method == "HEAD"
         if event.http_version not in (b"1.0", b"1.1"):
-            return text(505, "expected HTTP/1.0 or HTTP/1.1, found another version")
+            return text(505, "only HTTP/1.0 and HTTP/1.1 are supported")
         if headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers:
-            return text(413, "expected a request without a body")
+            return text(413, "requests must not have a body")
         path, _, query = target.partition("?")
         try:
             fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
         except ValueError:
-            return text(400, f"expected a query of at most {_MOST_FIELDS} fields")
+            return text(400, f"the query must not have more than {_MOST_FIELDS} fields")
         return Request(method, unquote(path), dict(fields), headers)

@@ -1,4 +1,4 @@
-"""The metrics, for Prometheus: what the agent shows, sums over its whole life, and what the endpoint counts itself."""
+"""Prometheus metrics: the agent's status, totals over its lifetime, and the endpoint's own counters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     _Samples = Iterable[tuple[Sequence[str], float]]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # of the buckets, in seconds
+_BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # bucket bounds in seconds
 _CAUSES = ("failure", "hang", "node lost", "membership")
 _PARTS = ("detect", "stop", "rendezvous", "start")
 _STATES = ("running", "succeeded", "failed", "stopped")
@@ -36,13 +36,14 @@ _STATES = ("running", "succeeded", "failed", "stopped")
 
 @dataclass
 class Counts:
-    """What the endpoint knows of its own work, since the start.
+    """The endpoint's own counters.
 
     Attributes:
-        connections: open now.
-        most_connections: that were open at a time.
-        answers: by status code.
-        closed: before they had an answer, by reason.
+        connections: currently open connections.
+        most_connections: the maximum of `connections` so far.
+        accepted: accepted connections.
+        answers: responses by status code.
+        closed: connections closed without a response, by reason.
     """
 
     connections: int = 0
@@ -54,7 +55,7 @@ class Counts:
 
 @dataclass
 class Histogram:
-    """How often something took how long."""
+    """A histogram of durations."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
     total: float = 0.0
@@ -64,13 +65,13 @@ class Histogram:
         self.total += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as Prometheus has them."""
+        """Cumulative buckets, as Prometheus expects them."""
         return list(zip((*map(str, _BOUNDS), "+Inf"), map(float, accumulate(self.counts)), strict=True))
 
 
 class Totals:
-    """Totals over the life of the agent, whose status lists only its last rounds. Pass every status, in order. Round
-    numbers do not identify new rounds: a store that lost its data counts from 1 again."""
+    """Totals over the agent's lifetime. The status lists only the last rounds, so every status must be passed to
+    `note`, in order. Round numbers are not unique: after a store has lost its data, they start from 1 again."""
 
     def __init__(self) -> None:
         self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
@@ -79,7 +80,7 @@ class Totals:
         self._rounds: set[tuple[int, float]] = set()
 
     def note(self, status: AgentStatus) -> None:
-        """The agent's status is this now."""
+        """Add new rounds and recoveries in this status to the totals."""
         for formed in status.rounds:
             if (formed.number, formed.formed_at) not in self._rounds:
                 self.rendezvous.observe(formed.rendezvous)
@@ -121,32 +122,32 @@ def _labelled(kind: _Kind, name: str, text: str, labels: str, samples: _Samples)
 def _agent(seen: Observation) -> Iterator[Metric]:
     status = seen.status
     who = (status.run_id, status.node, status.role)
-    yield _labelled(Gauges, "agent", "Always 1; says which agent this is.", "run_id node role", [(who, 1)])
+    yield _labelled(Gauges, "agent", "Always 1; the labels identify the agent.", "run_id node role", [(who, 1)])
     yield _gauge("alive", "1 if /livez is green.", seen.alive.ok)
     yield _gauge("ready", "1 if /readyz is green.", seen.ready.ok)
     phases = (([phase.value], phase is status.phase) for phase in AgentPhase)
-    yield _labelled(Gauges, "phase", "1 for what the agent does now, 0 for the rest.", "phase", phases)
-    yield _gauge("phase_start_timestamp_seconds", "When the phase began, seconds since the epoch.", status.phase_since)
+    yield _labelled(Gauges, "phase", "1 for the agent's current phase, 0 for all others.", "phase", phases)
+    yield _gauge("phase_start_timestamp_seconds", "Start of the phase, seconds since the epoch.", status.phase_since)
 
 
 def _rounds(status: AgentStatus) -> Iterator[Metric]:
-    yield _gauge("round", "Number of the last round; 0 before the first.", status.round)
-    yield _gauge("members", "Nodes of the last round.", len(status.members))
+    yield _gauge("round", "Number of the last round; 0 before the first round.", status.round)
+    yield _gauge("members", "Nodes in the last round.", len(status.members))
     world = status.rounds[-1].world_size if status.rounds else 0
-    yield _gauge("world_size", "Workers of the last round, on all nodes.", world)
-    yield _gauge("group_rank", "Rank of this node in it; -1 before the first.", status.group_rank)
+    yield _gauge("world_size", "Workers in the last round, on all nodes.", world)
+    yield _gauge("group_rank", "Rank of this node in the last round; -1 before the first round.", status.group_rank)
     restarts = (([cause], count) for cause, count in {**dict.fromkeys(_CAUSES, 0), **dict(status.restarts)}.items())
-    text = "Rounds that ended with another one to follow, by cause."
+    text = "Rounds that ended and were followed by another round, by cause."
     yield _labelled(Counters, "restarts", text, "cause", restarts)
-    text = "Restarts that count against the budget, as the whole job counts."
+    text = "Restarts of the job that count towards max_restarts."
     yield _gauge("restart_count", text, status.restart_count)
-    yield _gauge("max_restarts", "The budget.", status.max_restarts)
+    yield _gauge("max_restarts", "Maximum number of restarts (--max-restarts).", status.max_restarts)
 
 
 def _durations(totals: Totals) -> Iterator[Metric]:
     text = "How long this node waited for a round to form."
     yield Histograms("elastic_rendezvous_seconds", text, totals.rendezvous.buckets(), totals.rendezvous.total)
-    text = "From the end of one round until the workers of the next one ran, in parts."
+    text = "Time from the end of a round until the workers of the next round run, by part."
     recoveries = Histograms("elastic_recovery_seconds", text, labels=["cause", "part"])
     for cause_and_part, histogram in totals.recoveries.items():
         recoveries.add_metric(cause_and_part, histogram.buckets(), histogram.total)
@@ -159,27 +160,37 @@ def _workers(seen: Observation) -> Iterator[Metric]:
     yield _labelled(Gauges, "workers", "Workers of this node in the last round, by state.", "state", states)
     running = [worker for worker in workers if worker.state == "running" and worker.pid in seen.usage]
     used = [((str(worker.global_rank), str(worker.local_rank)), seen.usage[worker.pid]) for worker in running]
-    text, labels = "Processor time of a worker and its descendants.", "rank local_rank"
+    text, labels = "CPU time of a worker and its descendants.", "rank local_rank"
     cpu = ((ranks, usage.cpu_seconds) for ranks, usage in used)
     yield _labelled(Counters, "worker_cpu_seconds", text, labels, cpu)
     memory = ((ranks, usage.memory_bytes) for ranks, usage in used)
     text = "Resident memory of a worker and its descendants."
     yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
-    text = "Places of the rendezvous store in which something stood that is not signed with the job's secret."
+    text = "Values in the rendezvous store that are not signed with the job's secret."
     yield Counters("elastic_rendezvous_not_signed", text, value=seen.not_signed)
     known = [(check.name, check.result.level) for check in seen.checks if check.result]
     levels = (([name, level.value], level is found) for name, found in known for level in CheckLevel)
-    yield _labelled(Gauges, "health_check", "1 for the last result of a health check.", "name level", levels)
+    yield _labelled(
+        Gauges,
+        "health_check",
+        "1 for the level of a check's latest result.",
+        "name level",
+        levels,
+    )
     if seen.template is not None and seen.template in seen.usage:
         text = "Resident memory of the process from which workers are forked."
         yield _gauge("template_memory_bytes", text, seen.usage[seen.template].memory_bytes)
 
 
 def _endpoint(counts: Counts) -> Iterator[Metric]:
-    yield _gauge("health_connections", "Connections to this endpoint that are open.", counts.connections)
-    yield _gauge("health_connections_most", "That were open at a time.", counts.most_connections)
-    yield Counters("elastic_health_connections_accepted", "Accepted.", value=counts.accepted)
+    yield _gauge("health_connections", "Open connections to this endpoint.", counts.connections)
+    yield _gauge(
+        "health_connections_most",
+        "Maximum of open connections so far.",
+        counts.most_connections,
+    )
+    yield Counters("elastic_health_connections_accepted", "Accepted connections.", value=counts.accepted)
     answers = (([str(code)], count) for code, count in counts.answers.items())
-    yield _labelled(Counters, "health_answers", "Answers, by status code.", "code", answers)
+    yield _labelled(Counters, "health_answers", "Responses, by status code.", "code", answers)
     closed = (([reason], count) for reason, count in counts.closed.items())
-    yield _labelled(Counters, "health_connections_closed", "Closed without an answer, by reason.", "reason", closed)
+    yield _labelled(Counters, "health_connections_closed", "Closed without a response, by reason.", "reason", closed)

@@ -1,4 +1,4 @@
-"""What `--health-conf` says."""
+"""The options in `--health-conf`."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _NAME = re.compile(r"[\w.*-]+")
 
 @dataclass(frozen=True)
 class Limits:
-    """How much the world may ask of the endpoint, so that it cannot hurt the agent. All times in seconds.
+    """Limits on the endpoint's load, which protect the agent. All times are in seconds.
 
     Args:
-        connections: open at a time; one more takes the place of the one that has been idle for longest.
-        waiting: of them, those that wait for a change; one more is answered at once.
-        rate: connections accepted per second, on average; each brings one request. More wait in the kernel.
-        burst: accepted at once after a quiet time.
-        backlog: connections that wait in the kernel. Few: a client behind so many waits little longer than a second.
-        head_bytes: of a request's head, about.
-        head_seconds: for all of it.
-        spare_reads: per second, for heads that come in more than two pieces, of all connections together; a connection
-            that would need one more is closed.
-        answer_seconds: for the client to take the answer.
-        rest_bytes: read, and thrown away, of what a client sends behind its request.
-        rest_seconds: for all of that.
-        wait_seconds: the longest that a request may ask to wait for a change.
+        connections: maximum number of open connections; a further one replaces the one that has been idle longest.
+        waiting: maximum number of connections that wait for a change; a further one is answered immediately.
+        rate: accepted connections per second, on average, with one request each. Further ones wait in the kernel.
+        burst: connections that may be accepted immediately after idle time.
+        backlog: connections that may wait in the kernel. It is small, so that a client waits little over a second.
+        head_bytes: approximate maximum size of a request's head.
+        head_seconds: time limit for receiving the head.
+        spare_reads: additional reads per second, over all connections, for heads that need more than two reads. If
+            they are used up, the connection is closed.
+        answer_seconds: time limit for the client to receive the response.
+        rest_bytes: maximum number of bytes to read and discard after a request.
+        rest_seconds: time limit for that.
+        wait_seconds: maximum time that a request may wait for a change.
     """
 
     connections: int = 64
@@ -59,15 +59,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Options:
-    """Where to answer, whom, and how much of it.
+    """The endpoint's options.
 
     Args:
-        host: an address, or a name of some.
-        allowed_hosts: names of this machine besides its host name, or patterns of them (`*.example`, `*`).
-        token: None, without `token_file` either: everybody may see everything.
-        token_file: the token that is asked for now, in place of `token`.
-        tls: of connections; None: they are without.
-        secret_files: paths of what nobody else may read.
+        host: the address to listen on, or a name.
+        allowed_hosts: names of this machine in addition to its host name, or patterns (`*.example`, `*`).
+        token: the bearer token. With neither `token` nor `token_file`, no token is required.
+        token_file: the current token from a file, instead of `token`.
+        tls: the TLS context; None: plain HTTP.
+        secret_files: paths of files that no other user should be able to read.
     """
 
     host: str = "127.0.0.1"
@@ -79,41 +79,41 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
     def bearer(self) -> str | None:
-        """The token that requests must have now."""
+        """The token that requests must currently have; None if none is required."""
         return self.token_file.now() if self.token_file else self.token
 
     def exposed(self, elsewhere: str) -> Iterator[str]:
-        """What others may read that they perhaps should not, and what to do about it.
+        """Warnings about data that other users may be able to read, each with a remedy.
 
         Args:
-            elsewhere: the addresses that others reach; empty if there are none.
+            elsewhere: the addresses that other machines can reach; empty if there are none.
         """
         if elsewhere and self.bearer() is None:
             yield (
-                f"who reaches {elsewhere} may read names and addresses of nodes, and the last lines and the stack of a "
-                f"failed worker; {ORIGIN} token_file=PATH asks for a token"
+                f"any client that can reach {elsewhere} may read names and addresses of nodes, and the output and "
+                f"stack of a failed worker; to require a token, set {ORIGIN} token_file=PATH"
             )
         if self.token is not None and any(f"token={self.token}" in word for word in sys.orig_argv):
-            yield f"other users see the token in the list of processes; put it into a file, {ORIGIN} token_file=PATH"
+            yield f"other users can see the token in the process list; put it into a file, {ORIGIN} token_file=PATH"
         yield from filter(None, map(exposure, self.secret_files))
 
 
 def read_options(values: Mapping[str, Any]) -> Options:
-    """The options, typed, as the agent gives them. With a secret in a file, this process leaves no core dump from then
-    on. Raises ConfigurationError with everything that is wrong."""
+    """The options from the agent's typed values. If a secret is in a file, core dumps of this process are disabled.
+    Raises ConfigurationError with every problem."""
     problems: list[Problem] = []
     host = str(values.get("host") or "")
     if not host:
-        problems.append(Problem(ORIGIN, "expected an address or a name as host, found nothing; 127.0.0.1 is usual"))
+        problems.append(Problem(ORIGIN, "host must not be empty; the default is 127.0.0.1"))
     names = tuple((values.get("allowed_hosts") or "").lower().split())
     if wrong := [name for name in names if not (_NAME.fullmatch(name) or ip_address(name))]:
-        words = f"expected as allowed_hosts names without scheme and port, with blanks between them, found {wrong[0]!r}"
+        words = f"expected allowed_hosts as names without scheme and port, separated by spaces, found {wrong[0]!r}"
         problems.append(Problem(ORIGIN, words))
     token, file = values.get("token"), values.get("token_file")
     token_file = None
     try:
         if token is not None and file is not None:
-            raise ValueError("expected token or token_file, found both; leave one out")
+            raise ValueError("token and token_file exclude each other; remove one")
         if file is not None:
             token_file = FromFiles([file], lambda: _token_in(file))
         elif token is not None:
@@ -124,7 +124,7 @@ def read_options(values: Mapping[str, Any]) -> Options:
     tls = None
     try:
         if key is not None and cert is None:
-            raise ValueError("expected cert_file beside key_file, found none; leave key_file out for HTTP without TLS")
+            raise ValueError("key_file requires cert_file; remove key_file for HTTP without TLS")
         if cert is not None:
             tls = FromFiles([file for file in (cert, key) if file], lambda: server_context(cert, key))
     except ValueError as error:
@@ -143,15 +143,15 @@ def _token_in(file: str) -> str:
             token = opened.read(_LONGEST_TOKEN + 2).decode("latin-1").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"expected the token in the file {file!r}, found that it cannot be read: {reason}") from error
+        raise ValueError(f"cannot read the token file {file!r}: {reason}") from error
     return _checked(token)
 
 
 def _checked(token: str) -> str:
     if 1 <= len(token) <= _LONGEST_TOKEN and token.isascii() and token.isprintable():
         return token
-    found = "nothing" if not token else "more" if len(token) > _LONGEST_TOKEN else "other characters in it"
+    found = "is empty" if not token else "is longer" if len(token) > _LONGEST_TOKEN else "has other characters"
     raise ValueError(
-        f"expected a token of 1 to {_LONGEST_TOKEN} printable ASCII characters, found {found}; "
-        "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+        f"a token must have 1 to {_LONGEST_TOKEN} printable ASCII characters, but this one {found}; "
+        "create one with: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
     )

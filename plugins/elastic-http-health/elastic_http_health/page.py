@@ -1,4 +1,4 @@
-"""The page: one document that needs nothing from anywhere else. It holds no word of the job; it asks for `/status`."""
+"""The status page: one self-contained document. It has no data of the job, but requests `/status`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLICY = (
 
 @functools.cache
 def response() -> Response:
-    """The page, with a policy by which a browser runs its script and nothing else."""
+    """The page, with a content security policy that allows only its own script."""
     script, style = _part("page.js"), _part("page.css")
     body = _part("page.html").replace("/*style*/", style).replace("/*script*/", script)
     policy = _POLICY.format(script=_digest(script), style=_digest(style))

@@ -1,7 +1,7 @@
-"""Which request is answered how, and who may ask it. In the loop's thread.
+"""Routes and authorizes requests, in the event loop's thread.
 
-A route is a line in `Router.__init__`. Documents are made once for each change of the agent and once a second besides,
-however often they are asked for.
+A route is a line in `Router.__init__`. Documents are rebuilt at most once per second and per change of the agent's
+status, regardless of the number of requests.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class _Made(NamedTuple):
 
 
 class Router:
-    """See the module.
+    """Answers requests about an agent.
 
     Args:
-        agent: what to tell about.
-        timeout: seconds without a turn of its loop after which it counts as stuck.
-        names: of this machine, with `*` for any part, in lower case, see `means_us`.
-        loopback_only: whether it answers at loopback addresses only.
+        agent: the agent.
+        timeout: seconds without an iteration of its loop after which it is considered stuck.
+        names: names of this machine in lower case, in which `*` matches any part; see `means_us`.
+        loopback_only: whether the endpoint listens only on loopback addresses.
     """
 
     def __init__(
@@ -78,44 +78,43 @@ class Router:
         }
 
     def note(self, status: AgentStatus) -> None:
-        """The agent has changed. Called for every change, in order."""
+        """Process a change of the agent's status. Must be called for every change, in order."""
         self._totals.note(status)
 
     def answer(self, request: Request) -> Response | Waiting:
-        """The answer, or what is to be waited for first."""
+        """The response, or what to wait for first."""
         try:
             return self._answer(request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the endpoint goes on
-            self.tell_fault(f"it could not answer {request.path!r}", error)
-            return text(500, "the health endpoint could not find an answer; the log of the agent says why")
+        except Exception as error:  # noqa: BLE001 - an error must not stop the endpoint
+            self.tell_fault(f"cannot answer {request.path!r}", error)
+            return text(500, "internal error of the health endpoint; see the agent's log")
 
     def tell_fault(self, reason: str, error: BaseException | None) -> None:
-        """Once: clients that can cause a fault must not fill the log with it."""
+        """Log the first fault. Later ones are not logged, because clients must not be able to flood the log."""
         self._faults += 1
         if self._faults == 1:
             get_logger().warning("health endpoint failed", endpoint="http", reason=reason, exc_info=error)
 
     def _answer(self, request: Request) -> Response | Waiting:
         if request.method not in ("GET", "HEAD"):
-            words = f"expected GET or HEAD, found {request.method}: nothing can be changed here"
+            words = f"only GET and HEAD are supported, not {request.method}"
             return text(405, words, ("Allow", "GET, HEAD"))
         if not means_us(request.headers, self._names, self._loopback_only):
             words = (
-                "expected a request addressed to localhost, an address of this machine or one of its names that are "
-                "allowed, found another host; if it is one of its names, start the agent with --health-conf "
-                "allowed_hosts=NAME"
+                "the host in the request is not localhost, an address of this machine, or an allowed name; to allow a "
+                "name, start the agent with --health-conf allowed_hosts=NAME"
             )
             return text(421, words)
         if request.path in self._public:
             return self._public[request.path](request)
         if request.path not in self._with_token:
-            return text(404, f"expected one of {', '.join([*self._public, *self._with_token])}, found another path")
+            return text(404, f"not found; available: {', '.join([*self._public, *self._with_token])}")
         if not may_see(self._bearer(), request.headers):
-            return text(401, "expected the bearer token of this endpoint", ("WWW-Authenticate", "Bearer"))
+            return text(401, "this endpoint requires a bearer token", ("WWW-Authenticate", "Bearer"))
         return self._with_token[request.path](request)
 
     def _alive(self, fault: str | None = None) -> Probe:
-        now = self._clock.timestamp()  # read first: a stall in between must not count as the agent's silence
+        now = self._clock.timestamp()  # read first, so that a delay in between does not make the agent look stuck
         fault = self._agent.watchdog_fault() if fault is None else fault
         return live(self._agent.alive_at(), now, self._timeout, fault)
 
@@ -137,7 +136,7 @@ class Router:
             after = int(request.query.get("after", "-1"))
             seconds = float(request.query.get("wait", "0"))
         except ValueError:
-            return text(400, "expected numbers as after (a change) and wait (seconds)")
+            return text(400, "after (a change) and wait (seconds) must be numbers")
         if request.may_wait and after == self._agent.status().version and seconds > 0:
             return Waiting(after, min(seconds, self._longest_wait))
         return self._document("changes", document.changes_json)
@@ -145,7 +144,7 @@ class Router:
     def _document(
         self, name: str, make: Callable[[Observation], bytes], content_type: str = "application/json"
     ) -> Response:
-        """The one that was made last, or a new one."""
+        """The document, from the cache if it is still current."""
         status, alive, now = self._agent.status(), self._alive(), self._clock.now()
         key = (status.version, alive)
         made = self._made.get(name)
@@ -161,7 +160,7 @@ class Router:
 
 
 def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
-    """Whether a request carries the token, where there is one. How long that takes tells nothing of the token."""
+    """Whether a request has the token, if there is one. The comparison takes constant time."""
     if token is None:
         return True
     scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -169,10 +168,10 @@ def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
 
 
 def means_us(headers: Mapping[str, str], names: Iterable[str], loopback_only: bool) -> bool:
-    """Whether a request is addressed to this machine. A page from elsewhere whose name was made to lead here (DNS
-    rebinding) is not: browsers tell that name, and it is none of `names`. No page can do the same to an address, so any
-    address will do, also one whose port is forwarded; where only loopback addresses lead here, it is one of them.
-    Programs that speak HTTP/1.0 need not tell any host."""
+    """Whether a request is addressed to this machine. This protects against DNS rebinding: a malicious web page whose
+    name resolves to this machine sends that name as the host, and it is not among `names`. An address cannot be
+    rebound, so any address is accepted, for example that of a forwarded port; if the endpoint listens only on loopback,
+    only loopback addresses are. HTTP/1.0 clients may omit the host."""
     host = headers.get("host", "localhost").strip().lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""The endpoint `http`: a thread of the agent in which a loop answers requests."""
+"""The endpoint `http`: an event loop in a thread of the agent answers requests."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
 
 class HttpHealthServer(HealthCheckServer):
-    """See `interfaces.health.HealthCheckServer`. `start` and `stop` from one thread.
+    """See `interfaces.health.HealthCheckServer`. Call `start` and `stop` from one thread.
 
     Args:
-        agent: what to tell about.
-        port: 0 for any that is free; while it runs, `port` tells which.
-        timeout: seconds without a turn of the agent's loop after which it counts as stuck.
+        agent: the agent.
+        port: 0 for any free port; while the server runs, the attribute `port` is the actual one.
+        timeout: seconds without an iteration of the agent's loop after which it is considered stuck.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class HttpHealthServer(HealthCheckServer):
         self._timeout = timeout
         self._options = options or Options()
         self._clock = clock or SystemClock()
-        self._sockets: set[socket.socket] = set()  # all that are open: those that listen, and the connections
+        self._sockets: set[socket.socket] = set()  # all open sockets: listening ones and connections
         self._stopping = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Raises OSError when the port cannot be had, ConfigurationError when there is no such host."""
+        """Raises OSError if the port is not available, ConfigurationError if the host is invalid."""
         options = self._options
         with contextlib.ExitStack() as undo:
             servers = listen(options.host, self.port, options.limits.backlog)
@@ -86,11 +86,11 @@ class HttpHealthServer(HealthCheckServer):
             get_logger().warning("health endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
-        """Bounded: no callback of the loop takes long."""
+        """Stop the server. Takes a bounded time, because no callback in the loop takes long."""
         self._stopping.close()
 
     def drop(self) -> None:
-        """Close all sockets and nothing else: a forked child keeps neither the port nor any connection."""
+        """Close all sockets, in a forked child: it must not keep the port or a connection open."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -128,7 +128,7 @@ class HttpHealthServer(HealthCheckServer):
 
 
 def _run(loop: asyncio.AbstractEventLoop, servers: list[socket.socket], limit: ConnectionLimit) -> None:
-    """In the thread of the endpoint."""
+    """Run the event loop, in the endpoint's thread."""
     accepting = [loop.create_task(limit.accept(server)) for server in servers]
     try:
         loop.run_forever()
@@ -138,11 +138,11 @@ def _run(loop: asyncio.AbstractEventLoop, servers: list[socket.socket], limit: C
 
 
 def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Listen at every address that `host` stands for, as far as this machine has it, at one port; 0 for any.
+    """Listen on all local addresses of `host`, with the same port; 0 for any.
 
     Raises:
-        OSError: the port cannot be had; nothing is left behind.
-        ConfigurationError: no address of this machine is meant.
+        OSError: the port is not available; all sockets have been closed.
+        ConfigurationError: `host` has no address of this machine.
     """
     made: list[socket.socket] = []
     missing: OSError | None = None
@@ -178,15 +178,15 @@ def _address(server: socket.socket) -> Address:
 
 
 def _names(options: Options, loopback_only: bool) -> list[str]:
-    """What a request may be addressed to. A machine may have its host name from a network that is not trusted, so that
-    counts only where the endpoint answers to networks anyway."""
+    """The names that a request may be addressed to. The host name, which may come from an untrusted network, is allowed
+    only if the endpoint is reachable from a network."""
     own = [] if loopback_only else [socket.gethostname()]
     return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 
 
 def _bad_host(host: str, error: OSError | None) -> ConfigurationError:
     words = (
-        f"expected as host an address of this machine or a name of one, found {host!r}: {error and error.strerror}; "
-        "127.0.0.1 is for this machine only, 0.0.0.0 for all its IPv4 addresses, :: for all"
+        f"host: cannot listen on {host!r}: {error and error.strerror}; use an address or name of this machine, "
+        "127.0.0.1 for local requests only, 0.0.0.0 for all IPv4 addresses, or :: for all addresses"
     )
     return ConfigurationError(Problem(ORIGIN, words))

@@ -1,4 +1,4 @@
-"""What the workers and all that they started use, as psutil sees it: looked up when somebody asks, and seldom."""
+"""CPU time and memory of the workers and their descendants, measured with psutil on request, at a limited rate."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock
 
 _AT_MOST_EVERY = 1.0  # seconds
-_SHARE = 50  # a look is followed by so many times its own length without one: 2 % of a processor at most
+_SHARE = 50  # pause this many times the duration of a measurement after it: at most 2 % of a CPU
 
 
 class Usage(NamedTuple):
-    """Of a worker and its descendants together: sums over processes, so memory that they share counts for each.
+    """Sums over a worker and its descendants. Shared memory is counted once per process.
 
     Args:
-        cpu_seconds: since they started, ended descendants included as far as they were waited for.
-        memory_bytes: resident.
+        cpu_seconds: CPU time since they started, including descendants that have ended and were waited for.
+        memory_bytes: resident memory.
     """
 
     cpu_seconds: float
@@ -29,7 +29,7 @@ class Usage(NamedTuple):
 
 
 class UsageLog:
-    """The last look. One thread at a time."""
+    """The latest measurement. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,8 +38,8 @@ class UsageLog:
         self._next = clock.now()
 
     def of(self, pids: Iterable[int]) -> Mapping[int, Usage]:
-        """What the trees of these processes use, not older than a second unless looking takes long; without those that
-        are gone. Workers that were not asked for before are new, and looked at now."""
+        """The usage of these processes with their descendants, without processes that have ended. It is at most a
+        second old, unless measuring takes long. A process id that was not in the last call triggers a measurement."""
         now = self._clock.now()
         wanted = frozenset(pids)
         if now >= self._next or not wanted <= self._asked:
@@ -50,7 +50,7 @@ class UsageLog:
 
 
 def look(roots: frozenset[int]) -> Mapping[int, Usage]:
-    """What the trees of those of our descendants use now."""
+    """Measure the usage of these processes, which descend from this one, with their descendants."""
     import psutil
 
     root_of: dict[int, int] = {}

@@ -74,7 +74,7 @@ def test_while_there_is_no_token_in_the_file_the_last_one_counts_and_that_is_tol
         return "health endpoint failed" in told
 
     eventually(is_told)
-    assert "what was read before is used: expected a token of 1 to 1024 printable ASCII characters" in told
+    assert "the previous content is used: a token must have 1 to 1024 printable ASCII characters" in told
     token.unlink()
     eventually(lambda: is_told() and told.count("health endpoint failed") == 2)
     assert "first" not in told
@@ -123,7 +123,7 @@ def warnings(capfd):
 def test_who_answers_to_others_without_a_token_is_warned_once(serve, token, capfd):
     port = serve(Options(host="0.0.0.0")).port
     (told,) = warnings(capfd)
-    for part in (f"0.0.0.0:{port}", "the last lines and the stack of a failed worker", "--health-conf token_file=PATH"):
+    for part in (f"0.0.0.0:{port}", "the output and stack of a failed worker", "--health-conf token_file=PATH"):
         assert part in told
     serve()
     serve(read_options({**VALUES, "host": "0.0.0.0", "token_file": str(token)}))

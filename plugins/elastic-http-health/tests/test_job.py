@@ -117,7 +117,7 @@ def test_a_watchdog_that_is_lost_turns_livez_red_until_it_is_back(elastic, read_
     pipe.unlink()
     pipe.write_text("")
     eventually(lambda: ask(port, "/livez").status == 503, "red")
-    assert ask(port, "/livez").text.startswith("no watchdog watches the workers: ")
+    assert ask(port, "/livez").text.startswith("the workers' watchdog has failed: ")
     assert probes(port)[1] == 200  # the workers run on
     pipe.unlink()
     eventually(lambda: ask(port, "/livez").status == 200, "green again")

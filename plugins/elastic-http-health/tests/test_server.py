@@ -303,7 +303,7 @@ def test_verbose_probes(view, serve):
     found = ask(port, "/livez?verbose")
     assert found.status == 503
     assert found.text.splitlines() == [
-        "[+]loop: the agent's loop turns",
+        "[+]loop: the agent's loop is running",
         "[-]watchdog: its thread has ended",
         "livez check failed",
     ]

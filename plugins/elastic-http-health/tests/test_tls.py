@@ -149,7 +149,7 @@ def test_who_does_not_trust_it_sends_nothing(serve, certificates):
 
 def test_who_speaks_no_tls_is_told_so(serve, certificates):
     found = ask(serve(certificates.options()).port, "/status")
-    assert (found.status, found.text) == (400, "expected TLS, found none; ask for https:// here\n")
+    assert (found.status, found.text) == (400, "this port requires TLS; use https://\n")
 
 
 def test_noise_is_no_fault(serve, certificates, capfd):
@@ -232,7 +232,7 @@ def test_a_certificate_that_is_rotated(serve, certificates, capfd):
         nonlocal told
         assert "node7" in names()
         told += capfd.readouterr().err
-        return "found a key of another certificate" in told
+        return "does not belong to the certificate" in told
 
     eventually(is_told)
     certificates.issue("node8")
@@ -248,19 +248,19 @@ def problems(**values):
 
 def test_files_that_are_none(certificates, tmp_path, authority):
     cert, key, other = str(certificates.cert), str(certificates.key), tmp_path / "other.pem"
-    both = "expected a certificate and its private key, in PEM and without a password, in "
+
     authority.issue_cert("node7").private_key_pem.write_to_path(other)
-    assert f"{both}{cert!r} and {str(other)!r}, found a key of another certificate" in problems(
+    assert f"the private key in {cert!r} and {str(other)!r} does not belong to the certificate" in problems(
         cert_file=cert, key_file=str(other)
     )
-    assert f"{both}{cert!r}, found something else" in problems(cert_file=cert)
+    must = "must contain a certificate and its private key, in PEM format and without a password"
+    assert f"{cert!r} {must}" in problems(cert_file=cert)
     other.write_text("junk")
-    assert "found something else" in problems(cert_file=cert, key_file=str(other))
+    assert must in problems(cert_file=cert, key_file=str(other))
     for missing in (str(tmp_path / "none"), str(tmp_path), "a\0b"):
         for files in ({"cert_file": cert, "key_file": missing}, {"cert_file": missing, "key_file": key}):
-            assert "--health-conf: expected a certificate and its private key in" in (told := problems(**files))
-            assert "found that they cannot be read: " in told
-    assert "expected cert_file beside key_file, found none" in problems(key_file=key)
+            assert "--health-conf: cannot read the certificate and private key in" in problems(**files)
+    assert "key_file requires cert_file" in problems(key_file=key)
 
 
 def test_a_key_with_a_password_is_refused_and_not_asked_about(certificates):
@@ -289,7 +289,7 @@ def test_no_job_starts_without_its_certificate(certificates, tmp_path):
     certificates.key.write_text("")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--health-conf: expected a certificate and its private key, in PEM" in done.stderr
+    assert "must contain a certificate and its private key" in done.stderr
     certificates.issue()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (0, "ran\n")

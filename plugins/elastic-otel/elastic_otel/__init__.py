@@ -1,1 +1,1 @@
-"""OpenTelemetry for elastic-core: a span for each recovery of a job."""
+"""OpenTelemetry for elastic-core: exports a span for each recovery of a job."""

@@ -19,7 +19,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class _OfAgent(threading.local):
-    """Each agent calls hooks in a thread of its own. `asked`: whether this one has looked for an exporter."""
+    """Per-agent state: each agent calls hooks in its own thread. `asked`: whether it has looked for an exporter."""
 
     asked = False
     provider: TracerProvider | None = None
@@ -34,8 +34,8 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_round_formed(self, context: Context) -> None:
-        """Load the exporter before the first workers start. It is not loaded in a thread, because a worker forked
-        meanwhile would inherit the locks of the import."""
+        """Load the exporter before the first workers start. It is not loaded in a thread, because a worker forked at
+        the same time would inherit import locks."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
         if self._agent.asked or name in ("", "none"):
             return
@@ -44,7 +44,7 @@ class RecoverySpans:
 
         self._agent.provider = provider_for(name)
         if self._agent.provider is None:
-            context.log.warning("spans lost", reason=f"no exporter of OpenTelemetry called {name!r} is installed")
+            context.log.warning("spans lost", reason=f"no OpenTelemetry exporter {name!r} is installed")
 
     @hookimpl
     def elastic_recovered(self, fact: Recovered) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration, Recovered
 
 PARTS = ("detect", "stop", "rendezvous", "start")
-_TO_END: Duration = 2.0  # seconds that an exporter may delay the end
+_TO_END: Duration = 2.0  # seconds that an exporter may delay the agent's exit
 
 
 def provider_for(name: str) -> TracerProvider | None:
-    """What exports with the exporter of this name; None if that is not installed. Raises what the exporter raises."""
+    """A provider with the exporter of this name; None if it is not installed. Errors of the exporter are raised."""
     installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
     if found is None:
@@ -35,7 +35,7 @@ def provider_for(name: str) -> TracerProvider | None:
 
 
 def shut_down(provider: TracerProvider) -> None:
-    """Flush the remaining spans, and end the export, within 2 s."""
+    """Flush the remaining spans and stop the exporter, within 2 s."""
     with contextlib.suppress(Late):
         BackgroundCall(provider.shutdown).result(_TO_END)
 

@@ -1,33 +1,33 @@
-"""For tests, of the core and of plugins. Neither pytest nor torch is imported here; the contracts are run by pytest.
+"""Test utilities for the core and plugins. This package imports neither pytest nor torch; pytest runs the contracts.
 
-Contracts, by which what a plugin brings proves itself in about ten lines; each says what it is to be given:
+Contracts are test classes for a plugin's components. A plugin uses one in about ten lines:
 
-- `BackendContract`: a rendezvous backend, of two methods or a `RosterBackend`
+- `BackendContract`: a rendezvous backend with two methods, or a `RosterBackend`
 - `StoreContract`: a key-value store
-- `WatchdogContract`: a watchdog, with timers or without
+- `WatchdogContract`: a watchdog, with or without timers
 - `HealthContract`: a health endpoint
 - `StarterContract`, `RankPolicyContract`, `EventHandlerContract`, `HealthCheckContract`: a worker starter, a rank
   policy, an event handler, a health check
 
-Fakes, where time or failure must be controlled:
+Fakes give a test control over time and failures:
 
-- `FakeClock`: is told to go on
-- `World`, `WorldNode`: a job of hundreds of nodes in one thread, in which everything can go wrong
-- `MemoryBackend`, over a `SharedMemory`: can be out of reach, and lose answers
-- `FakeAgentView`: what a health endpoint looks at
+- `FakeClock`: a clock that the test advances
+- `World`, `WorldNode`: a simulated job of hundreds of nodes in one thread, with all kinds of faults
+- `MemoryBackend`, on a `SharedMemory`: a backend that can be unreachable or lose answers
+- `FakeAgentView`: the agent, as seen by a health endpoint
 
-What is installed, made by its name as the agent makes it, for the contracts: `installed_store`, `installed_backend`,
-`installed_watchdog`, `installed_health_endpoint`; and `rendezvous_parameters`, what a backend's factory is given.
+`installed_store`, `installed_backend`, `installed_watchdog` and `installed_health_endpoint` create installed components
+by name, as the agent does. `rendezvous_parameters` creates the argument of a backend's factory.
 
-And for what blocks, or comes true by itself: `Background`, `eventually`.
+`Background` runs blocking calls, and `eventually` waits for a condition.
 
-`elastic_testing.campaign` runs real agents and workers over a backend or plugin through faults drawn by seed, and
-reads afterwards what may not be; `elastic_testing.machines` makes machines of network name spaces for it.
+`elastic_testing.campaign` runs real agents and workers with faults drawn from a seed, and then checks invariants.
+`elastic_testing.machines` simulates machines with network namespaces for it.
 """
 
 import sys
 
-if "pytest" in sys.modules:  # whose failed contract is to show what was found
+if "pytest" in sys.modules:  # show values in the failures of contracts
     sys.modules["pytest"].register_assert_rewrite(
         *(f"elastic_testing.{contract}" for contract in ("health", "small_contracts", "store", "watchdog")),
         "elastic_testing.backend_contract",

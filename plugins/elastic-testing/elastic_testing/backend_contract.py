@@ -1,4 +1,4 @@
-"""What every rendezvous backend must do, as tests. A backend proves itself in ten lines:
+"""The contract of rendezvous backends, as tests. A backend's tests need ten lines:
 
 class TestMyBackend(BackendContract):
     @pytest.fixture
@@ -9,7 +9,7 @@ class TestMyBackend(BackendContract):
     def peer(self, backend):
         return MyBackend(self.place, "job")
 
-Below: what a job sees of a backend, several nodes over it, each with the handler of the core.
+The tests in this module run several nodes on the backend, each with the core's handler.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Handler = DynamicRendezvousHandler
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.3
 _LAST_CALL: Duration = 0.5
-_PATIENT = 30  # beats; none of these tests is about silence, so a slow machine or name service must not look like one
+_PATIENT = 30  # heartbeats; large, so that no node on a slow machine is considered failed
 
 
 def _handler(
@@ -62,17 +62,17 @@ def _handler(
 
 
 def _verdict(handler: Handler) -> Verdict:
-    """What has become of its round, once that is known."""
-    told, until = threading.Event(), later(_CLOCK.now(), LONG)
-    handler.subscribe(told.set)
+    """Wait for the verdict on its round."""
+    notified, until = threading.Event(), later(_CLOCK.now(), LONG)
+    handler.subscribe(notified.set)
     while (verdict := handler.verdict()) is None:
-        assert told.wait(until - _CLOCK.now()), f"expected the end of a round to be told within {LONG:g} s"
-        told.clear()
+        assert notified.wait(until - _CLOCK.now()), f"the handler did not report the end of a round within {LONG:g} s"
+        notified.clear()
     return verdict
 
 
 def _agreed(handlers: list[Handler]) -> dict[int, RendezvousInfo]:
-    """All of them take part in the next round: what each was told, by its rank. They agree."""
+    """Let all nodes join the next round, and check that they agree. Returns each node's result by rank."""
     infos = together([handler.next_rendezvous for handler in handlers])
     assert len({(info.formed, info.bootstrap_store_info) for info in infos}) == 1, f"they do not agree: {infos}"
     assert {info.world_size for info in infos} == {len(handlers)}
@@ -86,7 +86,7 @@ def _names(info: RendezvousInfo) -> list[str]:
 
 
 class RoundPromises(Clients):
-    """End to end: what the backend holds is enough for nodes to find each other, and to be told."""
+    """End-to-end tests: nodes form rounds and receive notifications through the backend."""
 
     def test_nodes_form_a_round_and_agree(self, backend: Any) -> None:
         with self.handlers(backend, 3, (3, 3)) as nodes:
@@ -110,7 +110,7 @@ class RoundPromises(Clients):
         with self.handlers(backend, 4, (2, 2)) as (first, second, spare, stranger):
             _agreed([first, second])
             joining = Background(spare.next_rendezvous)
-            assert not joining.over(_MOMENT), "expected one too many to wait, found it back"
+            assert not joining.over(_MOMENT), "a node beyond the maximum did not wait"
             first.set_closed()
             assert _verdict(second).outcome is Outcome.CLOSED
             assert isinstance(raised(joining.result), RendezvousClosedError)
@@ -118,7 +118,7 @@ class RoundPromises(Clients):
             assert all(node.is_closed() for node in (first, second, spare, stranger))
 
     def test_a_node_that_leaves_is_missed_at_once(self, backend: Any) -> None:
-        # All three are in the first round, however slow one of them is; the second need not wait for a last call.
+        # The long last call includes all three nodes in the first round, even if one is slow.
         with self.handlers(backend, 3, (2, 3), last_call=LONG) as nodes:
             _agreed(nodes)
             leaving, *others = nodes
@@ -162,8 +162,8 @@ class RoundPromises(Clients):
         last_call: Duration = _LAST_CALL,
         connected: bool = False,
     ) -> Iterator[list[Handler]]:
-        """So many nodes, each with a client of its own; shut down at the end. `connected`: before they join, so that a
-        short `join` does not end before the first answer of the store."""
+        """`count` nodes, each with its own client, which are shut down at the end. `connected`: connect the clients
+        first, so that a short `join` timeout does not include the first connection."""
         store = MemoryStore()
         with self.peers(backend, count) as clients:
             if connected:
@@ -177,21 +177,19 @@ class RoundPromises(Clients):
 
 
 class BackendContract(StatePromises, RosterPromises, RoundPromises):
-    """See `interfaces.backend`. For pytest: inherit from it, give a fixture `backend`, a client of a new job, which
-    nobody else uses, and a method `peer`, another client of that job, as another node has one.
+    """See `interfaces.backend`. For pytest: inherit from this class, and define a fixture `backend`, a client of a new
+    job, and a method `peer`, which returns another client of the same job.
 
-    What the backend can show, it shows with four more methods: `other_job`, a client of the same store
-    for another job; `lose`, which takes the store away; `forget`, after which it is empty, as one that was started
-    anew; `spoil`, which writes something foreign in the state's place. Their tests are skipped where they are not
-    given.
+    Four optional methods enable more tests: `other_job` returns a client of the same store for another job; `lose`
+    takes the store away; `forget` empties it, as after a restart; `spoil` overwrites the state with foreign data.
+    Without a method, its tests are skipped.
 
-    A backend of two methods is tested as far as it goes, and then end to end: handlers over it form rounds. One that is
-    a `RosterBackend` is tested for its entries, beats, waits and `close` as well.
+    A backend with two methods is tested directly, and then end to end, by forming rounds. For a `RosterBackend`, its
+    entries, heartbeats, waits and `close` are tested, too.
 
     Attributes:
-        largest: bytes of the largest state that is tried (300,000).
-        lease: seconds after which the entry of a node that beats no longer has been dropped, where the store does that
-            (20).
-        at_once: seconds within which what is to come back at once has come back, on any machine (10).
-        pushed: seconds within which a client that waits is told of a change (1).
+        largest: size in bytes of the largest state to test (300,000).
+        lease: seconds within which the store drops the entry of a node without heartbeats, if it does that (20).
+        at_once: seconds within which calls must return that should return immediately, on any machine (10).
+        pushed: seconds within which a waiting client must be notified of a change (1).
     """

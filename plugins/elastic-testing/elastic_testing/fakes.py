@@ -1,5 +1,5 @@
-"""A clock that stands still until it is told to go on, an agent as a health endpoint sees it, and a rendezvous backend
-in memory, which can be out of reach or lose answers."""
+"""Fakes: a clock that the test advances, an agent as seen by a health endpoint, and an in-memory rendezvous backend
+that can be unreachable or lose answers."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class FakeClock:
         return self._epoch + self._elapsed
 
     def advance(self, seconds: Duration) -> Instant:
-        """Let `seconds` pass. Raises ValueError for a step backwards: a monotonic clock takes none."""
+        """Advance the clock. Raises ValueError for negative `seconds`, because a monotonic clock never goes back."""
         if seconds < 0:
-            raise ValueError(f"expected a step forward in time, found {seconds} s")
+            raise ValueError(f"a monotonic clock cannot go back by {-seconds} s")
         self._elapsed += seconds
         return self.now()
 
 
 class FakeAgentView:
-    """See `interfaces.health.AgentView`. Any thread. By default the agent of a job of one node, whose workers run.
+    """See `interfaces.health.AgentView`. Thread-safe. By default, the agent of a single-node job with running workers.
 
     Attributes:
-        stuck_for: seconds since the agent's loop last turned (0).
-        fault: of the watchdog; empty while it has none.
-        refused: what `not_signed` answers.
-        checked: what `checks` answers.
+        stuck_for: seconds since the last iteration of the agent's loop (0).
+        fault: the watchdog's fault; empty if there is none.
+        refused: the result of `not_signed`.
+        checked: the result of `checks`.
     """
 
     def __init__(self, status: AgentStatus | None = None) -> None:
@@ -70,11 +70,11 @@ class FakeAgentView:
 
     @property
     def subscribers(self) -> int:
-        """How many there are."""
+        """Number of subscribers."""
         return len(self._subscribers)
 
     def show(self, **changes: Any) -> None:
-        """Change these fields of the status, and tell the subscribers."""
+        """Change these fields of the status, and notify the subscribers."""
         with self._lock:
             self._status = replace(self._status, version=self._status.version + 1, **changes)
             subscribers = list(self._subscribers)
@@ -111,17 +111,17 @@ class FakeAgentView:
 
 @dataclass
 class SharedMemory:
-    """What the backends of all nodes of a job have in common.
+    """The data shared by the backends of all nodes of a job.
 
     Attributes:
-        state: the state and the number of its last write; None before the first.
-        entries: oldest first.
+        state: the state and the number of its last write; None before the first write.
+        entries: the nodes' entries, oldest first.
         lead: the leaders' counter.
-        rosters: grows with every entry that comes, goes or changes.
-        vacant: what `RosterBackend.vacant` says.
-        leases: whether it is a store that drops the entries of nodes that are gone, for which a test calls `drop`. It
-            shows no beats then, and a node learns with its next beat that its entry was dropped.
-        changed: notified with every change.
+        rosters: incremented whenever an entry is added, removed or changed.
+        vacant: the result of `RosterBackend.vacant`.
+        leases: whether it simulates a store that drops the entries of failed nodes; a test drops one with `drop`. Such
+            a store shows no heartbeats, and a node notices at its next heartbeat that its entry was dropped.
+        changed: notified of every change.
     """
 
     state: tuple[bytes, int] | None = None
@@ -135,23 +135,23 @@ class SharedMemory:
 
     @property
     def writes(self) -> int:
-        """How often the state was written, or forgotten."""
+        """How often the state was written or lost."""
         return self._lost_writes if self.state is None else self.state[1]
 
     @property
     def token(self) -> int | None:
-        """Of the last write; None without a state."""
+        """The token of the last write; None without a state."""
         return None if self.state is None else self.state[1]
 
     def drop(self, key: str) -> None:
-        """Drop an entry, as a store does whose lease has ended."""
+        """Drop an entry, as a store does when a lease expires."""
         with self.changed:
             if self.entries.pop(key, None):
                 self.rosters += 1
                 self.changed.notify_all()
 
     def forget(self) -> None:
-        """Lose everything, as a store whose host was started anew."""
+        """Lose all data, like a store after a restart."""
         with self.changed:
             self._lost_writes = self.writes + 1
             self.state, self.lead = None, 0
@@ -161,12 +161,12 @@ class SharedMemory:
 
 
 class MemoryBackend(RosterBackend):
-    """See `interfaces.backend.RosterBackend`: one node's connection to `memory`.
+    """One node's connection to `memory`. See `interfaces.backend.RosterBackend`.
 
     Attributes:
-        reachable: while false, every call raises RendezvousConnectionError and does nothing.
-        lose_answers: how many of the next calls that change something raise after they have changed it.
-        calls: how often each method was called, by name.
+        reachable: if false, every call raises RendezvousConnectionError without any effect.
+        lose_answers: how many of the next modifying calls take effect, but raise RendezvousConnectionError.
+        calls: number of calls of each method, by name.
     """
 
     def __init__(self, memory: SharedMemory) -> None:
@@ -218,7 +218,7 @@ class MemoryBackend(RosterBackend):
         with self._memory.changed:
             entry = self._memory.entries.get(key)
             if entry is None:
-                raise EntryDroppedError("expected the entry of this node, found that it was dropped")
+                raise EntryDroppedError("the entry of this node was dropped")
             self._memory.entries[key] = replace(entry, beats=(entry.beats or 0) + 1)
             self._memory.lead += leading
             lead = self._memory.lead
@@ -255,19 +255,19 @@ class MemoryBackend(RosterBackend):
     def _called(self, method: str) -> None:
         self.calls[method] += 1
         if self._closed:
-            raise RendezvousConnectionError("expected a connection to the memory, found that it was closed")
+            raise RendezvousConnectionError("the connection was closed")
         if not self.reachable:
-            raise RendezvousConnectionError("expected the memory to be in reach, found that a test took it away")
+            raise RendezvousConnectionError("the test made the store unreachable")
 
     def _answer(self) -> None:
         if self.lose_answers:
             self.lose_answers -= 1
-            raise RendezvousConnectionError("expected an answer, found that a test lost it")
+            raise RendezvousConnectionError("the test lost the answer")
 
 
 class StateOnlyBackend(RendezvousBackend):
-    """A backend of two methods, in memory: all nodes use one object. `before_write` is called before each write, so
-    that a test can let another writer be first; `writes` counts them."""
+    """An in-memory backend with two methods. All nodes use the same object. `before_write` is called before each write,
+    so that a test can let another writer go first; `writes` counts the writes."""
 
     def __init__(self, before_write: Callable[[], object] = lambda: None) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What every health endpoint must do, as tests. An endpoint proves itself in a few lines:
+"""The contract of health endpoints, as tests. An endpoint's tests need a few lines:
 
 class TestMyEndpoint(HealthContract):
     @pytest.fixture
@@ -37,25 +37,24 @@ Question = Literal["alive", "ready", "status"]
 
 _TIMEOUT = 30.0
 _LONG = 30.0
-_PORTS = range(10_000, 28_000)  # systems give others to who asks for any: nobody gets one of these while it is let go
+_PORTS = range(10_000, 28_000)  # outside the ephemeral range, so that no other program is given one by chance
 
 
 class HealthContract:
-    """See `interfaces.health.HealthCheckServer`. For pytest: inherit from it, give a fixture `make`, a function that
-    makes an endpoint for a view, a port and a timeout, and a method `ask`.
+    """See `interfaces.health.HealthCheckServer`. For pytest: inherit from this class, and define a fixture `make`, a
+    function that creates an endpoint from a view, a port and a timeout, and a method `ask`.
 
     Attributes:
-        takes_ports: whether it listens on the TCP port that it is given, on the loopback address at least.
-        at_once: seconds within which it stops, on any machine, whoever is connected (10).
+        takes_ports: whether it listens on the given TCP port, at least on the loopback address.
+        at_once: seconds within which it must stop, on any machine, even with connected clients (10).
     """
 
     takes_ports: ClassVar[bool] = True
     at_once: ClassVar[float] = 10.0
 
     def ask(self, server: HealthCheckServer, port: int, what: Question) -> Probe:
-        """Ask the endpoint as those do for whom it is made. For `alive` and `ready`: its verdict, with the reason as
-        it tells it. For `status`: true, and all that it tells as text. Raises OSError when nobody answers, after 10
-        seconds at the latest."""
+        """Query the endpoint as its users do. For `alive` and `ready`, returns the result and its reason; for `status`,
+        true and the whole response as text. Raises OSError if it does not answer within 10 seconds."""
         raise NotImplementedError
 
     def test_an_agent_that_is_well(self, make: Make) -> None:
@@ -73,7 +72,7 @@ class HealthContract:
             stuck = self.ask(server, port, "alive")
             took = int(SystemClock().now() - begun)
             assert not stuck.ok
-            assert any(f"not turned for {seconds} s" in stuck.reason for seconds in range(45, 47 + took)), stuck.reason
+            assert any(f"for {seconds} s" in stuck.reason for seconds in range(45, 47 + took)), stuck.reason
             view.stuck_for = 0.0
             assert self.ask(server, port, "alive").ok
 
@@ -148,7 +147,7 @@ class HealthContract:
             server = make(FakeAgentView(), other.getsockname()[1], _TIMEOUT)
             try:
                 server.start()
-                raise AssertionError("expected an OSError, found that it started on a port that another one has")
+                raise AssertionError("it started on a port that is in use, instead of raising OSError")
             except OSError:
                 pass
             finally:
@@ -173,7 +172,7 @@ class HealthContract:
 
     def test_nothing_stays(self, make: Make) -> None:
         with self._serving(make, FakeAgentView()):
-            pass  # what the first one loads may stay
+            pass  # modules that the first one loads may remain
         threads, descriptors, view = set(threading.enumerate()), _descriptors(), FakeAgentView()
         with self._serving(make, view) as (server, port):
             self.ask(server, port, "status")
@@ -185,7 +184,7 @@ class HealthContract:
 
     def _expect_ports(self) -> None:
         if not self.takes_ports:
-            raise unittest.SkipTest("it does not listen on the port that it is given")
+            raise unittest.SkipTest("it does not listen on the given port")
 
     @contextlib.contextmanager
     def _serving(
@@ -211,7 +210,7 @@ def _free_port() -> int:
         port = secrets.choice(_PORTS)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    raise AssertionError(f"expected a free port among {_PORTS}, found none")
+    raise AssertionError(f"found no free port in {_PORTS}")
 
 
 def _descriptors() -> int:

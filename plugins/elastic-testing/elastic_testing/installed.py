@@ -1,6 +1,6 @@
-"""What is installed, made as the agent makes it: found by its entry point, options typed, defaults filled in. So a
-contract proves what users get. All raise PluginError when no installed plugin brings the name, and ConfigurationError
-for options that it does not take."""
+"""Creates installed components as the agent does: looks up the entry point, parses the options, and fills in defaults.
+Contracts thus test what users get. All functions raise PluginError if no installed plugin provides the name, and
+ConfigurationError for invalid options."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def installed_store(name: str, **options: Any) -> Store:
 
 
 def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
-    """What `--watchdog` selects by this name; not started."""
+    """The watchdog that `--watchdog` selects by this name, not started."""
     record, config = _chosen(WatchdogRecord, name, options)
     return record.factory(Context(run_id, config))
 
@@ -43,16 +43,16 @@ def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
 def installed_health_endpoint(
     name: str, view: AgentView, port: int, timeout: float, **options: Any
 ) -> HealthCheckServer:
-    """What `--health` selects by this name; not started."""
+    """The health endpoint that `--health` selects by this name, not started."""
     record, config = _chosen(HealthEndpointRecord, name, options)
     return record.factory(Context(options=config), view, port, timeout)
 
 
 def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
-    """The backend of this name as `elastic status` and `elastic drain` open it: its record's `open_backend`."""
+    """The backend of this name, opened as by `elastic status` and `elastic drain`, with its record's `open_backend`."""
     record, _ = _chosen(RendezvousBackendRecord, name, options)
     if record.open_backend is None:
-        raise TypeError(f"expected a record with open_backend, found that of {name!r} without")
+        raise TypeError(f"the record of {name!r} has no open_backend")
     params = rendezvous_parameters(name, endpoint, run_id, **options)
     return record.open_backend(Context(run_id, params.config), params)
 
@@ -60,7 +60,7 @@ def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> 
 def rendezvous_parameters(
     name: str, endpoint: str, run_id: str, min_nodes: int = 1, max_nodes: int = 1, **options: Any
 ) -> RendezvousParameters:
-    """What the factory of the rendezvous backend of this name is given."""
+    """The parameters for the factory of the rendezvous backend of this name."""
     _, config = _chosen(RendezvousBackendRecord, name, options)
     return RendezvousParameters(name, endpoint, run_id, min_nodes, max_nodes).having(config)
 

@@ -1,8 +1,7 @@
-"""Machines on this machine: network name spaces, each with a link, an address and names of its own on one bridge.
+"""Simulated machines: network namespaces on one bridge, each with its own link, address and host names.
 
-Root only, with Debian's iproute2. What is made is taken away by `close`, with all processes that still run in it;
-nothing outside these name spaces is touched. Links can be cut, narrowed, and made lossy.
-Nothing here needs netem, which small kernels lack.
+Requires root and Debian's iproute2. `close` removes the namespaces and kills their processes; nothing outside of them
+is changed. Links can be cut, slowed down, and made lossy. netem, which small kernels lack, is not required.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ _ETC = Path("/etc/netns")
 
 
 def missing() -> str:
-    """Why no machines can be made here; empty if they can."""
+    """Why machines cannot be created here; empty if they can."""
     if os.geteuid() != 0:
-        return "only root may make network name spaces"
+        return "only root can create network namespaces"
     tools = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     return f"{' and '.join(tools)} not found (Debian's package iproute2)" if tools else ""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One of them.
+    """One simulated machine.
 
     Args:
-        space: the name of its name space.
-        address: on the bridge, where the others reach it.
-        link: the end of its link that is outside, at the bridge.
+        space: the name of its network namespace.
+        address: its address on the bridge.
+        link: the outer end of its link, at the bridge.
     """
 
     space: str
@@ -48,37 +47,37 @@ class Machine:
 
     @property
     def through(self) -> list[str]:
-        """What a command begins with that is to run there."""
+        """The prefix of a command that runs on this machine."""
         return ["ip", "netns", "exec", self.space]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which agents and workers use its link."""
+        """Variables that make agents and workers use its link."""
         return {"GLOO_SOCKET_IFNAME": "eth0", "ELASTIC_LOCAL_ADDR": self.address}
 
     def pids(self) -> list[int]:
-        """Of all processes that run there."""
+        """Ids of all processes on this machine."""
         found = subprocess.run(["ip", "netns", "pids", self.space], check=False, capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]
 
     def run(self, *command: str) -> str:
-        """What a command prints that runs there."""
+        """Run a command on this machine, and return its output."""
         return subprocess.run([*self.through, *command], check=True, capture_output=True, text=True).stdout
 
     def listens(self, port: int) -> bool:
-        """Whether a process there listens at this port."""
+        """Whether a process on this machine listens on this port."""
         return bool(self.run("ss", "-Hltn", f"sport = :{port}"))
 
     def cut(self) -> None:
-        """Its link is gone, without a word to anybody."""
+        """Cut its link, without any notification."""
         _ip("link", "set", self.link, "down")
 
     def mend(self) -> None:
-        """The link is back."""
+        """Restore the link."""
         _ip("link", "set", self.link, "up")
 
     def off(self) -> None:
-        """As when its plug is pulled: nothing gets out any more, and nothing runs there. `mend` starts it again."""
+        """Power off: cut the link and kill all processes. `mend` restores the link."""
         self.cut()
         while pids := self.pids():
             for pid in pids:
@@ -86,20 +85,20 @@ class Machine:
                     os.kill(pid, signal.SIGKILL)
 
     def shape(self, *qdisc: str) -> None:
-        """How what leaves it is queued, as tc(8) says, such as `tbf rate 64kbit burst 2kb latency 5s`; with nothing, as
-        before."""
+        """Set the queueing discipline of outgoing packets, see tc(8), such as `tbf rate 64kbit burst 2kb latency 5s`.
+        Without arguments, reset it."""
         subprocess.run([*self.through, "tc", "qdisc", "del", "dev", "eth0", "root"], check=False, capture_output=True)
         if qdisc:
             add = (*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:")
             subprocess.run([*add, *qdisc], check=True, capture_output=True)  # fmt: skip
 
     def drops(self, one_in: int) -> None:
-        """One packet in so many that come to it is lost; with 0, none any more. Needs Debian's nftables."""
+        """Drop one in so many incoming packets; 0: none. Requires Debian's nftables."""
         self._filter("input", [f'iif != "lo" numgen random mod {one_in} < 1 drop'] if one_in else [])
 
     def disorders(self, one_in: int) -> None:
-        """One packet in so many that leave it takes a queue of 64 kbit/s, so that later ones overtake it, and one in 20
-        leaves it twice; with 0, none any more. Needs Debian's nftables."""
+        """Send one in so many outgoing packets through a queue of 64 kbit/s, so that later packets overtake it, and
+        duplicate one in 20; 0: none. Requires Debian's nftables."""
         self.shape(*("htb", "default", "1") if one_in else ())
         self._filter("output", [])
         if one_in:
@@ -112,7 +111,7 @@ class Machine:
             self._filter("output", [slow, twice])
 
     def _filter(self, way: str, rules: list[str]) -> None:
-        """What is done with packets on the way "input" or "output", as nft(8) says; with no rules, nothing any more."""
+        """Set the nft(8) rules for the direction "input" or "output"; an empty list removes them."""
         subprocess.run([*self.through, "nft", "delete", "table", "ip", way], check=False, capture_output=True)
         if rules:
             chain = "\n".join([f"type filter hook {way} priority 0;", *rules])
@@ -120,11 +119,11 @@ class Machine:
             subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=table.encode())
 
     def names(self) -> tuple[str, str]:
-        """What its hosts file says, and the address of its name server; for `name`."""
+        """The content of its hosts file, and the address of its name server, as arguments of `name`."""
         return self._etc("hosts").read_text(), self._etc("resolv.conf").read_text().split()[1]
 
     def name(self, hosts: str, resolver: str) -> None:
-        """What is known by name there from now on, also by what runs there already."""
+        """Set its hosts file and name server, including for running processes."""
         self._etc("hosts").write_text(hosts)
         self._etc("resolv.conf").write_text(f"nameserver {resolver}\n")
 
@@ -132,16 +131,16 @@ class Machine:
         return _ETC / self.space / name  # `ip netns exec` puts these over the ones in /etc
 
     def loses(self, other: Machine) -> None:
-        """What leaves it for the other one does not arrive; the other way may be free."""
+        """Drop all packets to the other machine, but not those from it."""
         _ip("-n", self.space, "route", "replace", "blackhole", f"{other.address}/32")
 
     def finds(self, other: Machine) -> None:
-        """Ends `loses`."""
+        """Undo `loses`."""
         _ip("-n", self.space, "route", "del", "blackhole", f"{other.address}/32")
 
 
 class Machines:
-    """So many of them: 10.97.0.1, with the name machine1, and so on."""
+    """`count` machines with the addresses 10.97.0.1, ... and the names machine1, ..."""
 
     def __init__(self, count: int) -> None:
         mark = uuid.uuid4().hex[:6]
@@ -178,17 +177,17 @@ class Machines:
         return iter(self._made)
 
     def apart(self, one: Machine, other: Machine) -> None:
-        """They do not reach each other any more."""
+        """Disconnect two machines from each other."""
         one.loses(other)
         other.loses(one)
 
     def together(self, one: Machine, other: Machine) -> None:
-        """Ends `apart`."""
+        """Undo `apart`."""
         one.finds(other)
         other.finds(one)
 
     def close(self) -> None:
-        """Whatever still runs there ends. Idempotent."""
+        """Kill all processes and remove the machines. Idempotent."""
         for machine in self._made:
             machine.off()
             subprocess.run(["ip", "netns", "del", machine.space], check=False, capture_output=True)
@@ -199,7 +198,7 @@ class Machines:
 
 @contextlib.contextmanager
 def machines(count: int) -> Iterator[Machines]:
-    """So many, until the end of the block."""
+    """Create `count` machines for the duration of the context."""
     made = Machines(count)
     try:
         yield made
@@ -208,7 +207,7 @@ def machines(count: int) -> Iterator[Machines]:
 
 
 def _resolver() -> str:
-    """The name server of this machine."""
+    """The name server of the real machine."""
     with contextlib.suppress(OSError):
         for line in Path("/etc/resolv.conf").read_text().splitlines():
             if line.startswith("nameserver "):

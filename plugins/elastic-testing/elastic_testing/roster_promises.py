@@ -1,4 +1,4 @@
-"""What is promised of entries, beats and news, by a backend that has them."""
+"""The contract of a `RosterBackend`: entries, heartbeats and notifications."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.1
 _NODES = 8
-_PUSHES = 5  # of which the median counts
+_PUSHES = 5  # the median is tested
 _TURNS = 60
 _THOUGHT: Duration = 0.005  # the longest pause before a turn
 _WAITS, _FEW = 6, 2
 
 
 def shown(backend: RosterBackend) -> list[tuple[str, bytes]]:
-    """The roster without its beats."""
+    """The roster without heartbeat counters."""
     return [(announced.key, announced.entry) for announced in backend.roster()]
 
 
 def keys(backend: RosterBackend) -> list[str]:
-    """Of the roster."""
+    """The keys of the roster."""
     return [announced.key for announced in backend.roster()]
 
 
@@ -45,14 +45,14 @@ def _has_rosters(backend: Any) -> None:
 
 
 class RosterPromises(Clients):
-    """See `interfaces.backend.RosterBackend`. Every client announces one key of its own, as nodes do.
+    """See `interfaces.backend.RosterBackend`. Every client announces its own key, as nodes do.
 
     Attributes:
-        lease: seconds after which the entry of a node that beats no longer has been dropped for certain. For backends
-            that show no beats.
-        at_once: seconds within which what is to come back at once has come back, on any machine.
-        pushed: seconds from the begin of a change until a client that waits is told of it. For backends that ask for
-            changes now and then, because their store has no way to tell them.
+        lease: seconds within which the store drops the entry of a node without heartbeats, for backends that show no
+            heartbeats.
+        at_once: seconds within which calls must return that should return immediately, on any machine.
+        pushed: seconds from the start of a change within which a waiting client must be notified. Larger for backends
+            that have to poll, because their store does not push changes.
     """
 
     lease: ClassVar[Duration] = 20.0
@@ -60,7 +60,7 @@ class RosterPromises(Clients):
     pushed: ClassVar[Duration] = 1.0
 
     def _nodes(self, backend: Any, count: int) -> contextlib.AbstractContextManager[list[Any]]:
-        """So many clients beside `backend`, if it has rosters."""
+        """`count` clients in addition to `backend`. Skips the test if it has no roster."""
         _has_rosters(backend)
         return self.peers(backend, count)
 
@@ -98,7 +98,7 @@ class RosterPromises(Clients):
         with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"")
             two.announce("b/1", b"")
-            assert keys(two) == ["a/1", "b/1"]  # nobody withdraws an entry that it has not seen
+            assert keys(two) == ["a/1", "b/1"]  # clients never withdraw an entry that they have not seen
             two.withdraw("a/1")
             assert keys(backend) == keys(one) == ["b/1"]
 
@@ -215,7 +215,7 @@ class RosterPromises(Clients):
             assert Background(wait).result(self.at_once) in (True, False)
 
     def test_changes_are_pushed_and_not_asked_for_now_and_then(self, backend: Any) -> None:
-        """All jobs wait for this: a failure, a node that comes, the end."""
+        """Notifications must be fast, because jobs wait for them: a failure, a new node, the end."""
         with self._nodes(backend, 1) as (other,):
             token: Any = None
 
@@ -242,7 +242,7 @@ class RosterPromises(Clients):
                 assert median <= self.pushed, f"{told} (pushed), found {median:.1f} s"
 
     def test_no_change_of_the_state_is_missed_though_it_comes_while_a_wait_begins(self, backend: Any) -> None:
-        """Two take turns: what one writes comes at about the time at which the other begins to wait."""
+        """Two clients take turns, so that writes coincide with the start of the other client's wait."""
         with self._nodes(backend, 1) as (other,):
             written(backend, b"0", None)
 
@@ -277,7 +277,7 @@ class RosterPromises(Clients):
             together([partial(play, backend, 0), partial(play, other, 1)])
 
     def test_waits_last_while_nothing_happens(self, backend: Any) -> None:
-        """They may be wrong now and then, each time at the cost of a look; not always."""
+        """Occasional false notifications are allowed, because they cost only one read."""
         _has_rosters(backend)
         token = written(backend, b"1", None)
         backend.roster()
@@ -295,7 +295,7 @@ class RosterPromises(Clients):
             assert wrong <= _FEW, f"{told}, found that {wrong} of {_WAITS} told of a change"
 
     def test_a_store_that_comes_back_empty_is_told_and_filled_anew(self, backend: Any) -> None:
-        """Whether a backend announces its node again by itself, or says with the next beat that the entry is gone."""
+        """The backend must announce its node again, or report at the next heartbeat that the entry was dropped."""
         with self._nodes(backend, 1) as (other,):
             entries = [("a/1", b"a"), ("b/1", b"b")]
             clients = (backend, other)
@@ -385,7 +385,7 @@ class RosterPromises(Clients):
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> bool:
-        """As the core's threads wait: what was wrong in saying so is looked at, and waited for again."""
+        """Wait as the core's threads do: after a false notification, wait again."""
         until = later(_CLOCK.now(), LONG)
         while _CLOCK.now() < until:
             if backend.wait_for_state(token, LONG):
@@ -403,7 +403,7 @@ class RosterPromises(Clients):
 
     @staticmethod
     def _nothing(wait: Callable[[], bool]) -> bool:
-        """Wait until it comes back with False, which it may be some times wrong about."""
+        """Wait until the wait returns False. It may return True wrongly a few times."""
         until = later(_CLOCK.now(), LONG)
         while wait():
             assert _CLOCK.now() < until

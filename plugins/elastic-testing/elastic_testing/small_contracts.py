@@ -1,5 +1,4 @@
-"""What every worker starter, rank policy, event handler and health check must do, as tests. Each proves itself in a few
-lines:
+"""The contracts of worker starters, rank policies, event handlers and health checks, as tests. Each needs a few lines:
 
 class TestMyStarter(StarterContract):
     @pytest.fixture
@@ -66,8 +65,8 @@ _WAITS = "import os, signal; print('ready', flush=True); signal.pause()"
 
 
 class StarterContract:
-    """See `interfaces.workers.Starter`. For pytest: inherit from it, and give a fixture `starter_for`, a function that
-    makes a starter for a command line of this Python."""
+    """See `interfaces.workers.Starter`. For pytest: inherit from this class, and define a fixture `starter_for`, a
+    function that creates a starter for a command line of this Python."""
 
     def test_a_worker_is_its_own_session_with_what_it_is_given(self, starter_for: StarterFor, tmp_path: Path) -> None:
         os.environ[_OF_THE_AGENT] = "not for the worker"
@@ -89,7 +88,7 @@ class StarterContract:
             os.kill(child.pid, signal.SIGTERM)
             assert self._ended(child) == -signal.SIGTERM
             assert child.poll() == -signal.SIGTERM
-            assert said.read() == ""  # nobody holds the stream any more
+            assert said.read() == ""  # no process holds the stream open
 
     def test_several_workers_of_one_starter(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python("import os, sys; sys.exit(int(os.environ['contract']))"))
@@ -124,7 +123,7 @@ class StarterContract:
             os.kill(child.pid, 0)
         except ProcessLookupError:
             return
-        raise AssertionError(f"expected the process {child.pid} to be gone, found that it was not waited for")
+        raise AssertionError(f"the starter did not wait for the ended process {child.pid}, which is a zombie")
 
     def test_no_descriptor_stays_behind(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
@@ -139,13 +138,13 @@ class StarterContract:
         except ConfigurationError as error:
             assert "/no/such/program" in str(error)
         else:
-            assert self._ended(child) not in (0, None)  # what starts it has told on stderr
+            assert self._ended(child) not in (0, None)  # the error was written to stderr
 
     def _python(self, code: str) -> tuple[str, ...]:
         return (sys.executable, "-c", code)
 
     def _run(self, starter: Starter, folder: Path) -> tuple[int | None, str, str, int]:
-        """Exit code, output, and the inode of the mark."""
+        """Exit code, stdout, stderr, and the inode of the mark."""
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         mark, mark_end = os.pipe()
         environment = {"contract_mark": str(mark_end)}
@@ -182,7 +181,7 @@ class StarterContract:
 
 
 def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
-    """Nodes in the order that they have without a policy; the first `ranked` were in the last round."""
+    """Nodes in their default order. The first `ranked` of them were in the last round."""
     return [
         Candidate(Node(f"{host}:{number}", host, local_world_size=1 + number % 3), number if number < ranked else None)
         for number, host in enumerate(hosts)
@@ -190,7 +189,7 @@ def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
 
 
 class RankPolicyContract:
-    """See `interfaces.node.RankPolicy`. For pytest: inherit from it, and give a fixture `policy`."""
+    """See `interfaces.node.RankPolicy`. For pytest: inherit from this class, and define a fixture `policy`."""
 
     def test_it_returns_the_nodes_that_it_is_given(self, policy: RankPolicy) -> None:
         for number in (1, 2, 3, 17, 64):
@@ -208,7 +207,7 @@ class RankPolicyContract:
         assert list(policy(given)) == first
 
     def test_the_same_nodes_keep_their_ranks(self, policy: RankPolicy) -> None:
-        """Else each restart would move every rank, and with it what each worker has in its memory and on its disk."""
+        """Otherwise, a restart would change ranks, and data that workers have cached locally would be useless."""
         for number in (2, 3, 12, 100):
             hosts = [f"node{place}" for place in range(number)]
             random.Random(7).shuffle(hosts)
@@ -226,11 +225,11 @@ class RankPolicyContract:
 
 
 class EventHandlerContract:
-    """See `elastic_core.events`. For pytest: inherit from it, give a fixture `handler`, and a method `recorded`.
-    The handler is closed at the end of each test, if it has a `close`."""
+    """See `elastic_core.events`. For pytest: inherit from this class, and define a fixture `handler` and a method
+    `recorded`. If the handler has a `close`, it is called at the end of each test."""
 
     def recorded(self, handler: EventHandler) -> list[Any]:
-        """What has been recorded so far, one item for each event, in their order."""
+        """The events recorded so far, one item each, in order."""
         raise NotImplementedError
 
     def test_every_event_is_recorded_in_its_order(self, handler: EventHandler) -> None:
@@ -274,8 +273,8 @@ class EventHandlerContract:
 
 
 class HealthCheckContract:
-    """See `HealthCheckRecord`. For pytest: inherit from it, and give a fixture `check`, a function that makes the check
-    in the present state of the machine."""
+    """See `HealthCheckRecord`. For pytest: inherit from this class, and define a fixture `check`, a function that runs
+    the check."""
 
     def test_it_says_what_it_found_and_what_to_do(self, check: Callable[[], CheckResult]) -> None:
         found = check()

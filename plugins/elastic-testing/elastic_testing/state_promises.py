@@ -1,4 +1,4 @@
-"""What a plugin tells the contract about its backend; and what is promised of the state of a job, `get_state` and
+"""The methods by which a plugin describes its backend to the contract, and the contract of `get_state` and
 `set_state`."""
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PAUSE = 0.05
 _WRITERS = 4
 _TO_COUNT = 15  # by each of them
 _CANDIDATES = 6
-_MOST_REFUSALS = 10_000  # of one writer; each should mean that another one got through
+_MOST_REFUSALS = 10_000  # of one writer; each refusal should mean that another write succeeded
 
 
 def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> Token:
-    """Write it, which has to succeed. The token of the write."""
+    """Write the state, which must succeed, and return the token."""
     answer = backend.set_state(state, token)
     standing = backend.get_state()
     assert standing is not None, "expected a state after it was written, found none"
@@ -40,7 +40,7 @@ def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> To
 
 
 def _refused(backend: RendezvousBackend, state: bytes, token: Token | None) -> None:
-    """Try to write it, which has to fail, and to tell what stands, if anything."""
+    """Try to write the state, which must fail and return the stored state, if the backend returns one."""
     before = backend.get_state()
     answer = backend.set_state(state, token)
     assert backend.get_state() == before, "expected that a write with an old token changes nothing, found that it did"
@@ -49,7 +49,7 @@ def _refused(backend: RendezvousBackend, state: bytes, token: Token | None) -> N
 
 
 def _count_up(backend: RendezvousBackend, times: int) -> None:
-    """Add 1 to the number that is the state, so often, by compare-and-swap."""
+    """Increment the number in the state `times` times, by compare-and-swap."""
     refusals = 0
     for _ in range(times):
         while not _counted(backend):
@@ -60,7 +60,7 @@ def _count_up(backend: RendezvousBackend, times: int) -> None:
 def _counted(backend: RendezvousBackend) -> bool:
     found = backend.get_state()
     number, token = (0, None) if found is None else (int(found[0].split()[0]), found[1])
-    # The writer is in it: a backend that does not tell whether a write was its own is asked what stands.
+    # The state includes the writer: if a backend does not report whether a write succeeded, the state is read.
     state = f"{number + 1} {id(backend)}".encode()
     answer = backend.set_state(state, token)
     if answer is not None:
@@ -70,33 +70,33 @@ def _counted(backend: RendezvousBackend) -> bool:
 
 
 class Clients:
-    """What a plugin tells about its backend, for the contract."""
+    """Methods by which a plugin describes its backend to the contract."""
 
     def peer(self, backend: Any) -> Any:
-        """Another client of the same job, as another node has one. The contract closes it, if it has a `close`."""
+        """Another client of the same job, as on another node. The contract closes it, if it has a `close`."""
         raise NotImplementedError("expected a method peer(backend) that makes another client of the same job")
 
     def other_job(self, backend: Any) -> Any:
-        """A client of the same store for another job. Closed likewise."""
+        """A client of the same store for another job. The contract closes it, too."""
         raise unittest.SkipTest("it does not say how to make a client for another job (other_job)")
 
     def lose(self, backend: Any) -> None:
-        """Take the store away for good, as when its machine is lost. Nothing is asked of `backend` afterwards but to
-        say so in time."""
+        """Take the store away for good, as when its machine fails. Afterwards, `backend` only has to report that in
+        time."""
         raise unittest.SkipTest("it does not say how to take its store away (lose)")
 
     def forget(self, backend: Any) -> None:
-        """Make the store lose all it holds, as one that was started anew at the same place. The clients stay; their
-        next calls may fail once more with RendezvousConnectionError."""
+        """Make the store lose its data, as after a restart at the same address. The clients remain; their next calls
+        may fail once with RendezvousConnectionError."""
         raise unittest.SkipTest("it does not say how to make its store lose its memory (forget)")
 
     def spoil(self, backend: Any) -> None:
-        """Write something where the state belongs that this backend would never write."""
+        """Overwrite the state with data that this backend would never write."""
         raise unittest.SkipTest("it does not say how to spoil its state (spoil)")
 
     @contextlib.contextmanager
     def peers(self, backend: Any, count: int) -> Iterator[list[Any]]:
-        """So many clients of the same job beside `backend`, closed at the end."""
+        """`count` clients of the same job in addition to `backend`, which are closed at the end."""
         with contextlib.ExitStack() as ending:
             made = []
             for _ in range(count):
@@ -107,14 +107,14 @@ class Clients:
 
 
 def close(backend: RendezvousBackend) -> None:
-    """A backend of two methods need not have a `close`."""
+    """Close the backend, if it has a `close`."""
     ending: Callable[[], object] | None = getattr(backend, "close", None)
     if ending is not None:
         ending()
 
 
 def once_back(call: Callable[[], T]) -> T:
-    """What the call returns once the store is back. The entry that a store has dropped does not come back by that."""
+    """Retry the call until the store is available again, and return its result. Dropped entries remain dropped."""
     until = later(_CLOCK.now(), LONG)
     while True:
         try:
@@ -193,7 +193,8 @@ class StatePromises(Clients):
             _refused(backend, b"by nobody", token)
 
     def test_a_state_that_comes_back_does_not_bring_its_token_back(self, backend: Any) -> None:
-        """A client that read A, and slept while B and then A were written, must not write; comparing bytes lets it."""
+        """The ABA problem: a client that read A, before B and then A were written, must not write. Comparing only the
+        bytes would let it."""
         with self.peers(backend, 1) as (sleeper,):
             token = written(backend, b"A", None)
             old = sleeper.get_state()[1]
@@ -235,7 +236,7 @@ class StatePromises(Clients):
         assert backend.get_state()[0] == b"10"
 
     def test_of_many_that_write_at_the_same_time_one_wins(self, backend: Any) -> None:
-        """They all know the same state: first none, then each time the one that was written last."""
+        """All clients know the same state: first none, and then always the one written last."""
         with self.peers(backend, _CANDIDATES) as peers:
             for turn in range(10):
                 found = [peer.get_state() for peer in peers]
@@ -281,7 +282,7 @@ class StatePromises(Clients):
             together(calls)
 
     def test_it_may_be_called_from_any_thread_one_at_a_time(self, backend: Any) -> None:
-        """The core's threads share a backend; those of two methods are never called by two of them at once."""
+        """The core's threads share a backend, but never call one with two methods concurrently."""
         token: Token = None
         for number in range(6):
             token = Background(partial(written, backend, b"%d" % number, token)).result()

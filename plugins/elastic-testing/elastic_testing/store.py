@@ -1,4 +1,4 @@
-"""What every store must do, as tests. A store proves itself in ten lines:
+"""The contract of stores, as tests. A store's tests need ten lines:
 
 class TestMyStore(StoreContract):
     @pytest.fixture
@@ -25,16 +25,16 @@ _TURNS = 60
 
 
 class StoreContract:
-    """See `interfaces.store.Store`; the meaning of each operation is that of torch's TCPStore. For pytest: inherit from
-    it and give a fixture `store`, a store that nobody else uses and that is empty. No torch is needed here.
+    """See `interfaces.store.Store`. The operations have the semantics of torch's TCPStore, but torch is not required.
+    For pytest: inherit from this class, and define a fixture `store`, a new, empty store.
 
     Attributes:
-        errors: what `get` and `wait` may raise when keys do not appear in time.
-        extended: whether it has `append`, `multi_get` and `multi_set` as well.
-        tells_deletion: whether `delete_key` knows if the key was there.
-        add_wakes: whether `add` wakes who waits for its key.
-        patience: seconds that waits are given for keys that will be set. They must come back in half of that: one that
-            only runs out its time and then finds the key was not woken.
+        errors: errors that `get` and `wait` may raise if keys do not appear in time.
+        extended: whether the store also has `append`, `multi_get` and `multi_set`.
+        tells_deletion: whether `delete_key` returns if the key existed.
+        add_wakes: whether `add` wakes clients that wait for its key.
+        patience: timeout in seconds of waits for keys that will be set. The waits must return within half of it;
+            otherwise, the client was not woken.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, TimeoutError)
@@ -44,7 +44,7 @@ class StoreContract:
     patience: ClassVar[float] = 60.0
 
     def peer(self, store: Any) -> Any:
-        """Another client of the same store, as another process has one. By default the same, for another thread."""
+        """Another client of the same store, as in another process. By default the same object, for another thread."""
         return store
 
     def test_values_are_bytes(self, store: Any) -> None:
@@ -122,7 +122,7 @@ class StoreContract:
         waiting.result()
 
     def test_who_waits_is_woken_and_does_not_ask_once_in_a_while(self, store: Any) -> None:
-        """Two take turns. If each took half a second, as where stores are asked now and then, they would not end."""
+        """Two clients take turns, many times. Polling every half second would exceed the time limit."""
         peer = self.peer(store)
 
         def answer() -> None:
@@ -232,7 +232,7 @@ class StoreContract:
         assert set(together(calls)) == {store.get("k")}
 
     def test_compare_and_set_loses_nothing(self, store: Any) -> None:
-        """Each adds one and its name: so nobody takes what another has written for its own."""
+        """Each client writes its name with the number, so that it can tell its own writes from those of others."""
 
         def count(client: Any, name: str) -> None:
             for _ in range(10):
@@ -312,11 +312,11 @@ class StoreContract:
 
     @staticmethod
     def _not_yet(call: Background[Any]) -> None:
-        """It blocks. It is given a moment to do otherwise; a store that is right never fails here, slow or not."""
-        assert not call.over(0.1), "expected it to wait, found it back"
+        """Check that the call blocks. A correct store never fails here, even if it is slow."""
+        assert not call.over(0.1), "the call returned instead of waiting"
 
     def _gives_up(self, call: Callable[[], object]) -> None:
-        """When its time is over, and not before."""
+        """Check that the call gives up at its timeout, and not before."""
         clock = SystemClock()
         begun = clock.now()
         with unittest.TestCase().assertRaises(self.errors):

@@ -1,5 +1,4 @@
-"""What a rendezvous backend does, as a value: for worlds in which everything that may go wrong is tried. Nodes do not
-notice the difference; here states and entries need not become bytes."""
+"""An immutable model of a rendezvous store, for simulations. States and entries are not encoded as bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One entry, the number of the announcement that put it there, and its beats."""
+    """One entry, the number of its last announcement, and its heartbeat counter."""
 
     entry: Entry
     number: int
@@ -31,17 +30,18 @@ class Row(NamedTuple):
 
 
 class StoreModel(NamedTuple):
-    """All that stands in the store of one job.
+    """The content of a job's store.
 
     Args:
         state: None before the first write.
-        writes: how often it was written; the token.
-        rows: the entries, oldest first, by key.
+        writes: number of writes of the state, which is also the token.
+        rows: the entries by key, oldest first.
         lead: the leaders' counter.
-        rosters: grows with everybody who comes, goes, or announces something new.
-        leases: whether it drops the entries of nodes that do not beat (a world does); it shows no beats then.
-        fenced: whether it refuses what came too late: writes of the state in the place of another, and announcements
-            after newer ones. False only to plant a fault.
+        rosters: incremented whenever a node announces or withdraws an entry.
+        leases: whether the store drops entries of nodes without heartbeats (a `World` does that), and therefore shows
+            no heartbeats.
+        fenced: whether the store refuses outdated operations: writes of the state with an old token, and announcements
+            older than the last one. False only to plant a fault.
     """
 
     state: State | None = None
@@ -55,12 +55,12 @@ class StoreModel(NamedTuple):
 
     @property
     def token(self) -> int | None:
-        """Of the last write; None if there is no state."""
+        """The token of the last write; None if there is no state."""
         return None if self.state is None else self.writes
 
     def performed(self, operation: Operation, number: int = 0) -> tuple[StoreModel, Any]:
-        """The store after an operation, and its answer. `number`: grows with the operations of one node. Raises what a
-        backend raises."""
+        """The store after an operation, and its answer. `number`: increases with each of a node's operations. Raises
+        the same errors as a backend."""
         if isinstance(operation, ReadState):
             return self, (self.state, self.token)
         if isinstance(operation, WriteState):
@@ -97,26 +97,26 @@ class StoreModel(NamedTuple):
         rows = dict(self.rows)
         row = rows.get(operation.key)
         if row is None:
-            raise EntryDroppedError("expected the entry of this node, found that it was dropped")
+            raise EntryDroppedError("the entry of this node was dropped")
         rows[operation.key] = row._replace(beats=row.beats + 1)
         after = self._replace(rows=tuple(rows.items()), lead=self.lead + operation.leading)
         return after, after.lead if operation.leading or operation.look else None
 
     def dropped(self, key: str) -> StoreModel:
-        """Without the entry of this key."""
+        """The store without the entry of this key."""
         rows = tuple(item for item in self.rows if item[0] != key)
         return self if len(rows) == len(self.rows) else self._replace(rows=rows, rosters=self.rosters + 1)
 
     def moved(self) -> StoreModel:
-        """After another node has taken it over: the state is there under another token, and nodes announce themselves
-        anew."""
+        """The store after a handover to another node: the state has a new token, and nodes have to announce themselves
+        again."""
         return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:
-        """After it has lost its memory, as one whose host was started anew."""
+        """The store after it has lost its data, as after a restart of its host."""
         return StoreModel(None, self.writes + 1, (), 0, self.rosters + 1, self.leases, self.fenced)
 
     def beats(self, key: str) -> int | None:
-        """Of this key; None without an entry."""
+        """The heartbeat counter of this key; None without an entry."""
         row = dict(self.rows).get(key)
         return None if row is None else row.beats

@@ -1,5 +1,5 @@
-"""For tests of calls that block, and of conditions that come true by themselves. All waits are bounded, so a test that
-hangs fails."""
+"""Helpers for tests of blocking calls and of conditions that become true later. All waits are bounded, so a test that
+would hang fails."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 T = TypeVar("T")
-LONG: Duration = 60.0  # after which the contracts say that something hangs
+LONG: Duration = 60.0  # time limit after which contracts report a hang
 _PATIENCE: Duration = 60.0
 _PAUSE: Duration = 0.01
 
 
 class Background(Generic[T]):
-    """A call in a thread of its own, begun at once. One that hangs does not keep the process from ending.
+    """A call in a separate daemon thread, started immediately.
 
     Args:
-        function: takes nothing.
-        timeout: seconds that `result` waits by default (20).
+        function: a function without arguments.
+        timeout: the default timeout of `result` in seconds.
     """
 
     def __init__(self, function: Callable[[], T], timeout: Duration = _PATIENCE) -> None:
@@ -38,19 +38,20 @@ class Background(Generic[T]):
 
     @property
     def running(self) -> bool:
-        """Whether it has not come back yet."""
+        """Whether the call has not returned yet."""
         return self._thread.is_alive()
 
     def over(self, timeout: Duration) -> bool:
-        """Wait for its end, for `timeout` seconds at most; whether it came."""
+        """Wait up to `timeout` seconds for the call to return. Returns whether it has."""
         self._thread.join(timeout)
         return not self.running
 
     def result(self, timeout: Duration | None = None) -> T:
-        """What it returned. Raises what it raised, and AssertionError if it still runs after `timeout` seconds."""
+        """The call's return value. Raises the call's error, and AssertionError if it still runs after `timeout`
+        seconds."""
         patience = self._timeout if timeout is None else timeout
         if not self.over(patience):
-            raise AssertionError(f"expected the call to come back, found it still running after {patience} s")
+            raise AssertionError(f"the call is still running after {patience} s")
         if self._error is not None:
             raise self._error
         return cast("T", self._value)
@@ -58,7 +59,7 @@ class Background(Generic[T]):
     def _run(self) -> None:
         try:
             self._value = self._function()
-        except BaseException as error:  # noqa: BLE001 - it is raised again by `result`
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
             self._error = error
 
 
@@ -68,20 +69,20 @@ def eventually(
     what: str = "the condition",
     clock: Clock | None = None,
 ) -> T:
-    """The condition's value as soon as it is true; it is asked again and again. Raises AssertionError, with `what`, if
-    that does not come within `timeout` seconds of `clock`, the real one by default."""
+    """Poll the condition, and return its value as soon as it is true. Raises AssertionError, with `what`, after
+    `timeout` seconds of `clock`, by default the real one."""
     clock = clock or SystemClock()
     deadline = later(clock.now(), timeout)
     pause = threading.Event()
     while not (value := condition()):
         if clock.now() >= deadline:
-            raise AssertionError(f"{what} did not come true within {timeout} s")
+            raise AssertionError(f"{what} did not become true within {timeout} s")
         pause.wait(_PAUSE)
     return value
 
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Make all these calls at the same time; what they returned, in their order. Raises what one of them raised."""
+    """Run all calls at the same time. Returns their results in order, or raises an error of one of them."""
     gate = threading.Barrier(len(calls))
 
     def after_the_gate(call: Callable[[], T]) -> T:
@@ -93,11 +94,11 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def raised(function: Callable[[], object]) -> Exception | None:
-    """What the call raises; None if nothing. Raises AssertionError for a call that hangs."""
+    """The error that the call raises; None if it raises none. Raises AssertionError for a call that hangs."""
     try:
         Background(function, LONG).result()
     except AssertionError:
         raise
-    except Exception as error:  # noqa: BLE001 - it is handed out
+    except Exception as error:  # noqa: BLE001 - returned to the caller
         return error
     return None

@@ -1,4 +1,4 @@
-"""What every watchdog must do, as tests. A watchdog proves itself in ten lines:
+"""The contract of watchdogs, as tests. A watchdog's tests need ten lines:
 
 class TestMyWatchdog(WatchdogContract):
     @pytest.fixture
@@ -46,18 +46,18 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """The end of a script. Whatever was to be told before this timer has been told when it is."""
+    """The end of a script: a last timer. When it expires, all earlier expiries have been reported."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 
 def _wrong(told: list[str], held_up: str) -> list[str]:
-    """The scopes of blocks that were told though the worker left them at once. A machine that stalls holds some up in
-    them, of which the worker says so (`leave`, `say_held_up`): those may be told."""
+    """Scopes that were reported although the worker left their blocks immediately. On a stalled machine, a worker may
+    be delayed in a block, and prints its scope (`leave`, `say_held_up`); those scopes may be reported."""
     return [scope for scope in told if scope not in held_up.split(",")]
 
 
 class Told:
-    """What a watchdog calls when a worker hangs. Keeps what it is told, and when."""
+    """The callback that a watchdog calls when a worker hangs. Records each expiry and its time."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -71,22 +71,22 @@ class Told:
             self._news.notify_all()
 
     def expiries(self) -> list[Expiry]:
-        """All until now."""
+        """All expiries so far."""
         with self._news:
             return list(self._expiries)
 
     def pids(self, count: int, within: float) -> list[int]:
-        """The workers in order, once so many have been told."""
+        """Wait for `count` expiries, and return their workers in order."""
         with self._news:
             told = self._news.wait_for(lambda: len(self._expiries) >= count, within)
-            assert told, f"expected that {count} hung workers are told within {within} s, found {self._expiries}"
+            assert told, f"expected reports of {count} hung workers within {within} s, found {self._expiries}"
             return [expiry.worker_pid for expiry in self._expiries]
 
     def scopes(self, last: str = "last") -> list[str]:
-        """The scopes in order, once the one called `last` is among them; without it."""
+        """Wait for an expiry with the scope `last`, and return all other scopes in order."""
         with self._news:
             told = self._news.wait_for(lambda: last in self._all(), _LONG)
-            assert told, f"the timer {last!r} was not told, only {self._all()}"
+            assert told, f"the timer {last!r} was not reported, only {self._all()}"
             return [scope for scope in self._all() if scope != last]
 
     def _all(self) -> list[str]:
@@ -102,37 +102,37 @@ def _started(watchdog: Watchdog) -> Told:
 def _with_timers(watchdog: Watchdog) -> Told:
     told = _started(watchdog)
     if CLIENT_VARIABLE not in watchdog.worker_environment():
-        raise unittest.SkipTest(f"a watchdog without timers: it gives its workers no {CLIENT_VARIABLE}")
+        raise unittest.SkipTest(f"a watchdog without timers: it does not set {CLIENT_VARIABLE} for its workers")
     return told
 
 
 class _Worker:
-    """A process that runs a script in which there are `expires`, `say`, `wait`, `leave` and `say_held_up`."""
+    """A process that runs a script with the functions `expires`, `say`, `wait`, `leave` and `say_held_up`."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.pid = process.pid
 
     def hear(self) -> str:
-        """The next word that it says; nothing once it has ended."""
+        """The next word that it prints; empty once it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def go_on(self) -> None:
-        """Let it return from `wait`."""
+        """Let the worker return from `wait`."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def end(self) -> str:
-        """What else it says, when it has ended by itself, and well."""
+        """Wait until it has ended with exit code 0, and return its remaining output."""
         said, _ = self.process.communicate("\n" * 10, timeout=_LONG)
         assert self.process.returncode == 0
         return said
 
 
 class LifeCycle:
-    """What is promised of every watchdog.
+    """The contract of every watchdog.
 
     Attributes:
         stops_in: seconds within which `stop` must return.
@@ -177,14 +177,14 @@ class LifeCycle:
 
 
 class Rounds(LifeCycle):
-    """What is promised of a watchdog that is told of each round's workers, and needs no timers. Tested if a test class
-    says how a worker hangs for it.
+    """The contract of a watchdog that watches each round's workers without timers. Tested if a test class defines how a
+    worker hangs.
 
     Attributes:
-        hangs: what a worker runs, in Python, which works at first and then hangs as this watchdog notices it. stdout is
-            its log file. Empty: the tests are skipped.
-        works: what a worker runs that never hangs.
-        told_in: seconds within which a worker that hangs must be told.
+        hangs: Python code of a worker that first works and then hangs in a way that this watchdog detects. Its stdout
+            is its log file. Empty: skip the tests.
+        works: Python code of a worker that never hangs.
+        told_in: seconds within which a hung worker must be reported.
     """
 
     hangs: ClassVar[str] = ""
@@ -193,29 +193,30 @@ class Rounds(LifeCycle):
 
     @contextmanager
     def round(self, watchdog: Watchdog, folder: Path, *scripts: str) -> Iterator[list[WatchedWorker]]:
-        """The workers of a round, of which the watchdog is told once all have written something; killed at the end."""
+        """Start the workers of a round, and pass them to the watchdog when all have written output. They are killed at
+        the end."""
         if not self.hangs:
-            raise unittest.SkipTest("the test class does not say in `hangs` how a worker hangs for this watchdog")
+            raise unittest.SkipTest("the test class does not define in `hangs` how a worker hangs for this watchdog")
         with ExitStack() as stack:
             environment = {**os.environ, **watchdog.worker_environment()}
             workers = [
                 _logging(stack, folder / f"rank-{rank}.out", rank, code, environment)
                 for rank, code in enumerate(scripts)
             ]
-            written = "every worker has written something, also the one that will hang (`hangs`): that"
+            written = "output of every worker, including the one that will hang (`hangs`): this"
             eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), _LONG, written)
             watchdog.round_started(workers)
             yield workers
 
     def test_a_round_of_workers_is_taken_at_once(self, watchdog: Watchdog, tmp_path: Path) -> None:
-        """Whatever the watchdog makes of them: with and without logs, of a process that has ended, of none."""
+        """`round_started` must return quickly: for workers with and without logs, for ended processes, for none."""
         _started(watchdog)
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
             pass
         for workers in ([WatchedWorker(0, 4, os.getpid())], [WatchedWorker(0, 0, ended.pid, (tmp_path / "gone",))], []):
             begun = _CLOCK.now()
             watchdog.round_started(workers)
-            assert _CLOCK.now() - begun < self.stops_in, "round_started holds up the agent"
+            assert _CLOCK.now() - begun < self.stops_in, "round_started blocks the agent"
         assert watchdog.fault() == ""
 
     def test_the_worker_that_hangs_is_told(self, watchdog: Watchdog, tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ class Rounds(LifeCycle):
         with self.round(watchdog, tmp_path, self.works, self.hangs) as (_, hanging):
             assert told.pids(1, self.told_in) == [hanging.pid]
             (expiry,) = told.expiries()
-            assert expiry.reason, "without a reason it reads as if a timer had not been released"
+            assert expiry.reason, "without a reason, it would be reported as an expired timer"
             assert expiry.late >= 0
 
     def test_it_is_told_once_in_every_round(self, watchdog: Watchdog, tmp_path: Path) -> None:
@@ -238,11 +239,11 @@ class Rounds(LifeCycle):
 
 
 class Timers:
-    """What is promised of a watchdog that watches by timers: one that gives its workers a client of `expires`.
+    """The contract of a watchdog with timers, which provides its workers with a client for `expires`.
 
     Attributes:
-        run_id: the job, which the requests of its workers name.
-        punctual: seconds after the deadline within which an expiry must be told.
+        run_id: the job id in the workers' requests.
+        punctual: seconds after the deadline within which an expiry must be reported.
     """
 
     run_id: ClassVar[str] = "contract"
@@ -250,7 +251,7 @@ class Timers:
 
     @contextmanager
     def worker(self, watchdog: Watchdog, script: str) -> Iterator[_Worker]:
-        """A worker of this watchdog; killed at the end if it still runs."""
+        """A worker of this watchdog, which is killed at the end."""
         environment = {**os.environ, "TORCHELASTIC_RUN_ID": self.run_id, **watchdog.worker_environment()}
         command = [sys.executable, "-c", _PRELUDE + script]
         pipe = subprocess.PIPE
@@ -350,7 +351,7 @@ with expires(60, 'step'):
             assert _wrong(told.scopes(), held_up) == []
 
     def test_a_worker_that_is_not_watched_any_more(self, watchdog: Watchdog) -> None:
-        """What is done is done; what begins learns, in bounded time, that nobody watches."""
+        """After the watchdog has stopped, running blocks can be left, and new ones raise an error in bounded time."""
         told = _with_timers(watchdog)
         script = """
 with expires(60, 'first'): say('in'); wait()
@@ -377,17 +378,17 @@ except OSError: say('refused')
             worker.hear()
             watchdog.stop()
             in_time, before = _CLOCK.now() - begun < 0.2, told.expiries()
-            assert before == [] or not in_time  # a machine that stalls lets the timer expire before the end
+            assert before == [] or not in_time  # on a stalled machine, the timer may expire before the stop
             assert not threading.Event().wait(0.5)
         assert told.expiries() == before
 
 
 class WatchdogContract(Rounds, Timers):
-    """See `interfaces.watchdog.Watchdog`. For pytest: inherit from it and give a fixture `watchdog`, one that was not
-    started yet, of the job `run_id`, which the fixture stops at the end.
+    """See `interfaces.watchdog.Watchdog`. For pytest: inherit from this class, and define a fixture `watchdog`, a
+    watchdog of the job `run_id` that was not started yet. The fixture stops it at the end.
 
-    The tests of timers are skipped if `worker_environment` names no client of `elastic_core.watchdog.expires`; those of
-    hangs without timers, if the test class does not say in `hangs` how a worker hangs.
+    Timer tests are skipped if `worker_environment` has no client for `elastic_core.watchdog.expires`. Tests of hangs
+    without timers are skipped if the test class does not define `hangs`.
     """
 
 
@@ -401,9 +402,9 @@ def _logging(stack: ExitStack, log: Path, rank: int, code: str, env: Mapping[str
 
 
 def _open_files() -> set[tuple[str, str]]:
-    """Each with what it is: others may close theirs meanwhile."""
+    """Descriptors with their targets; other threads may close theirs at any time."""
     found = set()
     for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # that of the folder itself is gone by now
+        with suppress(OSError):  # the descriptor of the listing itself
             found.add((link.name, str(link.readlink())))
     return found

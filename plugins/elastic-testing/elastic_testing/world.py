@@ -1,5 +1,5 @@
-"""A whole job in one thread: hundreds of nodes, each with the `Node` that it has in production, over a store in which
-everything can go wrong, on a clock that is told to go on. Every write of the state is checked for what must hold."""
+"""Simulates a job of hundreds of nodes in one thread, with the production class `Node`, a store with all kinds of
+faults, and a fake clock. Invariants are checked at every write of the state."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.effects import Operation
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_MOST_STEPS = 2000  # of one node at one instant; more is a node that keeps itself busy
+_MOST_STEPS = 2000  # steps of one node at one instant; more means an endless loop
 _FAR = 1e9
 
 
 class Phase(enum.Enum):
-    """Where a node of the world is."""
+    """The phase of a simulated node."""
 
     WANTS = "wants a round"
     RUNS = "runs"
@@ -40,17 +40,17 @@ class Phase(enum.Enum):
 
 
 class WorldNode:
-    """One node, and the little that an agent does with it.
+    """One node, with a minimal agent.
 
     Args:
-        name: several nodes may have one name; their keys differ.
-        stops_in: seconds that its workers take to end once they are asked to.
+        name: several nodes may have the same name, with different keys.
+        stops_in: seconds that its workers take to stop.
 
     Attributes:
-        rounds: the rounds it ran, each with its rank.
-        machine: what it decides with.
-        calls: how often it asked for each operation, by the name of its class.
-        works_in: the round whose workers run here.
+        rounds: the rounds in which it ran, each with its rank.
+        machine: the state machine of the node.
+        calls: number of calls of each operation, by class name.
+        works_in: the round of its running workers.
         reachable, frozen: see `World`.
     """
 
@@ -87,7 +87,7 @@ class WorldNode:
 
     @property
     def round(self) -> RoundId:
-        """The round it runs or ran last."""
+        """The round in which it runs, or ran last."""
         return self.rounds[-1][0] if self.rounds else NO_ROUND
 
     @property
@@ -95,7 +95,7 @@ class WorldNode:
         return self.phase in (Phase.WANTS, Phase.RUNS, Phase.STOPS, Phase.DONE)
 
     def join(self, now: Instant) -> None:
-        """It wants a round."""
+        """Join the next round."""
         self.phase = Phase.WANTS
         self.machine.begin(now)
         suspects = {seat.key for seat in self.machine.suspects(64)}
@@ -103,12 +103,12 @@ class WorldNode:
         self.due = now
 
     def go(self, reason: str) -> None:
-        """It leaves, and says so."""
+        """Leave the job, and announce that."""
         self.phase, self.works_in = Phase.GONE, NO_ROUND
         self.machine.retire(reason)
 
     def follow(self, now: Instant, grace: Duration) -> None:
-        """What an agent does about what its node tells."""
+        """Act on the node's decisions, as an agent does."""
         if self.phase is Phase.WANTS:
             self._follow_join(now)
         elif self.phase in (Phase.RUNS, Phase.DONE):
@@ -135,7 +135,7 @@ class WorldNode:
             self.go(str(obstacle))
 
     def next_look(self, now: Instant, grace: Duration) -> Instant:
-        """When `follow` may have something to do though nothing was heard."""
+        """When `follow` has to be called next, even without any change."""
         if self.phase is Phase.STOPS and self.stopped_at is not None:
             return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
@@ -144,15 +144,15 @@ class WorldNode:
 
 
 class World:
-    """See above. Nodes are called by name; all that happens follows from `seed`.
+    """The simulated job. Nodes are identified by name. A run is fully determined by `seed`.
 
     Args:
-        leases: whether the store itself drops the entries of those that have not beaten for `lease_ttl`, or a failure
+        leases: whether the store drops the entries of nodes without a heartbeat for `lease_ttl`, or else the failure
             timeout.
-        grace: what `RosterBackend.grace` says.
+        grace: the value of `RosterBackend.grace`.
 
     Attributes:
-        store: what stands in the store.
+        store: the content of the store.
     """
 
     def __init__(
@@ -171,74 +171,74 @@ class World:
         self._leases: dict[str, tuple[tuple[int, int], Instant]] = {}
         self._random = random.Random(seed)
 
-    # -- what may happen
+    # -- events and faults
 
     def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
-        """A node starts. `called`: the name it tells the others, if it is that of another. Raises ValueError for a name
-        that was used."""
+        """Start a node. `called`: the name that it announces, if that is another one. Raises ValueError if `name` was
+        used before."""
         if name in self.nodes:
-            raise ValueError(f"expected a name that was not used, found {name!r}")
+            raise ValueError(f"the name {name!r} was used before")
         made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
         self.nodes[name] = made
         return made
 
     def crash(self, name: str) -> None:
-        """It is never heard of again; its entry stays."""
+        """Crash the node. Its entry remains in the store."""
         node = self.nodes[name]
         node.phase, node.works_in = Phase.CRASHED, NO_ROUND
 
     def freeze(self, name: str, frozen: bool = True) -> None:
-        """It does nothing, like a process that was stopped (SIGSTOP), until it is let go on."""
+        """Stop the node like a process with SIGSTOP, or let it continue."""
         self.nodes[name].frozen = frozen
 
     def partition(self, name: str, reachable: bool = False) -> None:
-        """It cannot reach the store, until it can again."""
+        """Disconnect the node from the store, or reconnect it."""
         self.nodes[name].reachable = reachable
 
     def separate(self, one: str, other: str, apart: bool = True) -> None:
-        """Two nodes cannot reach each other, though both reach the store, until they can again: whenever both are in a
-        round, their workers fail."""
+        """Disconnect two nodes from each other, or reconnect them. Both still reach the store. While they are
+        disconnected, their workers fail whenever both are in a round."""
         for mine, theirs in ((one, other), (other, one)):
             keys = self.nodes[mine].unreachable
             (keys.add if apart else keys.discard)(self.nodes[theirs].key)
 
     def sleep(self, asleep: bool = True) -> None:
-        """The store answers nobody, like a process that was stopped. When it wakes it does what it was asked to
-        meanwhile, in any order."""
+        """Stop the store like a process with SIGSTOP, or let it continue. It then performs pending operations in any
+        order."""
         self.sleeping = asleep
 
     def forget(self) -> None:
-        """The store loses its memory."""
+        """The store loses its data."""
         self.store = self.store.forgotten()
         self.forgotten += 1
 
     def end_lease(self, name: str) -> None:
-        """The store drops its entry, for no fault of the node."""
+        """The store drops the node's entry, although the node is alive."""
         self.store = self.store.dropped(self.nodes[name].key)
 
     def lose_answers(self, name: str, count: int = 1) -> None:
-        """Its next operations are carried out, and it does not learn of it."""
+        """The node's next operations take effect, but their answers are lost."""
         self.nodes[name].lose_answers = count
 
     def delay_writes(self, name: str, count: int = 1) -> None:
-        """Its next writes are given up, and carried out later (see `catch_up`)."""
+        """The node's next writes fail, but take effect later (see `catch_up`)."""
         self.nodes[name].delay_writes = count
 
     def catch_up(self) -> None:
-        """All writes that were given up are carried out now, in any order."""
+        """Perform all delayed writes now, in any order."""
         late, self._late = self._late, []
         self._random.shuffle(late)
         for operation, number in late:
             self._perform(operation, number)
 
     def fail(self, name: str, certain: bool = True) -> None:
-        """Workers of it fail."""
+        """Workers of the node fail."""
         node = self.nodes[name]
         node.machine.request(Amend(model.failed, (node.round, Report(node.key, node.name, (), certain))))
         node.due = self.clock.now()
 
     def succeed(self, name: str) -> None:
-        """All its workers succeed."""
+        """All workers of the node succeed."""
         node = self.nodes[name]
         if node.phase is Phase.RUNS:
             node.phase, node.works_in = Phase.DONE, NO_ROUND
@@ -246,24 +246,24 @@ class World:
             node.due = self.clock.now()
 
     def leave(self, name: str) -> None:
-        """It goes, and says so."""
+        """The node leaves, and announces that."""
         self.nodes[name].go("asked to")
         self.nodes[name].due = self.clock.now()
 
     def drain(self, name: str, through: str) -> None:
-        """Somebody asks node `name` to leave, by way of node `through`."""
+        """Ask node `name` to leave, with a write by node `through`."""
         self.nodes[through].machine.request(Amend(model.drained, (self.nodes[name].key,)))
         self.nodes[through].due = self.clock.now()
 
     def close(self, name: str) -> None:
-        """Node `name` closes the job."""
+        """The node closes the job."""
         self.nodes[name].machine.close("asked to", succeeded=False)
         self.nodes[name].due = self.clock.now()
 
-    # -- going on
+    # -- time
 
     def run(self, seconds: Duration) -> None:
-        """Let time pass, and every node do what is due. Raises AssertionError when something is wrong."""
+        """Advance time, and let every node act when it is due. Raises AssertionError if an invariant is violated."""
         until = later(self.clock.now(), seconds)
         while True:
             self._settle()
@@ -277,14 +277,14 @@ class World:
         self.clock.advance(until - self.clock.now())
 
     def _end_leases(self) -> None:
-        """Of those that have stood still for a failure timeout."""
+        """Drop entries without a heartbeat for the lease time."""
         if not self.store.leases:
             return
         now, ttl = self.clock.now(), self.settings.lease_ttl or self.settings.failure_timeout
         before, self._leases = self._leases, {}
         for key, row in self.store.rows:
             known = before.get(key)
-            heard = row.number, row.beats  # an announcement after the lease ended begins another
+            heard = row.number, row.beats  # an announcement after the lease has expired starts a new one
             since = known[1] if known is not None and known[0] == heard else now
             self._leases[key] = (heard, since)
             if now - since >= ttl:
@@ -294,7 +294,7 @@ class World:
         return [n for n in self.nodes.values() if n.phase is not Phase.CRASHED and not n.frozen]
 
     def _settle(self) -> None:
-        """All that is due now, one operation at a time, in an order that changes from time to time."""
+        """Perform all operations that are due now, in random order."""
         for _ in range(_MOST_STEPS * max(len(self.nodes), 1)):
             self._tell()
             now = self.clock.now()
@@ -307,13 +307,13 @@ class World:
             for node in self._random.sample(ready, len(ready)):
                 self._act(node, now)
         busy = ", ".join(node.name for node in ready)
-        raise AssertionError(f"expected an end of operations at {now} s, found that these keep busy: {busy}")
+        raise AssertionError(f"these nodes do not stop issuing operations at {now} s: {busy}")
 
     def _may_act(self, node: WorldNode) -> bool:
         return node.hangs is None or not (self.sleeping and node.reachable)
 
     def _due(self, node: WorldNode) -> Instant:
-        """When it acts next by itself: never while the store keeps it waiting."""
+        """When the node acts next by itself; never while it waits for the store."""
         return node.due if self._may_act(node) else later(self.clock.now(), _FAR)
 
     def _act(self, node: WorldNode, now: Instant) -> None:
@@ -335,15 +335,15 @@ class World:
         writes = isinstance(operation, (WriteState, Announce, Withdraw))
         try:
             if not node.reachable:
-                raise RendezvousConnectionError("expected the store to be in reach, found that a test took it away")
+                raise RendezvousConnectionError("the test made the store unreachable")
             if node.delay_writes and writes:
                 node.delay_writes -= 1
                 self._late.append((operation, node.operations))
-                raise RendezvousConnectionError("expected an answer, found that a test holds it up")
+                raise RendezvousConnectionError("the test delayed the write")
             answer = self._perform(operation, node.operations)
             if node.lose_answers:
                 node.lose_answers -= 1
-                raise RendezvousConnectionError("expected an answer, found that a test lost it")
+                raise RendezvousConnectionError("the test lost the answer")
         except ElasticError as error:
             node.machine.broke(error, now)
         else:
@@ -361,7 +361,7 @@ class World:
         return answer
 
     def _tell(self) -> None:
-        """What a backend pushes: the state to everybody, the roster to those who lead."""
+        """Notify nodes as a backend does: of the state all nodes, of the roster the leaders."""
         now = self.clock.now()
         for node in self._acting():
             if not node.reachable or self.sleeping:
@@ -377,7 +377,7 @@ class World:
                 node.due = now
 
     def _part_workers(self) -> None:
-        """Workers of nodes that cannot reach each other fail, as those do that have lost a peer."""
+        """Let workers of nodes that cannot reach each other fail, as workers do that have lost a peer."""
         for node in self._acting():
             peers = [n for n in self.nodes.values() if n.works_in == node.works_in and n.key in node.unreachable]
             if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:
@@ -385,27 +385,27 @@ class World:
                 node.phase, node.works_in = Phase.STOPS, NO_ROUND
                 node.stopped_at = self.clock.now()
 
-    # -- what must hold
+    # -- invariants
 
     @property
     def state(self) -> State:
-        """What stands in the store."""
+        """The state in the store."""
         return self.store.state or State()
 
     def members(self) -> list[str]:
-        """The names of the members of the round that runs, in rank order; empty when none does."""
+        """The names of the running round's members, in rank order; empty if no round runs."""
         state = self.state
         return [member.node for member in state.seats.members] if state.open else []
 
     @property
     def ending(self) -> bool:
-        """Whether a member of the last round has succeeded, whatever became of it since: nobody is let in any more."""
+        """Whether a member of the last round has succeeded, even if it has left since. Then no node may join."""
         state = self.state
         entries = [row.entry for key, row in self.store.rows if state.seated(key)]
         return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)
 
     def in_step(self) -> bool:
-        """Whether a round runs, every live node that can be in it is, and all members know it."""
+        """Whether a round runs with as many live nodes as possible, and all its members know it."""
         state = self.state
         wanting = [node for node in self.nodes.values() if node.active]
         running = [node for node in wanting if node.phase is not Phase.WANTS and node.round == state.round]
@@ -433,7 +433,7 @@ class World:
         return any(node.machine.state == new for node in self.nodes.values())
 
     def _check_end(self, old: State, new: State) -> None:
-        """Healthy workers are not stopped for a node that is done."""
+        """A round must not end because of a node that has succeeded."""
         if old.open and not new.open and not new.closed and new.end is not None:
             done = {name for name, round_id in self._told_done if round_id == old.round}
             blamed = set(new.end.by.split(", "))
@@ -455,8 +455,8 @@ class World:
         self._check_workers(old, new, by_key)
 
     def _check_workers(self, old: State, new: State, by_key: dict[str, WorldNode]) -> None:
-        """Nobody starts a round while a live member of the last one still runs workers. Who cannot reach the store, or
-        does nothing at all, is not counted as live: it has its fence."""
+        """No round may form while a live member of the last one still runs workers. A node that cannot reach the store,
+        or is frozen, is not considered alive, because it stops its workers itself."""
         for key in old.seats.keys:
             node = by_key.get(key)
             if node is None or node.phase is Phase.CRASHED or node.frozen or not node.reachable:

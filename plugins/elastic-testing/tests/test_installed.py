@@ -98,5 +98,5 @@ def test_what_is_wrong_is_told():
     with pytest.raises(ConfigurationError) as refused:
         installed_watchdog("mine", "job", ttl="soon", tsl=True)
     assert {problem.origin for problem in refused.value.problems} == {"mine: ttl", "mine: tsl"}
-    with pytest.raises(TypeError, match="expected a record with open_backend, found that of 'closed'"):
+    with pytest.raises(TypeError, match="the record of 'closed' has no open_backend"):
         installed_backend("closed", "host:1", "job")

@@ -50,6 +50,6 @@ def test_a_condition_that_stays_false_fails_the_test():
     def ask():
         asked.append(clock.advance(0.02))
 
-    with pytest.raises(AssertionError, match=r"^the light did not come true within 0\.05 s$"):
+    with pytest.raises(AssertionError, match=r"^the light did not become true within 0\.05 s$"):
         eventually(ask, 0.05, "the light", clock)
     assert len(asked) == 3

@@ -269,7 +269,7 @@ def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
 
 def test_a_name_is_used_once():
     job = world(1, 2, 1)
-    with pytest.raises(ValueError, match="expected a name that was not used, found 'n0'"):
+    with pytest.raises(ValueError, match="the name 'n0' was used before"):
         job.join("n0")
 
 

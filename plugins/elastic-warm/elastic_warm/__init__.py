@@ -1,1 +1,1 @@
-"""Warm start: workers that are forked from a process which has imported what they import."""
+"""Warm start: workers are forked from a template process that has already imported their modules."""

@@ -1,8 +1,8 @@
-"""Distrust: what a module does while it is imported that must not be done once for all workers.
+"""Detects modules whose import has effects that workers must not share.
 
-A module is *left* to the workers when the process after its import is not what a worker's would be: it read a variable
-that differs between workers, started a thread, holds a socket or a device open, and so on. Modules that import a module
-that is left are left as well, for they would have to be given its content.
+A module is *left* to the workers if a worker forked after its import would differ from one that imports it itself: for
+example, the module read a variable that differs between workers, started a thread, or holds a socket or device open.
+Modules that import a left module are left, too, because they need its content.
 
 Standard library only: this runs in the template, see `program`.
 """
@@ -34,7 +34,7 @@ _RANDOM = {
     "uuid": ("_generate_time_safe",),
 }
 """Functions whose results differ between processes, by module. numpy's generators, `secrets` and `uuid` call them.
-`Watch._watch_randomness` also covers the generators of `random`."""
+`Watch._watch_randomness` also handles the generators of `random`."""
 
 
 def _new_authkey(process: Any) -> None:
@@ -63,23 +63,21 @@ RENEWALS: Mapping[str, Callable[[Any], None]] = {
     "torch.distributed._composable.contract": _new_keys,
     "transformers.utils.hub": _new_session,
 }
-"""Modules that may draw random values at import, and the functions that draw them again in each worker."""
+"""Modules that may draw random values at import, and functions that draw new ones in each worker."""
 _DRAWS = "draws random values"
 _MARK = b"ELASTIC_TEMPLATE"
-_HARMLESS = (
-    b"jemalloc_bg_thd\n"  # gives memory back to the kernel; jemalloc takes care of forks, and starts none in a child
-)
+_HARMLESS = b"jemalloc_bg_thd\n"  # returns memory to the kernel; jemalloc handles forks, and starts none in a child
 
 
 class Left(BaseException):
-    """Raised where a module is imported that is left to the workers. Not an `Exception`, so that a module which can do
-    without the other one does not take it for missing."""
+    """Raised on the import of a module that is left to the workers. It is not an `Exception`, so that a module with an
+    optional import does not treat the module as missing."""
 
 
 class ProcessState(NamedTuple):
-    """What an import may change beyond the modules themselves. `files`: the descriptors, and what each is of.
-    `handlers`: the kernel's masks of ignored and caught signals. `output`: bytes written. `generators`: the
-    states of those that all share, by name."""
+    """State that an import may change apart from modules. `files`: descriptors and their targets. `handlers`: the
+    kernel's masks of ignored and caught signals. `output`: bytes written. `generators`: the states of global random
+    generators, by name."""
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -91,7 +89,7 @@ class ProcessState(NamedTuple):
 
 
 def state_of_process() -> ProcessState:
-    """The state of this process. Its output has to go to files."""
+    """The state of this process, whose output must be redirected to files."""
     with open("/proc/self/stat", "rb") as file:
         stat = file.read()
     fields = stat[stat.rindex(b")") + 2 :].split()
@@ -107,7 +105,7 @@ def state_of_process() -> ProcessState:
 
 
 def working_folder() -> str:
-    """Empty for one that has been removed."""
+    """The current folder; empty if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -115,7 +113,7 @@ def working_folder() -> str:
 
 
 def _threads() -> int:
-    """Those that a fork would be without, and that somebody may miss."""
+    """Number of threads that would be missing after a fork, without harmless ones."""
     count = 0
     for name in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/comm", "rb") as file:
@@ -125,7 +123,7 @@ def _threads() -> int:
 
 def _open_files() -> Iterator[tuple[str, str]]:
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one by which it was listed
+        with contextlib.suppress(OSError):  # the descriptor used for listing
             yield name, os.readlink(f"/proc/self/fd/{name}")
 
 
@@ -145,8 +143,8 @@ def _written() -> int:
 
 
 def _generators() -> Iterator[tuple[str, object]]:
-    """The states of the global generators, which are reseeded in each worker. A number that a module drew from one at
-    import and kept would be the same in all workers."""
+    """The states of the global generators. They are reseeded in each worker, but a number that a module drew at import
+    would be the same in all workers."""
     if random := _complete("random"):
         yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
@@ -157,14 +155,14 @@ def _generators() -> Iterator[tuple[str, object]]:
 
 
 def _complete(name: str) -> Any:
-    """A module whose import is over; None if it is not."""
+    """A module whose import is complete; None if it is not."""
     module = sys.modules.get(name)
     return None if module is None or getattr(module.__spec__, "_initializing", False) else module
 
 
 def change(before: ProcessState, after: ProcessState) -> str:
-    """What an import has changed that it should not, in words; empty if nothing. Not its open files, which may be
-    closed when it is over."""
+    """Describes an unwanted change by an import; empty if there is none. Open files are not considered here, because
+    the module may close them later during its import."""
     if after.threads > before.threads:
         return "starts a thread"
     if after.handlers != before.handlers:
@@ -182,8 +180,8 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 
 class _Name(str):
-    """The name of a variable that differs between workers, for those who go through the names of all variables, or what
-    they have made of it. Tells when it is found to be what somebody looks for; to pass it over is no harm."""
+    """The name of a variable that differs between workers, or text derived from it, for code that iterates over all
+    variables. Calls `tell` if the code tests the name successfully; skipping it is harmless."""
 
     tell: Callable[[], None]
 
@@ -202,7 +200,7 @@ class _Name(str):
 
 
 class _EncodedName(bytes):
-    """A `_Name` as a key of the variables: of those who go through them with their values."""
+    """A `_Name` as a key, for code that iterates over variables and values."""
 
 
 def _telling(method: str) -> Callable[..., Any]:
@@ -227,8 +225,8 @@ for _method in (*_TEXTS, *_MADE, "__getitem__", *_ASKED, "__eq__", "__contains__
 
 
 class _WatchedVariables(dict[bytes, bytes]):
-    """The variables behind `os.environ` and `os.environb`, which tells the names that are read. Who goes through all
-    finds the `varying` ones as well, without values."""
+    """The dictionary behind `os.environ` and `os.environb`. Reports the names that are read. Iteration includes the
+    `varying` names, without values."""
 
     def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None], varying: Iterable[str]) -> None:
         super().__init__(plain)
@@ -254,11 +252,11 @@ class Watch:
     """Watches the imports of this process, from `begin` to `end`.
 
     Args:
-        varies: whether a variable differs between workers.
-        installed: whether a file belongs to an installation, see `installation`.
-        look: the state of the process.
-        tell: called with the name of a module that is left, and why, once for each.
-        varying: names of variables that differ, and that this process does not have.
+        varies: returns whether a variable differs between workers.
+        installed: returns whether a file belongs to an installation, see `installation`.
+        look: returns the state of the process.
+        tell: called once for each left module, with its name and the reason.
+        varying: names of variables that differ between workers, and that this process lacks.
     """
 
     def __init__(
@@ -277,36 +275,36 @@ class Watch:
         self._left: dict[str, str] = {}
         self._excluded: tuple[str, ...] = ()
         self._origins: dict[str, str] = {}
-        self._sought: dict[str, tuple[str, ...]] = {}  # what was not found among the files, and who imported it
+        self._sought: dict[str, tuple[str, ...]] = {}  # modules without a file, and their importers
         self._missed: dict[str, tuple[str, ...]] = {}
         self._running: list[str] = []
         self._state: ProcessState | None = None
         self._opened: dict[tuple[str, str], str] = {}  # files, and the modules that opened them
         self._undo: list[Callable[[], None]] = []
         self._drawn_from: list[Any] = []
-        self._mark = "".join(["of", " the template"])  # the value of one variable, by which copies are found
+        self._mark = "".join(["of", " the template"])  # the value of a marker variable, to detect copies
         self._holders = sys.getrefcount(self._mark)
         self._all_read = False
         self._before = frozenset(sys.modules)
         self.clean = True
 
     def exclude(self, names: Sequence[str]) -> None:
-        """Leave these modules, and what is in these packages, to the workers."""
+        """Leave these modules and packages to the workers."""
         self._excluded = tuple(names)
 
     def expect(self, origins: Mapping[str, str], left: Mapping[str, str]) -> None:
-        """The workers have imported these modules, from these files (empty: from none), and those in `left` are
-        theirs."""
+        """Set the modules that the workers have imported, with their files (empty: none), and those that are left to
+        them."""
         self._origins.update(origins)
         self._left.update(left)
         self._leave_those_who_miss(origins.keys() & self._missed.keys() - sys.modules.keys())
         for name in left.keys() & sys.modules.keys() - self._before:
-            self.clean = False  # it is here already
+            self.clean = False  # already imported here
             self._tell(name, left[name])
         for name in origins.keys() & self._before:
             here = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
             if here and origins[name] and origins[name] != here:
-                self.clean = False  # ours, that of the workers is another one
+                self.clean = False  # this program has imported another file than the workers
                 self._tell(name, f"is another file for the workers: {origins[name]}")
 
     def begin(self) -> None:
@@ -319,12 +317,12 @@ class Watch:
             self._watch_randomness(name)
 
     def end(self) -> None:
-        """In a worker: as if nothing had been watched."""
+        """Undo all changes, in a worker."""
         while self._undo:
             self._undo.pop()()
 
     def run(self, load: Callable[[], object]) -> None:
-        """Run one import from outside. What it raises is for the caller, but not `Left`."""
+        """Run one import. Its errors are raised, except `Left`."""
         self._state = self._look()
         with contextlib.suppress(Left):
             try:
@@ -360,13 +358,13 @@ class Watch:
         if any(name == one or name.startswith(f"{one}.") for one in self._excluded):
             return "is excluded by --warm-start-exclude"
         if not self._installed(origin):
-            return f"is in {origin}, which is no installation"
+            return f"is in {origin}, which is not part of an installation"
         if self._origins.get(name) not in (None, "", origin):
             return f"is another file for the workers: {self._origins[name]}"
         return ""
 
     def _look_for_missed(self) -> None:
-        """What was sought, and is not here. Another finder may have found it."""
+        """Record modules that were looked up and not found. Another finder may have found some."""
         missed = {name: importers for name, importers in self._sought.items() if name not in sys.modules}
         self._sought.clear()
         self._missed.update(missed)
@@ -384,8 +382,8 @@ class Watch:
             self.leave(self._running[-1], f"reads {name}")
 
     def _keeps_copy(self) -> bool:
-        """Whether somebody has read all variables since the last time, and keeps them. To look through them, for those
-        with some head, is no harm."""
+        """Whether a copy of all variables was made since the last call, and still exists. Iterating over them, for
+        example to find a prefix, is harmless."""
         if not self._all_read:
             return False
         self._all_read = False
@@ -393,10 +391,10 @@ class Watch:
         return self._holders > before
 
     def _compare(self) -> None:
-        """What has changed since the last time was done by the innermost module that runs."""
+        """Compare the process's state with the last one. A change is attributed to the innermost running module."""
         before, after = self._state, self._look()
         if before and after.threads > before.threads:
-            _try_fork()  # pools that end themselves before a fork, such as that of OpenBLAS, do no harm
+            _try_fork()  # pools that stop before a fork, such as OpenBLAS's, are harmless
             after = self._look()
         if before and self._running:
             self._opened.update(dict.fromkeys(after.files - before.files, self._running[-1]))
@@ -407,14 +405,14 @@ class Watch:
         self._state = after
 
     def _held_open(self, name: str) -> None:
-        """Whether this module, which ends, leaves files open."""
+        """Leave the module to the workers if it still has files open at the end of its import."""
         for file in [file for file, module in self._opened.items() if module == name]:
             del self._opened[file]
             if self._state and file in self._state.files:
                 self.leave(name, f"holds {file[1].partition(':[')[0]} open")
 
     def leave(self, name: str, why: str) -> None:
-        """Leave this module, and those that import it at this moment, to the workers."""
+        """Leave this module, and those that are importing it, to the workers."""
         self.clean = False
         if name not in self._left:
             self._left[name] = why
@@ -480,7 +478,7 @@ class Watch:
             self._draws()
             return original(*arguments, **named)
 
-        # A class may keep it; as an attribute it must no more become a method than the original does.
+        # As an attribute of a class, the replacement must not become a method, because the original does not.
         self._exchange(owner, name, staticmethod(watched) if classes else functools.partial(watched))
 
     def _exchange(self, owner: Any, name: str, other: object) -> None:
@@ -493,7 +491,7 @@ class Watch:
             self.leave(self._running[-1], _DRAWS)
 
     def _renew(self, name: str) -> None:
-        """Whether that works is tried here: another version of the module may have no such values, or others."""
+        """Try the module's renewal, because it may fail for another version of the module."""
         if name in RENEWALS and (module := sys.modules.get(name)):
             try:
                 RENEWALS[name](module)
@@ -529,7 +527,7 @@ class Watch:
 
 
 def _tries_folders(frame: Any) -> bool:
-    """Whether `tempfile` makes the generator with which it tries out folders."""
+    """Whether `tempfile` creates the generator for its search for a usable folder."""
     caller = frame.f_back.f_back.f_code
     return frame.f_globals.get("__name__") == "tempfile" and str(caller.co_name) == "_get_default_tempdir"
 
@@ -542,7 +540,7 @@ def _try_fork() -> None:
 
 
 def installation_folders() -> list[str]:
-    """The folders of this Python's standard library, and those where packages are installed."""
+    """The folders of this Python's standard library and installed packages."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update((*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(os.__file__)))
@@ -550,7 +548,7 @@ def installation_folders() -> list[str]:
 
 
 def installation() -> Callable[[str], bool]:
-    """Whether a file belongs to the installation of this Python. What is elsewhere may be edited between two rounds."""
+    """Returns whether a file belongs to this Python's installation. Other files may be edited between rounds."""
     roots = tuple(f"{folder}{os.sep}" for folder in installation_folders())
 
     @functools.cache

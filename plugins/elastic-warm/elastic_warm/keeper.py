@@ -1,5 +1,5 @@
-"""The agent's side of the template: a thread that learns what the workers import, and keeps a template that has
-imported the same. It never raises into the agent; whatever is wrong with a template costs nothing but a cold start."""
+"""The agent's side of the template: a thread that learns what the workers import, and maintains a template process that
+has imported the same modules. It never raises errors in the agent; if a template fails, workers start cold."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Duration, Instant
 
-_QUIET: Duration = 1.0  # seconds in which no worker imports, after which the template imports what there is
-_GATHERING: Duration = 0.1  # seconds between two looks at what workers tell, who need the processor meanwhile
-_ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
+_QUIET: Duration = 1.0  # seconds without imports by workers before the template imports
+_GATHERING: Duration = 0.1  # seconds between two reads of workers' reports, because workers need the CPU
+_ANSWER: Duration = 2.0  # seconds for a ready template to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
-_LONGEST_WAIT: Duration = 30.0  # seconds for a template from a cache, before the first worker
-_ENDING: Duration = 5.0  # seconds for a killed one to be gone
-_PAUSES = Backoff(first=1.0, longest=300.0)  # before another template, after one that was lost
-_MOST_EDITIONS = 12  # templates that are given up for what they have imported, until one is as it should be
-_MOST_TOLD = 8  # reasons in one line of the log
+_LONGEST_WAIT: Duration = 30.0  # seconds that the first worker waits for a template from a cache
+_ENDING: Duration = 5.0  # seconds for a killed template to end
+_PAUSES = Backoff(first=1.0, longest=300.0)  # before the next template, after one was lost
+_MOST_EDITIONS = 12  # maximum number of templates discarded in a row because of what they have imported
+_MOST_TOLD = 8  # reasons in one log line
 _CHUNK = 64 * 1024
 _LARGEST_CACHE = 16 << 20  # bytes
 _GET_CHILD_SUBREAPER = 37
@@ -45,16 +45,16 @@ VARYING = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}
 )
 VARYING_HEADS = ("GROUP_", "ROLE_", "TORCHELASTIC_")
-_DEFAULTS = frozenset({"TORCH_NCCL_ASYNC_ERROR_HANDLING"})  # the agent sets it, for all workers alike
-# What counts when a process starts, and never again: the template has to have it, and the same for all workers.
+_DEFAULTS = frozenset({"TORCH_NCCL_ASYNC_ERROR_HANDLING"})  # set by the agent to the same value for all workers
+# Variables that are read only when a process starts: the template needs the same values as all workers.
 _AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What every template of a job is like. `python`: the interpreter with its options. `arguments`: `sys.argv` of the
-    workers. `room`: see `command_line`. `exclude`: modules and packages to leave to the workers. `cache`: the file
-    where what was learned is kept. `memory`: bytes that a template may allocate."""
+    """The properties of all templates of a job. `python`: the interpreter with its options. `arguments`: `sys.argv` of
+    the workers. `room`: see `command_line`. `exclude`: modules and packages to leave to the workers. `cache`: the cache
+    file. `memory`: bytes that a template may allocate."""
 
     python: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -65,9 +65,9 @@ class Conditions:
 
 
 class _Template:
-    """One template process. `importing` is the module that it imports at the moment, since `since`, and `took` the
-    seconds that all orders took together. `installed`: the folders where packages are installed, with the time of their
-    last change when they were looked at. `told`: the log has said that it is ready."""
+    """One template process. `importing`: the module that it is importing, since `since`. `took`: total seconds of all
+    orders. `installed`: the folders with installed packages, and when each was last changed. `told`: whether the log
+    has reported it as ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
@@ -105,11 +105,11 @@ class _Template:
 
     @property
     def deadline(self) -> Instant | None:
-        """When it is to be given up if it says nothing more; None while nothing is to be said."""
+        """When to give up waiting for a message; None if no message is expected."""
         return None if self.since is None else later(self.since, _LONGEST_IMPORT)
 
     def order(self, verb: bytes, **content: object) -> None:
-        """Raises OSError when it has ended, or takes nothing."""
+        """Send an order. Raises OSError if the template has ended, or does not receive it."""
         fd = document_of(content)
         try:
             socket.send_fds(self.control, [verb], [fd])
@@ -117,20 +117,20 @@ class _Template:
             os.close(fd)
 
     def end(self) -> str:
-        """End it at once; it has nothing to lose. Returns how it had ended before, if it had."""
+        """Kill the template. Returns how it ended, in case it had ended before."""
         self.process.kill()
         self.control.close()
         try:
             code = self.process.wait(_ENDING)
         except subprocess.TimeoutExpired:
-            return "it would not die"
+            return "it did not end after SIGKILL"
         if code == -signal.SIGKILL:
             return "it was killed"
         return f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
 
 class Keeper:
-    """Keeps the template. Call `note` before each worker is started, then `fork` for a warm one; `close` at the end."""
+    """Maintains the template. Call `note` before each worker, then `fork` for a warm start, and finally `close`."""
 
     def __init__(self, conditions: Conditions) -> None:
         self._conditions = conditions
@@ -140,14 +140,14 @@ class Keeper:
         self._learned = Learned()
         self._workers = 1
         self._environment: dict[str, str] | None = None
-        self._guessed = False  # the environment is that of an earlier run
+        self._guessed = False  # whether the environment is that of an earlier run
         self._varying: frozenset[str] = frozenset()
         self._template: _Template | None = None
         self._editions = self._losses = 0
-        self._ordered = 0  # how many of the learned modules the template was told of
-        self._next: Instant | None = None  # when to bring the template to what has been learned
-        self._held_until: Instant | None = None  # the template is stopped, for workers that start cold
-        self._pause_until = self._clock.now()  # no other template before
+        self._ordered = 0  # how many of the learned modules the template was told to import
+        self._next: Instant | None = None  # when to update the template
+        self._held_until: Instant | None = None  # the template is stopped (SIGSTOP) while workers start cold
+        self._pause_until = self._clock.now()  # start no other template before this time
         self._began = self._clock.now()
         self._hurry: Duration = 0.0  # how long the first start may wait for a template from a cache
         self._closing = False
@@ -166,7 +166,8 @@ class Keeper:
         return template.process.pid if template else None
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
-        """A worker of so many is to be started with these variables. A template with others is given up."""
+        """Announce the start of a worker with these variables. A template with different ones is discarded. `workers`:
+        number of workers on this node."""
         with self._lock:
             self._workers = workers
             differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS
@@ -184,15 +185,15 @@ class Keeper:
             if template and (template.environment != steady or not self._varying <= template.varying):
                 if at_start:
                     self._lost(
-                        f"{', '.join(sorted(at_start))} differs between workers, and counts when a process starts"
+                        f"{', '.join(sorted(at_start))} differs between workers, but is read when a process starts"
                     )
                 else:
                     self._drop()
                     self._soon()
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
-        """A worker's process id, and the socket that it holds the other end of, as its `talk`; None: start it cold.
-        `fds`: as `Worker` expects them; a place that is -1 is for `talk`."""
+        """Fork a worker. Returns its process id and a socket to it, whose other end is its `talk`; None: start it cold.
+        `fds`: the descriptors for `Worker`; -1 is replaced by `talk`."""
         with self._changed:
             if self._hurry:
                 self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)
@@ -202,7 +203,7 @@ class Keeper:
                 self._hold()
                 return None
             if template.installed != _changes(template.installed):
-                self._drop()  # a package was installed meanwhile, or removed
+                self._drop()  # a package was installed or removed
                 self._soon()
                 return None
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -223,8 +224,8 @@ class Keeper:
                 return None
 
     def _hold(self) -> None:
-        """Stop a template that still imports until the workers that start cold are done with that. Its idle priority
-        is not enough: with autogroups the kernel shares processors among POSIX sessions first."""
+        """Stop a template that is still importing until the cold workers have started. Idle priority is not enough:
+        with autogroups, the kernel first distributes CPU time among POSIX sessions."""
         if self._template is not None:
             self._template.process.send_signal(signal.SIGSTOP)
             self._held_until = later(self._clock.now(), _QUIET)
@@ -236,7 +237,7 @@ class Keeper:
             self._template.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the template and the thread. Idempotent."""
+        """Stop the template and the thread. Idempotent."""
         with self._changed:
             if self._closing:
                 return
@@ -249,19 +250,19 @@ class Keeper:
             os.close(fd)
 
     def drop(self) -> None:
-        """In a forked child, which must not hold what the template listens to."""
+        """Close the template's socket in a forked child."""
         if self._template:
             self._template.control.close()
 
     def _keep(self) -> None:
         try:
             self._watch()
-        except Exception as error:  # noqa: BLE001 - a fault in here must not cost more than warm starts
+        except Exception as error:  # noqa: BLE001 - an error here must only disable warm starts
             self._unusable(f"{type(error).__name__}: {error}")
         with self._changed:
             self._hurry = 0.0
             self._drop()
-            os.close(self._names)  # so that workers tell nothing more
+            os.close(self._names)  # so that workers stop reporting
             self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -311,21 +312,21 @@ class Keeper:
         template, now = self._template, self._clock.now()
         if template and template.deadline is not None:
             if now >= template.deadline:
-                trying = template.importing or "what was ordered"
-                self._lost(f"it imported {trying} for {_LONGEST_IMPORT:g} s")
+                trying = template.importing or "the ordered modules"
+                self._lost(f"it did not finish importing {trying} within {_LONGEST_IMPORT:g} s")
         elif self._next is not None and now >= self._next:
             self._next = None
             self._act()
 
     def _hear(self) -> bool:
-        """Take in what workers tell. Whether there is something new."""
+        """Read the workers' reports. Returns whether there are new modules."""
         *lines, rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
         self._rest = rest[-_CHUNK:]
         heard = [self._learned.hear(line.decode("utf-8", "surrogateescape"), self._workers) for line in lines]
         return any(heard)
 
     def _follow(self, template: _Template) -> None:
-        """Take in one message of the template."""
+        """Process one message of the template."""
         try:
             message = template.control.recv(_CHUNK)
         except BlockingIOError:
@@ -355,11 +356,11 @@ class Keeper:
                 self._act()
             else:
                 reasons = self._why_left().get("reasons", "")
-                self._unusable(f"none of {_MOST_EDITIONS} templates was as a worker would be: {reasons}")
+                self._unusable(f"none of {_MOST_EDITIONS} templates was usable for workers: {reasons}")
             return
         self._editions = 0
         self._hurry = 0.0
-        self._resume()  # it settled just before it was stopped
+        self._resume()  # in case it was stopped just after it had settled
         template.ready = self._ordered == len(self._learned.modules)
         if not template.ready:
             self._act()
@@ -382,14 +383,14 @@ class Keeper:
         return {"reasons": "; ".join([*causes[:_MOST_TOLD], *more])} if causes else {}
 
     def _act(self) -> None:
-        """Bring the template to what has been learned, with a new one if there is none."""
+        """Let the template import the learned modules. Starts a template if there is none."""
         template, now = self._template, self._clock.now()
         if self._closing or self._editions >= _MOST_EDITIONS:
             return
         if self._environment is None or not self._learned.modules:
             return
         if template and (template.since is not None or self._ordered == len(self._learned.modules)):
-            return  # when it has settled, or never
+            return  # busy, or up to date
         try:
             if template is None:
                 template = self._template = _Template(self._conditions, self._environment, self._varying)
@@ -408,7 +409,7 @@ class Keeper:
         return template.end() if template else ""
 
     def _lost(self, why: str) -> None:
-        """The template has ended, or is to."""
+        """Discard a template that has ended or failed."""
         template = self._template
         trying = template.importing if template else ""
         how = self._drop()
@@ -423,7 +424,7 @@ class Keeper:
             "template lost",
             reason=why or how,
             **({"module": trying} if trying else {}),
-            consequence=f"workers start cold until there is another one, which is tried in {pause:g} s",
+            consequence=f"workers start cold until another template is ready; next attempt in {pause:g} s",
         )
 
     def _unusable(self, reason: str) -> None:
@@ -439,7 +440,7 @@ class Keeper:
             os.write(self._wake, b"!")
 
     def _steady(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables that are the same for all workers."""
+        """The variables that have the same value for all workers."""
         varying = VARYING | self._varying
         return {
             name: value
@@ -479,12 +480,12 @@ class Keeper:
             get_logger().warning(
                 "warm start unavailable",
                 reason=f"{path} cannot be written: {error.strerror}",
-                consequence="the next run begins cold",
+                consequence="the next run starts cold",
             )
 
 
 def _changes(folders: Iterable[str]) -> dict[str, int]:
-    """When each folder was last changed; 0 for one that is not there, or cannot be looked at."""
+    """When each folder was last changed; 0 if it does not exist or cannot be read."""
     found = dict.fromkeys(folders, 0)
     for folder in found:
         with contextlib.suppress(OSError):
@@ -493,8 +494,8 @@ def _changes(folders: Iterable[str]) -> dict[str, int]:
 
 
 def read_cache(path: Path | None) -> Cached | None:
-    """What an earlier run has learned; None if nothing is there, or what is there is not ours to trust: a file that
-    another user has written, or may write, could name any module."""
+    """The cache file of an earlier run; None if there is none, or it cannot be trusted: a file that another user can
+    write could name any module."""
     if path is None:
         return None
     try:
@@ -510,12 +511,12 @@ def read_cache(path: Path | None) -> Cached | None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """While inside, this process becomes the parent of a grandchild whose own parent ends. Raises OSError where the
-    kernel has no such thing."""
+    """While the context is open, this process adopts grandchildren whose parent ends. Raises OSError if the kernel does
+    not support that."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
     if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "no process can be adopted")
+        raise OSError(ctypes.get_errno(), "cannot adopt orphaned processes")
     try:
         yield
     finally:
@@ -523,13 +524,13 @@ def adopting() -> Iterator[None]:
 
 
 def can_be_warm() -> str:
-    """Why this machine has no warm start; empty if it has."""
+    """Why warm starts are not possible on this machine; empty if they are."""
     if sys.platform != "linux":
-        return f"expected Linux, found {sys.platform}"
+        return f"requires Linux, not {sys.platform}"
     try:
         with adopting():
             os.close(os.pidfd_open(os.getpid()))
             os.close(os.memfd_create("elastic"))
     except (AttributeError, OSError) as error:
-        return f"the kernel or this Python lacks what it needs: {error}"
+        return f"the kernel or this Python lacks a required feature: {error}"
     return ""

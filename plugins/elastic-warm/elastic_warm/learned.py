@@ -1,4 +1,5 @@
-"""What is known of the imports of a job's workers, without I/O: what they import, and what of it is left to them."""
+"""Tracks the imports of a job's workers: which modules they import, and which of these the template must not import. No
+I/O."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _INDIRECT = ("imports ", "looks for ")
 
 @dataclass
 class Learned:
-    """Grows with what workers tell, and with what is found out about modules.
+    """The imports learned so far from workers' reports and from the template.
 
     Args:
-        modules: the modules that all workers of the node import, with their files (empty for none).
+        modules: the modules that all workers of the node import, with their files (empty: no file).
         left: the modules that the template must not import, with the reasons.
-        seconds: how long the template took to import the rest; 0 if unknown.
+        seconds: how long the template took to import all other modules; 0 if unknown.
     """
 
     modules: dict[str, str] = field(default_factory=dict)
@@ -34,9 +35,9 @@ class Learned:
     _places: dict[str, int] = field(default_factory=dict)
 
     def hear(self, line: str, workers: int) -> bool:
-        """Take in a worker's line: its local rank, a place in the order of imports (0: the import has failed), a module
-        and its file, with tabs between them. `workers`: how many run. Whether there is something new to import; not for
-        a line that is no such."""
+        """Process a line of a worker's report: its local rank, a position in the order of imports (0: the import has
+        failed), a module and its file, separated by tabs. `workers`: number of running workers. Returns whether there
+        is a new module to import. Invalid lines are ignored."""
         match = _LINE.fullmatch(line)
         if match is None:
             return False
@@ -54,20 +55,20 @@ class Learned:
         return True
 
     def in_order(self) -> list[tuple[str, str]]:
-        """The modules with their files, in the order in which their imports began; those of earlier runs first."""
+        """The modules with their files, in the order in which their imports started; those of earlier runs first."""
         return sorted(self.modules.items(), key=lambda item: self._places.get(item[0], -1))
 
     def leave(self, name: str, why: str) -> None:
-        """From now on this module is the workers' own."""
+        """Leave this module to the workers from now on."""
         self.left.setdefault(name, why)
 
     @property
     def causes(self) -> dict[str, str]:
-        """What was left for a reason of its own, and not for what it imports."""
+        """The modules that were left for a reason other than what they import."""
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
-        """For a cache file, with what the next template is to have in its environment, see `Cached`."""
+        """The content of a cache file, with the environment of the next template, see `Cached`."""
         content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)
@@ -75,8 +76,8 @@ class Learned:
 
 @dataclass(frozen=True)
 class Cached:
-    """The content of a cache file. The template's environment is that of the agent with `environment`, and without
-    `without`. `varying`: variables that were found to differ between workers."""
+    """The content of a cache file. The template's environment is the agent's, updated with `environment`, and without
+    the variables in `without`. `varying`: variables that differ between workers."""
 
     learned: Learned
     environment: dict[str, str]
@@ -85,7 +86,7 @@ class Cached:
 
 
 def from_json(text: str) -> Cached | None:
-    """None for a file of another kind or edition."""
+    """Parse a cache file; None if it is invalid or of another version."""
     try:
         content = json.loads(text)
         if content["format"] != _FORMAT:
@@ -105,6 +106,6 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_name(python: Sequence[str], version: str, program: str) -> str:
-    """The name of the cache file for a program (its path, module or function) that this Python runs."""
+    """The name of the cache file for a program (its path, module or function) run by this Python."""
     key = hashlib.sha256("\0".join((*python, version, program)).encode("utf-8", "surrogateescape")).hexdigest()
     return f"warm-{key[:24]}.json"

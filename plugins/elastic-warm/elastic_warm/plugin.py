@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, Starter, Work
 
 _OPTIONS = (
-    Option("cache", str, None, "folder for the list of imports that the next run begins with"),
-    Option("exclude", str, "", "modules and packages to import in workers, never in the template; separated by spaces"),
-    Option("memory", int, 0, "memory that the template may allocate; 0: a quarter of the machine's", "bytes", least=0),
+    Option("cache", str, None, "folder that stores the list of imports for the next run"),
+    Option("exclude", str, "", "modules and packages that the template does not import; separated by spaces"),
+    Option("memory", int, 0, "maximum memory of the template; 0: a quarter of the machine's", "bytes", least=0),
 )
 
 
@@ -30,5 +30,5 @@ def _explain(context: Context, work: Work) -> dict[str, Any]:
 
 @hookimpl
 def elastic_worker_starters() -> list[WorkerStarterRecord]:
-    summary = "Python programs and functions, each forked from a process that has already imported their modules"
+    summary = "Python programs and functions, each forked from a process that has imported their modules"
     return [WorkerStarterRecord("warm", summary, _create_starter, _OPTIONS, explain=_explain)]

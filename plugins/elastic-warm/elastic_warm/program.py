@@ -1,11 +1,11 @@
-"""What another Python runs for the agent: the template, and a worker up to the user's first line.
+"""The program that runs in the template process, and in a worker until the user's code starts.
 
-The template imports what it is told to, and forks workers. It imports in its main thread, because modules keep things
-for that thread, and at idle priority where it may leave that again. It has one thread when it forks. A worker is a
-child of the agent: a process in between forks it and ends, and the agent adopts it (`adopting` in `keeper`).
+The template imports modules on request, and forks workers. It imports in its main thread, because some modules depend
+on it, and at idle priority if it is allowed to raise its priority again. It is single-threaded when it forks. A worker
+becomes a child of the agent: an intermediate process forks it and exits, and the agent adopts it (`keeper.adopting`).
 
-Standard library only. The agent starts it by the line that `command_line` gives, and sends the template messages: a
-verb, and descriptors, the first of which is of a document in JSON (`document_of`).
+Standard library only. The agent starts the program with `command_line`. It sends the template messages that consist of
+a verb and descriptors; the first descriptor is a JSON document (`document_of`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
 GO = b"go"
-MOST_DESCRIPTORS = 250  # in one message; the kernel's bound is 253
+MOST_DESCRIPTORS = 250  # in one message; the kernel's limit is 253
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# The standard library must be found as it is for a script, and so neither in the folder that `-c` puts first nor after
-# the one with our packages, where others are installed as well. So only these two files are found, and nothing else.
+# The standard library must be found as for a script: not in the folder that `-c` puts first, and not after the folder
+# of our packages, which contains other packages, too. This package's path therefore contains only its own files.
 _START = f"""
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -52,22 +52,22 @@ main(first)
 _FREQUENT = frozenset(
     {"builtins.id", "sys._getframe", "object.__getattr__", "object.__setattr__"}
 )  # they import nothing
-_REST = 0.1  # seconds after the pipe was full
+_REST = 0.1  # seconds to wait after the pipe was full
 _LONGEST = 400  # characters of a reason
 
 
 def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
-    """Runs this file as `template` or `worker`. `room`: the bytes of a worker's own command line, which takes the place
-    of this one where people look for processes."""
+    """The command that runs this file as `template` or `worker`. `room`: size of the worker's own command line, which
+    later replaces this one in the process list."""
     line = [*python, "-c", _START, role, *map(str, descriptors)]
     return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
 
 
 def document_of(content: Mapping[str, object]) -> int:
-    """A new descriptor of a file in memory with the document."""
+    """A descriptor of a new in-memory file with the document as JSON."""
     fd = os.memfd_create("elastic-order")
     with open(fd, "w", encoding="ascii", closefd=False) as file:
-        json.dump(content, file)  # names that are no text are escaped, and come out as they were
+        json.dump(content, file)  # undecodable bytes in names are escaped, and restored on reading
     return fd
 
 
@@ -78,10 +78,10 @@ def _read(fd: int) -> Any:
 
 
 def main(first: frozenset[str]) -> None:
-    """The whole program. Ends as the user's code does. `first`: the modules that the interpreter started with."""
+    """Run the program. It ends like the user's code. `first`: the modules that the interpreter started with."""
     role, *descriptors = sys.argv[1:-1]
     for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_warm"]:
-        del sys.modules[name]  # a program that imports it gets its own
+        del sys.modules[name]  # a program that imports it gets a fresh copy
     _interpreter.ours = frozenset(sys.modules) - first
     _interpreter.main = sys.modules["__main__"]
     sys.addaudithook(_audit)
@@ -89,13 +89,13 @@ def main(first: frozenset[str]) -> None:
     worker = Worker(control, rest) if role == "worker" else Template(socket.socket(fileno=control)).serve()
     code = worker.run() if worker is not None else 0
     if code and getattr(sys, "last_type", None) is KeyboardInterrupt:
-        return  # the interpreter knows, and ends itself by the signal
+        return  # the interpreter ends itself by the signal
     sys.exit(code)
 
 
 class _Interpreter:
-    """What belongs to the whole process. `main`: the first main module, which the interpreter still uses. `ours`: the
-    modules that this program has imported for itself. `listener` gets audit events in workers."""
+    """Global state of the process. `main`: the first main module, which the interpreter still uses. `ours`: the modules
+    that this program has imported for itself. `listener`: receives audit events in workers."""
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()
@@ -111,10 +111,10 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 class Template:
-    """Follows the orders that come over `control`, one at a time, until the agent closes it."""
+    """Executes orders from `control`, one at a time, until the agent closes it."""
 
     def __init__(self, control: socket.socket) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an agent that has just begun may ignore it
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a newly started agent may ignore it
         self._control = control
         self._gc = gc.isenabled()
         self._environment = dict(os.environ)
@@ -124,7 +124,7 @@ class Template:
         self._ready = False
 
     def serve(self) -> Worker | None:
-        """Returns in a worker, as that. None in the template: the agent has gone."""
+        """Serve orders. Returns a Worker in a forked worker process; None in the template when the agent has ended."""
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, 64, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -140,9 +140,9 @@ class Template:
 
     def _prepare(self, order: Any) -> None:
         if os.getppid() != order["agent"]:
-            sys.exit()  # the agent ended before its death would have ended this process
+            sys.exit()  # the agent died before the parent-death signal was set
         self._say(folders=installation_folders())
-        for fd in (1, 2):  # what modules write is seen, and not shown
+        for fd in (1, 2):  # capture the output of modules
             output = os.memfd_create("elastic-output")
             os.dup2(output, fd)
             os.close(output)
@@ -189,8 +189,8 @@ class Template:
             self._watch.leave(name, f"raises {type(error).__name__}: {error}")
 
     def _fork(self, fds: list[int]) -> Worker | None:
-        """In the template: None, and what is given is closed. Where there is no worker, the other end of its
-        conversation tells that."""
+        """Fork a worker. Returns None in the template, after closing the descriptors. If forking fails, the agent
+        notices that the other end of `talk` is closed."""
         between = os.fork() if self._ready else -1
         if between:
             for fd in fds:
@@ -214,8 +214,7 @@ class Template:
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
-    """Whether the kernel lets this process have its priority back. A process that has none of the rights for it must
-    not give it away."""
+    """Whether the kernel lets this process restore its priority. Otherwise, the process must not lower it."""
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
@@ -227,7 +226,7 @@ def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
 
 
 def _wait_for_the_end(parent: int) -> None:
-    """Until the process in between has ended, and the agent is the parent: a worker may ask for its parent's."""
+    """Wait until the intermediate process has ended, so that the agent is the worker's parent."""
     with contextlib.suppress(ProcessLookupError):
         waiter = select.poll()
         waiter.register(ended := os.pidfd_open(parent), select.POLLIN)
@@ -236,7 +235,7 @@ def _wait_for_the_end(parent: int) -> None:
 
 
 def _new_main(script: str) -> types.ModuleType:
-    """A main module as Python makes it; modules may look at it when they are imported."""
+    """Create a main module as Python does. Modules may access it when they are imported."""
     module = types.ModuleType("__main__")
     first = vars(_interpreter.main)
     vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
@@ -249,10 +248,17 @@ def _new_main(script: str) -> types.ModuleType:
 
 
 class Worker:
-    """This process, from now on: a worker. `order` is the descriptor of what it runs, `fds` are those that the order
-    names. `environment` and `without` are what imports have changed of the variables; `collects`: whether garbage is
-    collected by itself; `between`: the process that has forked this one. The last four are of a worker that comes from
-    a template."""
+    """Turns this process into a worker.
+
+    Args:
+        order: descriptor of the document that describes what to run.
+        fds: the descriptors named in the order.
+        environment, without: variables that imports in the template have set and removed.
+        collects: whether automatic garbage collection is enabled.
+        between: the intermediate process that forked this one.
+
+    The last four are for workers from a template.
+    """
 
     def __init__(
         self,
@@ -271,7 +277,7 @@ class Worker:
         self._between = between
 
     def run(self) -> int:
-        """The worker's exit code, where its code does not end the process itself."""
+        """Run the user's code. Returns the exit code, unless the code ends the process itself."""
         if self._environment is not None:
             self._present(partial(self._become, self._environment))
         if "function" not in self._fds:
@@ -293,25 +299,25 @@ class Worker:
         return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
     def _present(self, become: Callable[[], None]) -> None:
-        """Become a worker, tell the agent, and wait for its word. Without either, the agent starts another one."""
+        """Become a worker, notify the agent, and wait for its answer. If that fails, exit; the agent starts another."""
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
                 _wait_for_the_end(self._between)
                 talk.send(str(os.getpid()).encode())
                 begins = talk.recv(len(GO)) == GO
-            except BaseException:  # noqa: BLE001 - nothing of the user's has run yet
+            except BaseException:  # noqa: BLE001 - no user code has run yet
                 begins = False
         if not begins:
             os._exit(0)
 
     def _become(self, changed: Mapping[str, str]) -> None:
-        """From a copy of the template to a process as Python would have started it."""
+        """Change this copy of the template into a process as Python would have started it."""
         os.setsid()
         for fd, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(given := self._fds.pop(name), fd)
             os.close(given)
-        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # where it would be if the agent had forked this
+        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # the number that it has in cold workers
             os.dup2(given := self._fds["mark"], self._order["mark"])
             os.close(given)
             self._fds["mark"] = self._order["mark"]
@@ -335,8 +341,8 @@ class Worker:
 
 
 def _reseed() -> None:
-    """The generator of `random` is seeded anew after every fork, by itself. Those that torch has for devices start from
-    the same seed in every process, that for the processor does not."""
+    """Reseed random generators. Python reseeds `random` after every fork. torch's device generators start from the same
+    seed in every process, but its CPU generator does not."""
     if generator := getattr(sys.modules.get("torch"), "default_generator", None):
         generator.seed()
     for name, renew in RENEWALS.items():
@@ -345,9 +351,9 @@ def _reseed() -> None:
 
 
 class _Report:
-    """Tells over a pipe which modules are imported: in which place, with which file; and which are not there after all
-    (place 0). A pipe that is full loses nothing but time: what is not taken is told later. Any event is an occasion,
-    for not every way to import a module raises one."""
+    """Reports imported modules over a pipe, with their position in the order of imports and their file; position 0
+    means that the import has failed. If the pipe is full, the report is sent later. Every audit event triggers a check,
+    because not every way to import a module raises an event."""
 
     def __init__(self, fd: int, local_rank: int) -> None:
         self._fd = fd
@@ -371,20 +377,20 @@ class _Report:
                     self._tell()
             except BlockingIOError:
                 self._again = time.monotonic() + _REST
-            except Exception:  # noqa: BLE001 - nobody reads any more
+            except Exception:  # noqa: BLE001 - the reader has ended
                 self.stop()
             finally:
                 self._lock.release()
 
     def stop(self) -> None:
-        """Not for the children of a worker."""
+        """Stop reporting. Also called in forked children of the worker."""
         if _interpreter.listener is self:
             _interpreter.listener = None
-            if _identity(self._fd) == self._pipe:  # else the user's code has closed it, and this is another one
+            if _identity(self._fd) == self._pipe:  # otherwise, user code has closed it and the number was reused
                 os.close(self._fd)
 
     def forget(self, names: Sequence[str]) -> None:
-        """These modules are here no more."""
+        """Forget these modules, which were removed."""
         self._seen.difference_update(names)
         self._count = len(sys.modules)
 
@@ -398,7 +404,7 @@ class _Report:
         names = list(sys.modules)
         missing, self._count = len(names) - self._count, len(names)
         fresh: list[str] = []
-        for name in reversed(names):  # at its end a module moves behind those that began after it
+        for name in reversed(names):  # after its import, a module moves behind those that started later
             if name not in self._seen:
                 fresh.append(name)
             elif len(fresh) >= missing:
@@ -429,7 +435,7 @@ class _Report:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Of what a descriptor stands for."""
+    """Identifies the file of a descriptor."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -438,8 +444,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _spec(name: str) -> Any:
-    """How the module was found; None for one that is gone, or has another name. Asks for nothing that a module may have
-    made itself."""
+    """The module's spec; None if the module was removed or has another name. Does not run code of the module."""
     try:
         spec = object.__getattribute__(sys.modules[name], "__dict__").get("__spec__")
         return spec if spec.name == name else None
@@ -448,8 +453,8 @@ def _spec(name: str) -> Any:
 
 
 def _show(command: Sequence[str]) -> None:
-    """Let the kernel show the user's command line for this process, in place of the one that it was started by. It
-    takes the text up to the first zero if the last byte of the place is none."""
+    """Replace this process's command line in the process list by the user's. If the last byte of the memory is not
+    zero, the kernel shows the text up to the first zero byte."""
     with open("/proc/self/stat", "rb") as file:
         stat = file.read()
     start, end = map(int, stat[stat.rindex(b")") + 2 :].split()[45:47])
@@ -499,7 +504,7 @@ def _run_module(name: str, alter_argv: bool = True) -> int:
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
-            raise  # the interpreter ends itself by the signal, and has nothing more to show
+            raise  # the interpreter ends itself by the signal, without printing the error again
         return 1
     return 0
 
@@ -511,8 +516,8 @@ def _put_first(folder: str) -> None:
 
 
 def _make_way(folder: str) -> None:
-    """Forget modules of ours, if this folder has others of their names: those are the ones that the user's code
-    imports."""
+    """Remove modules that this program has imported if the folder has modules of the same name, so that the user's code
+    imports those."""
     find = importlib.machinery.PathFinder.find_spec
     for name in _interpreter.ours - {"__main__"}:
         if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:
@@ -524,7 +529,7 @@ def _make_way(folder: str) -> None:
 
 
 def _run_function(fds: Mapping[str, int]) -> int:
-    """A process of `multiprocessing`, as if it had been spawned."""
+    """Run as a spawned `multiprocessing` process."""
     _new_main("-c")
     spawn: Any = importlib.import_module("multiprocessing.spawn")
     tracker: Any = importlib.import_module("multiprocessing.resource_tracker")

@@ -1,4 +1,4 @@
-"""The starter `warm`: workers are forked from a template that has imported what the workers before them imported."""
+"""The starter `warm`: forks workers from a template process that has imported the modules of earlier workers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _ALONE = re.compile(r"-(?:[bBdEIOPqRsSuv]+|[XW].+)")
 
 
 def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
-    """The starter for this work; a cold one, with a log line, where there is no warm start."""
+    """The starter for this work. If a warm start is not possible, logs that and returns a cold starter."""
     from elastic_core.plugin import FunctionStarter
 
     why = can_be_warm()
     program = None if why else (_Function(work) if work.function else _Command.of(work.command))
     if program is None:
-        why = why or "expected a Python script, module or function to start"
+        why = why or "only Python scripts, modules and functions can be started warm"
         get_logger().warning("warm start unavailable", reason=why, consequence="workers start cold")
         return FunctionStarter(work.function, work.args, "spawn") if work.function else CommandStarter(work.command)
     return WarmStarter(program, tuple(options["exclude"].split()), options["cache"] or "", options["memory"])
 
 
 def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is cached about the imports of such workers: the `file`, the number of `modules`, and `left`, which maps
-    each module that is left to the workers to the reason. Empty without a cache."""
+    """The cached imports for this work: the `file`, the number of `modules`, and `left`, which maps each module that is
+    left to the workers to the reason. Empty without a cache."""
     if not options["cache"] or (file := cache_file(work, options["cache"])) is None:
         return {}
     cached = read_cache(file)
@@ -51,7 +51,7 @@ def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cache_file(work: Work, folder: str) -> Path | None:
-    """Where what the workers import is kept in this folder; None for work that has no warm start."""
+    """The path of the cache file in this folder; None for work that cannot be started warm."""
     program = _Function(work) if work.function else _Command.of(work.command)
     return None if program is None else _file(program, folder)
 
@@ -61,7 +61,7 @@ def _file(program: _Command | _Function, folder: str) -> Path:
 
 
 class _Command:
-    """A Python command line, taken apart. `code`: the module of `-m` or the text of `-c`; empty for a script."""
+    """A parsed Python command line. `code`: the module of `-m` or the text of `-c`; empty for a script."""
 
     def __init__(self, python: tuple[str, ...], code: str, arguments: tuple[str, ...]) -> None:
         self.python = python
@@ -72,7 +72,7 @@ class _Command:
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
-        """None if it is a command line of another program, or of a Python that reads its code from elsewhere."""
+        """Parse a command line; None if it is not Python, or Python reads its code from elsewhere."""
         if not _PYTHON.fullmatch(Path(command[0]).name):
             return None
         at = 1
@@ -95,7 +95,7 @@ class _Command:
 
 
 class _Function:
-    """A function, which runs as a process of `multiprocessing` would that is spawned."""
+    """A function, which runs as in a spawned `multiprocessing` process."""
 
     def __init__(self, work: Work) -> None:
         from multiprocessing import util
@@ -114,7 +114,7 @@ class _Function:
         return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
-        """The descriptor of the pickled process, that of the resource tracker, and those that were in it."""
+        """The descriptors of the pickled process and the resource tracker, and those contained in the pickle."""
         from multiprocessing import resource_tracker
 
         from elastic_core.plugin import pickled_process
@@ -128,7 +128,7 @@ class _Function:
 
 
 class WarmStarter:
-    """Starts workers from a template, and cold where there is none that is ready."""
+    """Starts workers from a template, or cold while no template is ready."""
 
     def __init__(self, program: _Command | _Function, exclude: tuple[str, ...], cache: str, memory: int) -> None:
         self._program = program
@@ -141,7 +141,7 @@ class WarmStarter:
 
     @property
     def template_pid(self) -> int | None:
-        """The process id of the template; None while there is none."""
+        """The process id of the template; None if there is none."""
         return self._keeper.pid
 
     def start(self, launch: Launch) -> Child:
@@ -166,7 +166,7 @@ class WarmStarter:
 
     def _warm(self, launch: Launch, order: dict[str, object], names: list[str], fds: list[int]) -> Child | None:
         if launch.cpus and "OMP_NUM_THREADS" not in launch.environment:
-            return None  # pools of threads are as large as there were processors when they were made, in the template
+            return None  # the size of a thread pool depends on the CPUs of the template when it was created there
         streams = [0, *(own if fd is None else fd for own, fd in ((1, launch.stdout), (2, launch.stderr)))]
         document = document_of({**order, "descriptors": ["stdin", "stdout", "stderr", *names]})
         try:
@@ -199,7 +199,7 @@ class WarmStarter:
             raise
         finally:
             os.close(document)
-        process.returncode = 0  # it is waited for here, see `reap`
+        process.returncode = 0  # _WarmChild waits for it, not subprocess
         return _WarmChild(process.pid, ours)
 
     def result(self, launch: Launch) -> object:
@@ -208,12 +208,12 @@ class WarmStarter:
         return read_function_result(launch) if isinstance(self._program, _Function) else None
 
     def close(self) -> None:
-        """End the template."""
+        """Stop the template."""
         self._keeper.close()
 
 
 class _WarmChild:
-    """A worker's process. One that runs a function may ask whether its parent lives: as long as the socket is open."""
+    """A worker's process. For a worker that runs a function, the open socket shows that its parent is alive."""
 
     def __init__(self, pid: int, talk: socket.socket) -> None:
         self.pid = pid
@@ -231,9 +231,9 @@ class _WarmChild:
 
 
 def _part_of_memory() -> int:
-    """A quarter of the memory of the machine, or of the control group if that has less."""
+    """A quarter of the machine's memory, or of the control group's limit if that is lower."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is none
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
             whole = min(whole, int(Path(limit).read_text()))
     return whole // 4

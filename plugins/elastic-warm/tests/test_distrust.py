@@ -203,7 +203,7 @@ def test_a_module_that_is_no_installation_s_is_left_with_those_that_import_it(wa
     seen = watched("lib", lib="import mine", elsewhere={"mine": ""})
     assert seen["left"].keys() == {"lib", "mine"}
     assert seen["left"]["lib"] == "imports mine"
-    assert seen["left"]["mine"].endswith("elsewhere/mine.py, which is no installation")
+    assert seen["left"]["mine"].endswith("elsewhere/mine.py, which is not part of an installation")
     assert not seen["clean"]
 
 

@@ -1,14 +1,14 @@
-"""A campaign: real agents and workers under faults drawn by lot, and a checker that reads the history afterwards.
+"""Campaigns: run real agents and workers under random faults, and check the history afterwards.
 
-It is for whoever writes a backend or changes the core. `Setting` says what job it is, `draw` makes a storm, `Job` runs
-the job through it, `check` finds what may not be:
+They are for authors of backends and of the core. `Setting` describes the job, `draw` creates a storm of faults, `Job`
+runs the job through it, and `check` finds violations:
 
     setting = Setting("sqlite", str(tmp_path / "rendezvous.db"))
     storm = draw("seed 1", 20, kinds_of(setting), setting.nodes)
     assert not check(Job(setting, tmp_path / "run").run(storm))
 
-The same storm comes of the same seed; what the machine makes of it differs. `smaller` makes a storm that fails one of
-few faults, and `write` keeps it as a story.
+The same seed gives the same storm, but timing differs between runs. `smaller` reduces a failing storm to few faults,
+and `write` saves it to a file.
 """
 
 from elastic_testing.campaign.history import Event, History, SeenRound, Span, Worker

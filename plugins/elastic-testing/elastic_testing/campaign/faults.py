@@ -1,7 +1,7 @@
-"""What is done to a job of a campaign: a method for each kind of fault.
+"""Injects faults into a campaign's job, with one method per kind.
 
-Each of them does it at once, gives back the process id of what it struck, 0 where that is no process, or None where
-there was nothing to strike, and calls `end` when the fault is over.
+Each method injects the fault immediately, and calls `end` when it is over. It returns the id of the affected process, 0
+if the target is not a process, or None if there was no target.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WORKER_MEMORY = 64 * 2**20
 
 
 def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float) -> float | None:
-    """A time between these two, read from a clock which was wrong from, until, by so much, each jump; None if it
-    may have been wrong then or not, which makes two times of it."""
+    """Correct a timestamp between `first` and `last` from a clock that was wrong during the `jumps` (from, until, by
+    how much); None if the timestamp is ambiguous."""
     could = [at - by for begun, over, by in jumps if begun <= at - by <= over]
     if first <= at <= last and not any(begun <= at <= over for begun, over, _ in jumps):
         could.append(at)
@@ -39,7 +39,7 @@ def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float
 
 
 class Faults:
-    """Those of one wave after the other. `missed`: one of the wave found nothing to strike."""
+    """Injects the faults of successive waves. `missed`: a fault of the current wave had no target."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -50,7 +50,7 @@ class Faults:
         self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, from, until, by how much
 
     def begin(self, number: int, wave: Wave) -> None:
-        """Its faults will be done, each at its time."""
+        """Schedule the faults of a wave."""
         self._wave, self.missed = number, False
         self._open = {(number, place) for place in range(len(wave.faults))}
         for place, fault in enumerate(wave.faults):
@@ -58,15 +58,15 @@ class Faults:
 
     @property
     def over(self) -> bool:
-        """Whether all of the wave are."""
+        """Whether all faults of the wave are over."""
         return not self._open
 
     def right(self, place: int, at: float) -> float | None:
-        """A time that was read from the wall clock there; see `meant`."""
+        """Correct a timestamp of this machine's wall clock; see `meant`."""
         return meant(at, [jump for where, *jump in self._jumps if where == place], self._begun, now())
 
     def _strike(self, number: int, fault: Fault) -> None:
-        """Do it, and write down what it struck."""
+        """Inject the fault, and record its target."""
         wave, over = self._wave, False
 
         def end() -> None:
@@ -134,7 +134,7 @@ class Faults:
         return self._send(pid, signal.SIGUSR1)
 
     def _lose(self, fault: Fault, end: Callable[[], None], signum: signal.Signals) -> int | None:
-        """An agent that goes, and after a while another one that comes."""
+        """End an agent, and replace it after a while."""
         agent = self._stage.agent(fault.place)
         if agent is None:
             return None
@@ -262,7 +262,7 @@ class Faults:
     def _for_a_while(
         self, fault: Fault, end: Callable[[], None], begin: str, *words: Any, over: Any = ()
     ) -> int | None:
-        """Call a method of the machine, and when the fault is over again, with what ends it."""
+        """Call a method of the machine, and call it again with the arguments `over` when the fault is over."""
         machine = self._stage.machine(fault.place)
         if machine is None:
             return None
@@ -310,13 +310,13 @@ class Faults:
         return self._for_a_while(fault, end, "name", "", resolver, over=known)
 
     def _names_fail(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._names(fault, end, "127.0.0.1")  # where nobody listens
+        return self._names(fault, end, "127.0.0.1")  # nothing listens there
 
     def _names_stall(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._names(fault, end, "10.97.0.250")  # nobody's address
+        return self._names(fault, end, "10.97.0.250")  # an unused address
 
     def _spoil(self, fault: Fault, end: Callable[[], None], mend: Callable[[], object]) -> int:
-        """A disk takes nothing for a while."""
+        """Make a disk unwritable for a while."""
         self._stage.spoils(fault.place)
 
         def over() -> None:
@@ -345,10 +345,10 @@ class Faults:
 
     def _descriptors(self, fault: Fault, end: Callable[[], None]) -> int | None:
         agent = self._stage.agent(fault.place)
-        if agent is None or self._stage.worker(fault.place) is None:  # torch breaks where its import can open no file
+        if agent is None or self._stage.worker(fault.place) is None:  # torch's import fails if it cannot open files
             return None
         pid = agent.process.pid
-        self._stage.may_end(agent, 2)  # which says that it can open no file, should it have to start a worker
+        self._stage.may_end(agent, 2)  # its error if it cannot open files to start a worker
         try:
             before = self._files_of.setdefault(pid, resource.prlimit(pid, resource.RLIMIT_NOFILE))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), before[1]))
@@ -398,7 +398,7 @@ class Faults:
         def look() -> None:
             if agent.over:
                 self._when_gone(agent, fault, end)
-            elif asked.poll() not in (None, 0):  # another fault was in its way, or the store has gone with the node
+            elif asked.poll() not in (None, 0):  # another fault interfered, or the store was lost with the node
                 self._stage.keeps(agent)
                 end()
             else:
@@ -408,7 +408,7 @@ class Faults:
         return agent.process.pid
 
     def _done(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        """The job finishes, and all nodes but this one take longer."""
+        """Let the job finish; all other nodes take longer than this one."""
         agent = self._stage.agent(fault.place)
         if agent is None:
             return None

@@ -1,15 +1,15 @@
-"""What happened in a campaign, read from what its workers and agents wrote down and from what was done to them.
+"""The history of a campaign: events from its workers and agents, and the injected faults.
 
-An event is a line of JSON: `at` (seconds since boot, one clock for all), `what`, and more. Workers write `start`,
-`met`, `step`, `saved`, `not saved`, `signal`, `twice`, `lost` and `end`, as `worker.py` says; the campaign writes
+An event is a line of JSON: `at` (seconds since boot, the same clock for all), `what`, and more fields. Workers write
+`start`, `met`, `step`, `saved`, `not saved`, `signal`, `twice`, `lost` and `end`, see `worker.py`. The campaign writes:
 
-- `agent`, `agent ended`: `node`, `place`, `pid`; `code`, and `expected`: the codes that what was done to it may give
-- `wave`: `number`, and the wave; `fault`: `number` of the wave, `kind`, `place`, `pid` of what it struck, `missed`:
-  there was nothing to strike; `fault over`
-- `whole`: `number`; all nodes train again; `alive`: the workers that run; `recovery_s` since the first fault,
-  `healed_s` since the last one was over. `not whole`: they did not within `limit_s`.
-- `holds`: what an agent has: `pid`, `files`, `threads`, `memory` (bytes); `finish`, `finished`
-- `told`: a line of an agent's log, with `event`, `node`; `left`: what is there after the end: `name`, `place`
+- `agent`, `agent ended`: `node`, `place`, `pid`; `code`, and `expected`: the exit codes allowed by the injected faults
+- `wave`: `number`, and the wave; `fault`: `number` of the wave, `kind`, `place`, `pid` of the affected process,
+  `missed`: the fault had no target; `fault over`
+- `whole`: all nodes train again: `number`; `alive`: the running workers; `recovery_s` since the first fault, `healed_s`
+  since the end of the last one. `not whole`: they did not within `limit_s`.
+- `holds`: an agent's resources: `pid`, `files`, `threads`, `memory` (bytes); `finish`, `finished`
+- `told`: a line of an agent's log, with `event`, `node`; `left`: remains after the end: `name`, `place`
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 Event = Mapping[str, Any]
 
 HARDLY_S = 0.05
-"""By which what follows may be written down before what it follows from."""
+"""Seconds by which an effect may be recorded before its cause."""
 
 BACK_S = 0.5
-"""Within which an agent that is back has stopped its workers, also on a busy machine."""
+"""Seconds within which a reconnected agent stops its workers, even on a busy machine."""
 
 
 @dataclass
 class Worker:
-    """The life of one. Times are None where the history has none; `says`: it would have told that it got SIGTERM."""
+    """The life of one worker. Times are None if they are not in the history. `says`: it reports a SIGTERM."""
 
     pid: int
     node: str
@@ -52,7 +52,7 @@ class Worker:
 
 @dataclass
 class SeenRound:
-    """The workers that were started to meet at one store, by rank, and what they did there."""
+    """The workers that were started with the same store, by rank, and their actions."""
 
     port: str
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -62,33 +62,33 @@ class SeenRound:
 
     @property
     def started(self) -> float:
-        """When the first of them was."""
+        """When the first worker was started."""
         return min(worker.started for worker in self.workers.values())
 
     @property
     def nodes(self) -> set[str]:
-        """Of its workers."""
+        """The nodes of its workers."""
         return {worker.node for worker in self.workers.values()}
 
     @property
     def world(self) -> int:
-        """As its workers were told; the greatest, should they differ."""
+        """The workers' world size; the largest, should they differ."""
         return max(worker.world for worker in self.workers.values())
 
     @property
     def restart(self) -> int:
-        """How many failures had been counted."""
+        """The restart count."""
         return max(worker.restart for worker in self.workers.values())
 
     @property
     def works_since(self) -> float | None:
-        """The first step of its slowest rank; None if one has made none."""
+        """When the slowest rank made its first step; None if a rank has made none."""
         return max(self.first_steps.values()) if len(self.first_steps) == self.world else None
 
 
 @dataclass
 class Span:
-    """A wave: from its first fault to the first of the next one."""
+    """The time of a wave, from its first fault to the first one of the next wave."""
 
     number: int
     begun: float
@@ -97,14 +97,14 @@ class Span:
 
 
 class History:
-    """Events, in the order of their times, and what follows from them."""
+    """Events in order of time, and data derived from them."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events = sorted(events, key=lambda event: event["at"])
 
     @classmethod
     def read(cls, *paths: Path) -> History:
-        """From files. A line that was not finished is left out."""
+        """Read the history from files. Incomplete last lines are ignored."""
         found = []
         for path in paths:
             whole = path.read_bytes().rpartition(b"\n")[0]
@@ -112,17 +112,17 @@ class History:
         return cls(found)
 
     def write(self, path: Path) -> None:
-        """For `read`."""
+        """Write the history to a file, for `read`."""
         path.write_text("".join(json.dumps(event) + "\n" for event in self.events))
 
     def of(self, *what: str) -> list[Event]:
-        """The events of these names."""
+        """The events with these names."""
         return [event for event in self.events if event["what"] in what]
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """All workers in start order. Two workers may have the same process id. Workers that were
-        stopped before they reported their start are left out."""
+        """All workers in start order, without those that were stopped before they reported their start. Process ids may
+        be reused."""
         in_order: list[Worker] = []
         found: dict[int, Worker] = {}
         for event in self.of("start", "signal", "end"):
@@ -141,8 +141,8 @@ class History:
 
     @cached_property
     def rounds(self) -> list[SeenRound]:
-        """In the order in which they began. A port that comes a second time is another round's: its ranks are there
-        already, or have worked."""
+        """The rounds in start order. A port that is used again belongs to a new round, if the rank already exists or
+        the old round has worked."""
         found: list[SeenRound] = []
         of_port: dict[str, SeenRound] = {}
         of_pid: dict[int, SeenRound] = {}
@@ -167,13 +167,13 @@ class History:
         return sorted(found, key=lambda each: each.started)
 
     def under_way(self, event: Event) -> bool:
-        """Whether a worker did this as an agent woke, or a machine had its link again: a step that was under way ends
-        then, before the agent can stop anybody."""
+        """Whether a worker did this just when its agent or its machine's link came back. A pending step ends then,
+        before the agent can stop the worker."""
         return any(-HARDLY_S < event["at"] - back < BACK_S for back in self._back)
 
     @cached_property
     def _back(self) -> list[float]:
-        """When nodes that were out of touch could go on."""
+        """When disconnected or stopped nodes came back."""
         kinds = {(event["number"], event["fault"]): event["kind"] for event in self.of("fault")}
         over = self.of("fault over")
         return [event["at"] for event in over if kinds.get((event["number"], event["fault"])) in AWAY]

@@ -1,4 +1,4 @@
-"""Runs a job through a storm, with real agents and workers, and gives back the history."""
+"""Runs a job through a storm, with real agents and workers, and returns the history."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 FORM_S = 90.0
 FINISH_S = 60.0
 STEADY_S = 1.5
-"""Within which a job makes a step, also on a busy machine."""
+"""Seconds within which a job makes a step, even on a busy machine."""
 
 
 class Job:
-    """One job and its storm. `run` may be called once; whatever it started is gone when it returns.
+    """One job and its storm. `run` may be called once; it ends everything that it has started.
 
     Args:
-        setting: of the job.
-        folder: an empty one, for all that is written.
-        run_id: of the job.
+        setting: the setting of the job.
+        folder: an empty folder for all files.
+        run_id: the id of the job.
     """
 
     def __init__(self, setting: Setting, folder: Path, run_id: str = "campaign") -> None:
@@ -42,7 +42,7 @@ class Job:
         self._wave = -1
 
     def run(self, storm: Storm) -> History:
-        """Form, live through the storm, finish. Raises nothing for what the job does wrong: that is in the history."""
+        """Start the job, run it through the storm, and finish it. Errors of the job are recorded in the history."""
         try:
             self._form()
             for wave in storm:
@@ -68,7 +68,7 @@ class Job:
         return self._stage.seen.whole(nodes, since, begun) if nodes else None
 
     def _through_wave(self, wave: Wave) -> bool:
-        """Whether the job was whole again in time."""
+        """Run one wave. Returns whether the job recovered in time."""
         self._wave += 1
         begun = now()
         self._stage.tell(
@@ -112,7 +112,7 @@ class Job:
         return None
 
     def _why(self) -> str:
-        """What the agents said last."""
+        """The last log lines of the agents."""
         said = []
         for agent in self._stage.agents():
             lines = agent.said.read_text(errors="replace").strip().splitlines()[-3:]
@@ -120,7 +120,7 @@ class Job:
         return " || ".join(said)[-3000:]
 
     def _hold(self) -> None:
-        """What the agents have that were there all the time."""
+        """Record the agents' resources."""
         for agent in self._stage.agents():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(agent.process.pid)
@@ -137,7 +137,7 @@ class Job:
             self._stage.tell("not finished", limit_s=FINISH_S, why=self._why())
 
     def _read_logs(self) -> None:
-        """The agents' own lines, with their times on the clock of all others."""
+        """Add the agents' log lines to the history, with times converted to its clock."""
         offset = time.time() - now()
         for agent in self._stage.ended:
             for line in agent.said.read_bytes().splitlines():

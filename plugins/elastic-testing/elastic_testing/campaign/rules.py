@@ -1,20 +1,20 @@
-"""What may never be, whatever happens to a job: a pure program that reads a history and finds what is wrong with it.
+"""Invariants of a job under faults: pure functions that find violations in a history.
 
 The rules:
 
-- `one group`: never do two groups of workers make steps at the same time, but for one that was under way when a node
-  went out of touch, and ends as it is back.
-- `ranks`: from 0 on without a gap, each once, and all workers of a round agree on world size and restart count.
-- `cause`: a new round has a cause: as many as the faults of a wave may bring, and at least as many as they must. Who is
-  in it changes only when a node may have been lost, and no loss is told of a node that has long been gone.
-- `counted once`: so have restarts. Who was not at fault is not counted, and a failure is, once.
-- `healthy`: who was not struck, whose agent was not, gets SIGTERM before anything else, unless others no longer wait;
-  what the round before has left does not run beside the next one.
-- `checkpoint`: no step is lost that a checkpoint had.
-- `recovery`: all nodes train again within the bound.
-- `exit code`: an agent ends when it is struck or when the job is done, with the code that says so.
-- `right cause`: a loss is not told as a failure of the script.
-- `left over`: no process, file, key or lease stays, and no agent grows.
+- `one group`: two groups of workers never make steps at the same time, except for a step that was pending when a node
+  was disconnected, and ends when it comes back.
+- `ranks`: ranks are unique and without gaps, from 0; all workers of a round have the same world size and restart count.
+- `cause`: the number of new rounds is within the limits of the wave's faults. Members change only if a node may have
+  been lost, and the loss of a node is not reported long after it has left.
+- `counted once`: each failure is counted exactly once as a restart, and nothing else is.
+- `healthy`: a worker that was not affected by a fault, and whose agent was not, gets SIGTERM before SIGKILL, unless
+  other nodes no longer wait. No worker of an earlier round runs during the next one.
+- `checkpoint`: no step in a checkpoint is lost.
+- `recovery`: all nodes train again within the time limit.
+- `exit code`: an agent ends only because of a fault or at the end of the job, with the right exit code.
+- `right cause`: the loss of a node is not reported as a failure of the script.
+- `left over`: no process, file, key or lease is left behind, and agents do not leak resources.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from elastic_testing.campaign.history import History, SeenRound, Span
 
 AT_ONCE_S = 0.05
-"""Two steps that are no further apart count as one after the other."""
+"""Maximum overlap in seconds of two steps that are considered sequential."""
 
 LONG_GONE_S = 30.0
-"""After which the loss of a node is no news: its beats, its lease, and workers that others have to stop take less."""
+"""Seconds after which a lost node must have been detected. Heartbeats, leases and stopping workers take less time."""
 
 MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 12, 64 * 2**20
-"""By how much an agent may grow from its first look to its last: what the last round has left may be there still."""
+"""By how much an agent's resources may grow from the first record to the last, which may include the last round's."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What may not be. `wave` is None before the first one."""
+    """A violation of a rule. `wave` is None before the first wave."""
 
     rule: str
     what: str
@@ -52,7 +52,7 @@ class Violation:
 
 
 def check(history: History) -> list[Violation]:
-    """All that is wrong with it, in the order of the times."""
+    """All violations, in order of time."""
     found = []
     for rule, search in RULES.items():
         found += [Violation(rule, what, at, _wave_of(history, at)) for what, at in search(history)]
@@ -65,7 +65,7 @@ def _wave_of(history: History, at: float) -> int | None:
 
 
 def _waves(history: History) -> Iterator[tuple[Span, Wave, list[SeenRound], SeenRound | None]]:
-    """Each wave, the rounds that began in it, and the one before them."""
+    """Each wave, the rounds that started in it, and the last round before them."""
     rounds = history.rounds
     for span in history.spans:
         faults = tuple(Fault(**fault) for fault in span.event["faults"])
@@ -204,7 +204,7 @@ def _right_cause(history: History) -> Iterator[tuple[str, float]]:
 
 
 def _left_over(history: History) -> Iterator[tuple[str, float]]:
-    # What is on a machine that lost power is there when it is back; so is what nobody could tidy up after.
+    # After a power loss, or if no process could clean up, files may remain.
     untidy = {event["place"] for event in history.of("fault")
               if event["kind"] in ("machine_off", "machine_empty", "guardian_kill", "guardian_stop", "disk_full",
                                    "disk_read_only")}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What job a campaign is for: where its nodes meet, on which machines, with which servers."""
+"""The setting of a campaign: its job, rendezvous, machines and servers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from elastic_testing.machines import Machine
 
 WORKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py")))
-"""The command of the cheap worker: without site-packages, which would cost more than all else that it does."""
+"""The command of the cheap worker, without site-packages, whose import would take most of its time."""
 
 GROUPS = Path("/sys/fs/cgroup/memory")
-"""Where control groups with a limit of memory are made."""
+"""The folder for control groups with a memory limit."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A process of the store that is no agent's, such as a member of an etcd: `command`, on this machine if on one."""
+    """A store process outside the agents, such as an etcd member. `machine`: where it runs; None: the real machine."""
 
     command: Sequence[str]
     machine: Machine | None = None
@@ -36,19 +36,19 @@ class Setting:
     """A job of a campaign.
 
     Args:
-        backend: where the nodes meet, with `endpoint`, and `conf`, which becomes `--rdzv-conf`.
-        nodes: how many the job takes; each has one worker. More than half of them may go on alone, unless `fixed`.
-        secret: the file that becomes `--rdzv-secret-file`.
-        flags: more of `elastic run`; `own` gives those of one place.
-        launcher: the command instead of `elastic run`.
-        worker: what the nodes run; it writes the events of `history`.
-        machines: one for each node, and then others; without them all run here.
-        servers: of the store, which stand before the nodes come.
-        have: what is there of what kinds of faults need, besides what follows from the rest.
-        looked_at: the endpoint for `status` and `drain`, where the nodes are given none.
-        ready: whether the store is whole again, which is asked before the next wave.
-        left: tells what is left in the store at the end, a line each.
-        limit_s: within which the job has to be whole again, in seconds.
+        backend, endpoint, conf: the rendezvous; `conf` becomes `--rdzv-conf`.
+        nodes: maximum number of nodes, with one worker each. The minimum is just over half of it, unless `fixed`.
+        secret: the file for `--rdzv-secret-file`.
+        flags: more flags of `elastic run`; `own` returns those of one node.
+        launcher: the command to use instead of `elastic run`.
+        worker: the workers' command, which writes events of `history`.
+        machines: one per node, and then others; without them, all processes run on the real machine.
+        servers: store processes, which are started before the nodes.
+        have: available prerequisites of faults that cannot be derived from the other settings.
+        looked_at: the endpoint for `status` and `drain`, if the nodes have none.
+        ready: returns whether the store has recovered; called before the next wave.
+        left: returns a line for each remaining item in the store, at the end.
+        limit_s: seconds within which the job must recover.
     """
 
     backend: str
@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def there(self) -> frozenset[str]:
-        """For which kinds of faults there is what they need."""
+        """The available prerequisites of faults."""
         found = set(self.have)
         if self.machines:
             found |= {"machines"}
@@ -84,6 +84,6 @@ class Setting:
 
 
 def kinds_of(setting: Setting) -> list[str]:
-    """The kinds of faults that can be done to it."""
+    """The kinds of faults whose prerequisites are available."""
     there = setting.there
     return [name for name, kind in KINDS.items() if there.issuperset(kind.needs)]

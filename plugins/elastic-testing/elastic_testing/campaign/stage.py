@@ -1,7 +1,7 @@
-"""Where a job of a campaign happens: its agents, its servers, their disks and clocks, and the file of events.
+"""Manages the processes of a campaign's job: agents, servers, their disks and clocks, and the event file.
 
-The agents are started as users start them, each on a machine of its own where there are name spaces, else all on this
-one. Whoever is gone is started anew, as a scheduler does. All is done in one thread, a look every `LOOK_S`.
+Agents are started as users start them, each on a separate simulated machine if there are any. An agent that has ended
+is started again, as by a scheduler. Everything runs in one thread, which polls every `LOOK_S`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.02
 END_S = 20.0
-"""For what the end of a job has to end by itself, such as leases."""
+"""Seconds at the end of a job in which leases and the like may expire."""
 DISK_BYTES = 512 * 2**20
 
 
 def now() -> float:
-    """Seconds since boot, as the workers write them."""
+    """Seconds since boot, the same clock as in the workers' events."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def lives(pid: int) -> bool:
-    """Whether it runs: one that is only waited for does not."""
+    """Whether the process is running, and not a zombie."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.Error:
@@ -51,7 +51,7 @@ def lives(pid: int) -> bool:
 
 
 class Seen:
-    """What the workers have written so far."""
+    """The workers' events so far."""
 
     def __init__(self) -> None:
         self._starts: list[Event] = []
@@ -60,7 +60,7 @@ class Seen:
         self.ended: set[int] = set()
 
     def take(self, event: Event) -> None:
-        """One more event."""
+        """Add an event."""
         what, pid, at = event["what"], event.get("pid", 0), event["at"]
         if what == "start":
             self._starts.append(event)
@@ -71,13 +71,13 @@ class Seen:
             self.ended.add(pid)
 
     def running(self) -> dict[int, str]:
-        """The workers that live, by process id: the names of their nodes."""
+        """The running workers: their nodes' names by process id."""
         of_late = {event["pid"]: event["node"] for event in self._starts[-200:] if event["pid"] not in self.ended}
         return {pid: node for pid, node in of_late.items() if lives(pid)}
 
     def whole(self, nodes: set[str], since: float, begun: float) -> tuple[float, float] | None:
-        """When the newest round last made a step, and when the slowest of its ranks made its first; None unless it is a
-        round of these nodes that has begun after `begun`, and the step is after `since`."""
+        """The times of the newest round's last step, and of the slowest rank's first step. None unless the round has
+        exactly these nodes and started after `begun`, and the last step was after `since`."""
         mine = [event for event in self._starts[-len(nodes) :]
                 if all(event[name] == self._starts[-1][name] for name in ("at_port", "restart"))]  # fmt: skip
         pids = {event["rank"]: event["pid"] for event in mine}
@@ -92,7 +92,7 @@ class Seen:
 
 @dataclass
 class Agent:
-    """One that was started. Its stage alone says what it is `expected` to end with, and that it is `lost` or `over`."""
+    """A started agent. Only the stage changes `expected` (its allowed exit codes), `lost` and `over`."""
 
     name: str
     place: int
@@ -104,12 +104,12 @@ class Agent:
 
 
 class Stage:
-    """What there is of one job.
+    """The processes and files of one job.
 
     Args:
-        setting: of the job.
-        folder: an empty one, for all that is written.
-        run_id: of the job.
+        setting: the setting of the job.
+        folder: an empty folder for all files.
+        run_id: the id of the job.
     """
 
     def __init__(self, setting: Setting, folder: Path, run_id: str) -> None:
@@ -127,10 +127,10 @@ class Stage:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._away: set[int] = set()
-        self._spoilt: list[int] = []  # places whose disks take nothing, once for each fault
+        self._spoilt: list[int] = []  # places with unwritable disks, once per fault
 
     def set_up(self) -> None:
-        """Disks, clocks, servers and agents."""
+        """Create disks and clocks, and start servers and agents."""
         disks = self.folder / "disks"
         disks.mkdir()
         if self.setting.machines:  # shared, so that what is mounted later is seen where agents run
@@ -150,7 +150,7 @@ class Stage:
             self.start(place)
 
     def tear_down(self) -> None:
-        """End what still runs, and tell what should not."""
+        """End all processes, and record what was left behind."""
         for agent in self._running:  # it should have ended: its stacks, at the end of its log, say why it has not
             agent.process.send_signal(signal.SIGABRT)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,26 +186,26 @@ class Stage:
             unmount(self.folder / "disks")
 
     def nodes(self) -> set[str] | None:
-        """The names of those that are there; None if there are too few."""
+        """The names of the running nodes; None if there are too few."""
         names = {agent.name for agent in self._agents.values() if not agent.over}
         return names if len(names) == self.setting.nodes else None
 
     def agents(self) -> list[Agent]:
-        """The newest one of each place."""
+        """The newest agent of each place."""
         return list(self._agents.values())
 
     def runs(self) -> bool:
-        """Whether any agent does."""
+        """Whether any agent is running."""
         return bool(self._running)
 
     def tell(self, what: str, **more: Any) -> None:
-        """Write an event down."""
+        """Record an event."""
         line = json.dumps({"at": now(), "wall": time.time(), "what": what, **more})
         with self.record.open("a") as file:
             file.write(line + "\n")
 
     def look(self) -> None:
-        """Read what is new, do what is due, and see who has ended."""
+        """Read new events, run scheduled calls that are due, and check which agents have ended."""
         if self.record.exists():
             with self.record.open("rb") as file:
                 file.seek(self._read)
@@ -229,10 +229,10 @@ class Stage:
                    code=agent.process.returncode, expected=expected, last="".join(last)[-400:])  # fmt: skip
         mine = self._agents.get(agent.place) is agent
         if mine and not agent.lost and not self.finishing:
-            self.later(1.0, lambda: self.start(agent.place))  # a scheduler would, too
+            self.later(1.0, lambda: self.start(agent.place))  # as a scheduler would
 
     def until(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Look until it holds; False after so many seconds."""
+        """Poll until the condition holds. Returns False after `limit_s` seconds."""
         deadline = now() + limit_s
         while True:
             self.look()
@@ -243,15 +243,15 @@ class Stage:
             time.sleep(LOOK_S)
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do it then, in the course of a look."""
+        """Schedule a call, which `look` makes."""
         heapq.heappush(self._due, (now() + seconds, next(self._count), do))
 
     def machine(self, place: int) -> Machine | None:
-        """The one there, if each place has its own."""
+        """The simulated machine of this place, if there is one."""
         return self.setting.machines[place] if self.setting.machines else None
 
     def disk(self, place: int) -> Path:
-        """Its folder for all that is temporary."""
+        """The folder for the temporary files of this place."""
         return self.folder / "disks" / str(place)
 
     def _clock(self, place: int) -> Path:
@@ -296,7 +296,7 @@ class Stage:
         return str(count) if self.setting.fixed else f"{count // 2 + 1}:{count}"
 
     def start(self, place: int) -> None:
-        """An agent comes there, unless the machine is off."""
+        """Start an agent, unless the machine is off."""
         if place in self._away or self.finishing:
             return
         name = f"n{place}.{next(self._count)}"
@@ -312,11 +312,11 @@ class Stage:
         self._servers[number : number + 1] = [process]
 
     def spare(self, place: int) -> Agent:
-        """One more agent than the job takes comes there."""
+        """Start an agent in addition to the job's maximum."""
         return self._spawn(f"more{place}.{next(self._count)}", place, self._meeting(), self._nnodes())
 
     def second_job(self, place: int) -> tuple[Agent, Path]:
-        """An agent of another job comes there; the file with which it is to finish."""
+        """Start an agent of another job. Returns it and the file that makes it finish."""
         name = f"second{next(self._count)}"
         folder = self.folder / name
         folder.mkdir()
@@ -326,81 +326,82 @@ class Stage:
         return agent, folder / "finish"
 
     def is_away(self, place: int) -> bool:
-        """Whether the machine there is off."""
+        """Whether the machine is off."""
         return place in self._away
 
     def goes_off(self, place: int) -> None:
-        """The machine there: whoever runs on it is lost."""
+        """Mark the machine as off, and its agents as lost."""
         self._away.add(place)
         for one in (other for other in self._running if other.place == place):
             self.loses(one, -signal.SIGKILL)
 
     def comes_back(self, place: int) -> None:
-        """The machine there, and a new agent on it."""
+        """Mark the machine as on, and start an agent."""
         self._away.discard(place)
         self.start(place)
 
     def loses(self, agent: Agent, *codes: int) -> None:
-        """It is not started anew at once, and may end with these."""
+        """Mark the agent as lost, so that it is not restarted automatically. It may end with these exit codes."""
         agent.expected |= set(codes)
         agent.lost = True
 
     def may_end(self, agent: Agent | None, *codes: int) -> None:
-        """With these, without being lost."""
+        """Allow these exit codes, without marking the agent as lost."""
         if agent is not None:
             agent.expected |= set(codes)
 
     def keeps(self, agent: Agent) -> None:
-        """It was not lost after all."""
+        """Undo `loses` for an agent that is still running."""
         agent.lost = agent.over
 
     def replaces(self, agent: Agent) -> None:
-        """A new one comes where it was, if none has yet."""
+        """Start a new agent in its place, unless that has been done."""
         if self._agents[agent.place] is agent:
             self.start(agent.place)
 
     def spoils(self, place: int) -> None:
-        """The disk there takes nothing: an agent that has to write says so, and ends with 2."""
+        """Mark the disk as unwritable. An agent that has to write may end with exit code 2."""
         self._spoilt.append(place)
         for one in (other for other in self._running if other.place == place):
             self.may_end(one, 2)
 
     def heals(self, place: int) -> None:
-        """The disk there takes what it is given."""
+        """Undo `spoils`."""
         self._spoilt.remove(place)  # another fault may spoil it still
 
     def sets_clock(self, place: int, seconds: int) -> None:
-        """By how much the wall clock there is wrong."""
+        """Set the error of the machine's wall clock."""
         with self._clock(place).open("r+b") as file:  # in its place: it is mapped
             file.write(struct.pack("=q", seconds))
 
     def finish(self, stay: str = "") -> None:
-        """All workers end well; `stay` is who ends at once and for how many seconds the others go on, see `worker`."""
+        """Let all workers finish successfully. `stay`: the node that ends immediately, and the number of seconds for
+        which the other nodes continue, see `worker`."""
         if stay:
             (self.folder / "stay").write_text(stay)
         self.finishing = True
         (self.folder / "finish").touch()
 
     def member(self, place: int) -> int | None:
-        """The process id of a member of the etcd: a server, or one that the agent there serves."""
+        """The process id of an etcd member: a server, or a process of the agent."""
         if not self.setting.servers:
             return self.helper(place, "/etcd --name")
         return self._servers[place].pid if self._servers[place].poll() is None else None
 
     def member_again(self, place: int, pid: int) -> None:
-        """The server that was told to end is started anew, unless that has been done after another fault."""
+        """Start a server again that was ended by a fault, unless that has been done after another fault."""
         if self._servers[place].pid == pid:
             self._servers[place].wait()
             self._start_server(place)
 
     def worker(self, place: int) -> int | None:
-        """The process id of the one that runs there."""
+        """The process id of the running worker."""
         agent = self._agents.get(place)
         mine = [pid for pid, node in self.seen.running().items() if agent and node == agent.name]
         return mine[-1] if mine else None
 
     def helper(self, place: int, words: str) -> int | None:
-        """A process that the agent there has started, or one of these, by its command line."""
+        """A descendant process of the agent, found by its command line."""
         agent = self._agents.get(place)
         if agent is None or agent.over:
             return None
@@ -413,12 +414,12 @@ class Stage:
         return None
 
     def agent(self, place: int) -> Agent | None:
-        """The one there, unless it has ended."""
+        """The agent of this place, unless it has ended."""
         agent = self._agents.get(place)
         return None if agent is None or agent.over else agent
 
     def ask(self, place: int, command: str, *more: str) -> subprocess.Popen[bytes]:
-        """Another command of ours, there."""
+        """Run another `elastic` command on the machine."""
         at = [f"--rdzv-endpoint={self.setting.looked_at}"] if self.setting.looked_at else []
         words = [*self._through(place), sys.executable, "-m", "elastic_core", command, *self._meeting(), *at, *more]
         with (self.folder / f"{command}.log").open("ab") as file:
@@ -429,7 +430,7 @@ class Stage:
 
 
 def _marked(record: Path) -> list[psutil.Process]:
-    """Processes of the job: they have the file of its history in their environment."""
+    """Processes of the job, identified by the history file in their environment."""
     return [process for process in psutil.process_iter()
             if _environment_of(process).get("CAMPAIGN_HISTORY") == str(record) and lives(process.pid)]  # fmt: skip
 
@@ -442,10 +443,10 @@ def _environment_of(process: psutil.Process) -> dict[str, str]:
 
 
 def mount(*words: str) -> None:
-    """As mount(8) says."""
+    """Run mount(8)."""
     subprocess.run(["mount", *words], check=True, capture_output=True)
 
 
 def unmount(path: Path) -> bool:
-    """Whether something was mounted there."""
+    """Unmount `path`. Returns whether a file system was mounted there."""
     return subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True).returncode == 0

@@ -1,7 +1,7 @@
-"""Faults by lot: which kinds there are, what each may cost, a storm of them by seed, and how one is made small.
+"""Random faults: their kinds and allowed effects, drawing a storm from a seed, and reducing a failing storm.
 
-All here is values and pure functions. A storm is waves, one after the other: the faults of a wave overlap, and the next
-one comes when the job is whole again.
+This module is pure. A storm is a sequence of waves. The faults of a wave overlap; the next wave starts when the job has
+recovered.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 BRIEF = (0.2, 2.0)
 SHORT = (0.05, 3.0)
 ANY = (0.05, 60.0)
-"""Seconds that a fault lasts, drawn evenly by their logarithm: short ones are as likely as long ones."""
+"""Durations of faults in seconds, drawn from a log-uniform distribution."""
 
 AWAY = ("agent_stop", "link_cut", "one_way", "apart")
-"""Faults in which agents, or machines, are out of touch for a while and then go on."""
+"""Faults in which agents or machines are stopped or disconnected for a while and then continue."""
 MEET_S = 15.0
-"""For so long the workers of a round try to meet, at least."""
+"""Minimum time for which the workers of a round try to connect."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What may happen, and what it may cost.
+    """A kind of fault, and its allowed effects.
 
     Args:
-        what: happens, in words.
-        rounds: how many new rounds it brings at least, where nothing else happens, and at most.
-        restarts: how often at most it counts as a failure; where nothing else happens, that often.
-        beside: how many more it may bring where something else happens, too.
-        lasts: seconds, the least and the most. A node that is gone comes back with a new agent after that.
-        harmless_s: a fault that lasts no longer brings no round.
-        linger_s: for how long after its end its consequences may still come.
-        weight: how often it is drawn, beside others of 1: what starts agents takes more of the machine than all else.
-        loses: whether a node may be lost by it, or its disk.
-        needs: what must be there, see `Setting.there`.
+        what: a description.
+        rounds: minimum (if it is the only fault) and maximum number of new rounds.
+        restarts: maximum number of counted failures; the exact number if it is the only fault.
+        beside: maximum number of additional rounds if there are other faults.
+        lasts: minimum and maximum duration in seconds. After that, a lost node is replaced by a new agent.
+        harmless_s: a fault that lasts no longer than this causes no round.
+        linger_s: seconds after its end in which its effects may still occur.
+        weight: relative probability. Faults that start agents are expensive, and therefore less likely.
+        loses: whether a node or its disk may be lost.
+        needs: prerequisites, see `Setting.there`.
     """
 
     what: str
@@ -112,14 +112,14 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One of them.
+    """One fault.
 
     Args:
-        kind: of `KINDS`.
-        place: where: the number of a node, or of a member.
-        after_s: seconds after the start of its wave.
-        lasts_s: until it is over.
-        other: the place at the other end, where there is one.
+        kind: a key of `KINDS`.
+        place: the number of the affected node or member.
+        after_s: its start, in seconds after the start of the wave.
+        lasts_s: its duration in seconds.
+        other: the second affected place, if there is one.
     """
 
     kind: str
@@ -130,25 +130,25 @@ class Fault:
 
     @property
     def harmless(self) -> bool:
-        """Whether it is too short to be noticed."""
+        """Whether it is too short to have an effect."""
         return self.lasts_s <= KINDS[self.kind].harmless_s
 
     @property
     def rounds(self) -> tuple[int, int]:
-        """How many new rounds it may bring."""
+        """Minimum and maximum number of new rounds."""
         return (0, 0) if self.harmless and KINDS[self.kind].harmless_s else KINDS[self.kind].rounds
 
 
 @dataclass(frozen=True)
 class Wave:
-    """What happens together. `quiet_s`: for how long nothing happens after the job is whole again."""
+    """Faults that overlap. `quiet_s`: seconds without faults after the job has recovered."""
 
     faults: tuple[Fault, ...]
     quiet_s: float = 0.3
 
     @property
     def rounds(self) -> tuple[int, int]:
-        """How many new rounds there must be, and may be."""
+        """Minimum and maximum number of new rounds."""
         if any(fault.kind == "done" for fault in self.faults):
             return 0, 0
         least, most = (sum(fault.rounds[side] for fault in self.faults) for side in (0, 1))
@@ -158,8 +158,8 @@ class Wave:
 
     @property
     def restarts(self) -> tuple[int, int]:
-        """How many failures may be counted. Two workers that fail at once are one failure. A round that forms while
-        nodes reach a store but not each other fails, once its workers have waited for long."""
+        """Minimum and maximum number of counted failures. Two workers that fail at the same time are one failure. A
+        round fails if its nodes can reach the store but not each other, after its workers' connection timeout."""
         most = sum(KINDS[fault.kind].restarts for fault in self.faults)
         if len(self.faults) == 1:
             return most, most
@@ -167,7 +167,7 @@ class Wave:
 
     @property
     def linger_s(self) -> float:
-        """How long its consequences may be on their way."""
+        """Seconds for which its effects may be delayed."""
         return max((KINDS[fault.kind].linger_s for fault in self.faults if not fault.harmless), default=0.0)
 
 
@@ -183,15 +183,16 @@ def draw(
     most_s: float = 60.0,
     losses: int = 3,
 ) -> Storm:
-    """A storm of so many faults. If `done` is among the kinds, one more wave is its end: a node that is done is lost.
+    """Draw a storm. If `done` is among the kinds, a last wave is added, in which a node that is done is lost.
 
     Args:
-        seed: the same one gives the same storm.
-        kinds: drawn by their weights.
-        places: how many nodes there are.
-        members: how many members the etcd has, if it is not the nodes that have them.
-        most_s: no fault lasts longer, in seconds.
-        losses: no more nodes are lost in one wave, where a store that they serve cannot bear more.
+        seed: the same seed gives the same storm.
+        faults: number of faults.
+        kinds: the kinds to draw from, according to their weights.
+        places: number of nodes.
+        members: number of etcd members, if they do not run on the nodes.
+        most_s: maximum duration of a fault in seconds.
+        losses: maximum number of nodes lost in one wave, so that a store hosted by the nodes survives.
     """
     lot = random.Random(seed)
     kinds, last = [kind for kind in kinds if kind != "done"], "done" in kinds
@@ -223,8 +224,8 @@ def _fault(lot: random.Random, kind: str, places: int, members: int, most_s: flo
 
 
 def smaller(storm: Storm, fails: Callable[[Storm], bool]) -> Storm:
-    """A storm of fewer faults that still fails: halves are left out as long as one can be, then smaller parts, at last
-    single faults (delta debugging, after Zeller). `fails` runs a storm, as often as it takes to be sure."""
+    """Reduce a failing storm to fewer faults by delta debugging (Zeller): removes halves, then smaller parts, and
+    finally single faults, as long as the rest still fails. `fails` runs a storm, as often as needed to be sure."""
     faults = [(number, fault) for number, wave in enumerate(storm) for fault in wave.faults]
     quiet = [wave.quiet_s for wave in storm]
 
@@ -248,11 +249,11 @@ def smaller(storm: Storm, fails: Callable[[Storm], bool]) -> Storm:
 
 
 def write(storm: Storm, path: Path) -> None:
-    """As a story that `read` reads."""
+    """Save a storm to a file."""
     path.write_text(json.dumps([asdict(wave) for wave in storm], indent=1) + "\n")
 
 
 def read(path: Path) -> Storm:
-    """What `write` has written."""
+    """Load a storm from a file."""
     waves = json.loads(path.read_text())
     return tuple(Wave(tuple(Fault(**one) for one in wave["faults"]), wave["quiet_s"]) for wave in waves)

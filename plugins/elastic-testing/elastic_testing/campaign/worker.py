@@ -1,14 +1,14 @@
-"""The cheap worker of a campaign: a training loop without torch that writes down all it does. A program of its own.
+"""The cheap worker of a campaign: a standalone program with a training loop that needs no torch and logs its actions.
 
-It meets the other ranks at the round's own store (MASTER_ADDR, MASTER_PORT), speaks TCPStore's protocol with it, and
-serves one itself where the agent does not (TORCHELASTIC_USE_AGENT_STORE). A step is an all-reduce: every rank adds its
-bit, and all see the sum. Rank 0 saves the step by rename, and all go on where the last one was saved. Whoever loses the
-store waits to be told to end, and fails after `PATIENCE_S`, as a process group does.
+The ranks connect to the round's store (MASTER_ADDR, MASTER_PORT) with TCPStore's protocol. Rank 0 serves it if the
+agent does not (TORCHELASTIC_USE_AGENT_STORE). A step is an all-reduce: every rank adds its bit, and all see the sum.
+Rank 0 saves the step by rename, and all ranks resume from the last saved step. A worker that loses the store waits to
+be stopped, and fails after `PATIENCE_S`, like a process group.
 
-`CAMPAIGN_HISTORY` is the file that it writes to, a line of JSON for each event; `CAMPAIGN_FOLDER` has the checkpoint,
-`finish`, with which all end, and `stay`; `CAMPAIGN_NODE` is the name of its node. With `CAMPAIGN_STOPS_S`, rank 0 takes
-so many seconds to stop, at the end of which it saves its step once more. It stands on the standard library alone, and
-on little of that: a storm starts thousands of them.
+`CAMPAIGN_HISTORY` is the file for events, one line of JSON each. `CAMPAIGN_FOLDER` has the checkpoint, and the files
+`finish`, which ends all workers, and `stay`. `CAMPAIGN_NODE` is the name of the node. With `CAMPAIGN_STOPS_S`, rank 0
+takes this many seconds to stop, and then saves its step again. Only few modules of the standard library are used,
+because a storm starts thousands of workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAVED_EVERY = 5
 PATIENCE_S = 20.0
 MEET_S = 15.0
 EATEN = 256 * 2**20
-"""Bytes that a worker takes at SIGUSR1, to reach the limit of its control group."""
+"""Bytes that a worker allocates on SIGUSR1, to reach the limit of its control group."""
 
 _VALIDATE, _SET, _GET, _ADD, _WAIT, _DELETE = 0, 1, 3, 4, 6, 8
 _MAGIC = 0x3C85F7CE
@@ -39,11 +39,11 @@ _FINISH = 1 << 40
 
 _log: list[int] = []
 _reached: list[int] = []
-"""The step that rank 0 has made last."""
+"""The last step of rank 0."""
 
 
 def tell(what: str, **more: Any) -> None:
-    """One event, with the time of both clocks, in one write."""
+    """Write an event with the times of both clocks, in a single write."""
     if not _log:
         _log.append(os.open(os.environ["CAMPAIGN_HISTORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
     times = {"at": time.clock_gettime(time.CLOCK_BOOTTIME), "wall": time.time()}
@@ -51,7 +51,7 @@ def tell(what: str, **more: Any) -> None:
 
 
 class Store:
-    """As much of TCPStore's client as a worker needs."""
+    """A minimal TCPStore client."""
 
     def __init__(self, host: str, port: int, until: float) -> None:
         while True:
@@ -91,7 +91,7 @@ class Store:
 
 
 class Server:
-    """As much of its server, where no agent serves the round's store: a thread for each connection."""
+    """A minimal TCPStore server, with a thread per connection, for launchers whose agent does not serve the store."""
 
     def __init__(self, port: int) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -178,7 +178,7 @@ def save(folder: str, step: int) -> None:
 
 
 def save_and_tell(folder: str, step: int) -> None:
-    """What is lost with a disk that fails is told, too."""
+    """Save the step, and report success or failure."""
     try:
         save(folder, step)
         tell("saved", step=step)
@@ -187,7 +187,7 @@ def save_and_tell(folder: str, step: int) -> None:
 
 
 def stay(folder: str) -> None:
-    """Where one node is to be done before the others, these take longer."""
+    """Delay the end of this worker if another node should be done first."""
     try:
         with open(os.path.join(folder, "stay")) as file:
             node, seconds = file.read().split()
@@ -198,11 +198,11 @@ def stay(folder: str) -> None:
 
 
 def train(rank: int, world: int, folder: str) -> int:
-    """Its exit code, once all have been asked to finish."""
+    """Train until all workers are asked to finish. Returns the exit code."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         Server(port)
-    # As torch does: under some launchers the next round has the same store.
+    # A prefix, as in torch, because with some launchers the next round has the same store.
     ours = f"campaign/{os.environ['TORCHELASTIC_RESTART_COUNT']}"
     store = Store(host, port, time.monotonic() + MEET_S)
     if (others := store.add(f"{ours}/rank/{rank}", 1)) != 1:
@@ -231,7 +231,7 @@ def train(rank: int, world: int, folder: str) -> int:
                 store.delete(f"{ours}/sum/{step - 2}")
                 store.delete(f"{ours}/done/{step - 2}")
         if total >= _FINISH:
-            # Who serves the store goes last: the others may still ask what this step's sum is.
+            # The rank that serves the store ends last, because other ranks may still read this step's sum.
             if store.add(f"{ours}/over", 1) == world:
                 store.set(f"{ours}/closed", b"1")
             if rank == 0:
@@ -242,12 +242,12 @@ def train(rank: int, world: int, folder: str) -> int:
 
 
 def main(train: Callable[[int, int, str], int] = train, says: bool = True) -> int:
-    """`train` gets rank, world size and the folder, and gives the exit code. `says`: it is told when it gets SIGTERM;
-    what waits in C++ could not say it in time."""
+    """Run a worker. `train` is called with rank, world size and the folder, and returns the exit code. `says`: report
+    SIGTERM; a worker that waits in C++ could not do so in time."""
     told: list[int] = []
 
     def end(signum: int, _: object) -> None:
-        """As a worker that writes a checkpoint at SIGTERM and then dies of it."""
+        """Behave like a worker that saves a checkpoint on SIGTERM and is then killed by it."""
         if not told:
             told.append(signum)
             tell("signal", signum=signum)
