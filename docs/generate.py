@@ -39,8 +39,8 @@ _CONFIG_FILE = """\
 
 The file is `elastic.toml`, or `pyproject.toml` with a table `[tool.elastic]`: the nearest one in the current folder or
 above it, or the one that `--config` names. A key is a flag without its leading dashes; dashes and underscores are
-equal. Lists, tables, numbers and booleans may be those of TOML. [The page about it](../configuration.md) has the table
-`[rendezvous]`, too:
+equal. Lists, tables, numbers and booleans may be those of TOML. [The configuration file](../guides/configuration.md)
+describes the table `[rendezvous]`, too:
 
 ```toml
 backend = "c10d"
@@ -58,8 +58,8 @@ join_timeout = 900
 def _scheduler() -> list[str]:
     rows = [f"| `{SPECS[name].flag}` | {', '.join(f'`{each}`' for each in names)} |" for name, names in READ.items()]
     about = (
-        "Variables of [Slurm](../slurm.md), for the tasks of a step on several nodes, and of",
-        "[Kubernetes](../kubernetes.md), for the pods of an Indexed Job of several nodes.\n",
+        "Variables of [Slurm](../guides/slurm.md), for the tasks of a step on several nodes, and of",
+        "[Kubernetes](../guides/kubernetes.md), for the pods of an Indexed Job of several nodes.\n",
     )
     return ["## scheduler\n", *about, "| flag | variables |", "|---|---|", *rows, ""]
 
@@ -90,7 +90,11 @@ def log_events() -> str:
 
 def hooks() -> str:
     """Every hook, in the order in which a launch calls them."""
-    parts = ["# Hooks\n", _NOTE, "In the order in which a launch calls them. See [writing a plugin](../plugins.md).\n"]
+    parts = [
+        "# Hooks\n",
+        _NOTE,
+        "In the order in which a launch calls them. See [writing a plugin](../extend/plugins.md).\n",
+    ]
     for name in HOOKS:
         function = getattr(hookspecs, name)
         doc = inspect.getdoc(function) or ""

@@ -1,4 +1,4 @@
-"""The status as JSON: the schema that docs/health.md describes. Pure."""
+"""The status as JSON: the schema that docs/guides/monitoring.md describes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of defaults on the page on operations matches the code."""
+"""The tables of defaults on the page about operating a job match the code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from elastic_core.config import SPECS
 from elastic_core.plugin import BACKEND_OPTIONS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
-TUNING, TROUBLE = PAGE.split("\n## When something goes wrong\n")
+TUNING = (ROOT / "docs" / "guides" / "operating.md").read_text()
 DEFAULTS = {option.name: option.default for option in BACKEND_OPTIONS}
 
 
