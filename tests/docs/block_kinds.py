@@ -35,6 +35,8 @@ RUN_ELSEWHERE = [
     ("docs/project/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),
     ("docs/project/releasing.md", "indented", "tox run -e packages", ".ci/run"),
     ("README.md", "indented", "python -m pip install . ", "tests/packaging/test_checkout.py"),
+    ("CONTRIBUTING.md", "indented", "tox run -e demo", ".ci/run"),
+    ("CONTRIBUTING.md", "indented", "tox run -e py", ".ci/run"),
     ("README.md", "indented", "tox run -e demo", ".ci/run"),
     ("README.md", "indented", "tox run -e py", ".ci/run"),
 ]
@@ -48,6 +50,8 @@ FOLLOWED = {
 """Pages of which another test reads every block."""
 
 NOT_RUN = [
+    ("CONTRIBUTING.md", "python -m venv", "an index; tests/packaging installs the wheels"),
+    ("CONTRIBUTING.md", "python -m pytest", "a test that is run anyway"),
     ("docs/design/tests.md", "tox run -e unit", "minutes; .ci/run runs it with the tier above"),
     (
         "docs/guides/etcd.md",
