@@ -17,6 +17,8 @@ NO_CODE = {"text", "mermaid", "{eval-rst}"}
 RUN_ELSEWHERE = [
     ("docs/guides/gpu.md", "python", "set_device", "tests/docs/test_gpu.py"),
     ("docs/guides/gpu.md", "indented", "elastic run", "tests/docs/test_gpu.py"),
+    ("docs/guides/checkpointing.md", "python", "STEPS", "tests/docs/test_checkpointing.py"),
+    ("docs/guides/checkpointing.md", "indented", "elastic run", "tests/docs/test_checkpointing.py"),
     ("docs/start/install.md", "indented", "python -m pip install . ", "tests/packaging/test_checkout.py"),
     ("docs/start/quickstart.md", "python", "import os", "tests/docs/test_start.py"),
     ("docs/start/quickstart.md", "indented", "elastic run", "tests/docs/test_start.py"),
