@@ -22,8 +22,9 @@ def shell(tmp_path):
 
 def test_quickstart_fails_then_recovers(shell):
     (shell.folder / "train.py").write_text(block_of(QUICKSTART, "import os"))
-    fails, report, recovers, log = [b.text for b in BLOCKS if b.page == QUICKSTART and b.language != "python"]
+    fails, report, recovers, log = (b.text for b in BLOCKS if b.page == QUICKSTART and b.language != "python")
     assert_like(report, shell.run(fails, code=1), VARIES)
+    assert block_of("docs/index.md", "Root cause") == report
     said = shell.run(recovers)
     assert_like(log, said, VARIES)
     assert said.count("rank 0: step 0") == 2
