@@ -1,4 +1,4 @@
-"""Put what campaigns have measured into docs/campaign.md: tables between its markers, and a plot.
+"""Put what campaigns have measured into docs/project/campaign.md: tables between its markers, and a plot.
 
     python -m benchmarks.campaign_page results.json ...
 
@@ -172,7 +172,7 @@ class Campaign:
             self.recovery(),
             "The same with workers that import torch and train with DDP, a twentieth of the jobs:",
             self.recovery(real=True),
-            "![Recovery times by kind of fault, logarithmic](img/campaign.png)",
+            "![Recovery times by kind of fault, logarithmic](../img/campaign.png)",
         ]
         found = sum(bool(one["rule"]) for one in self.caught)
         planted = f"{found} of {len(self.caught)} are found (commits {', '.join(self.planting)})."
@@ -183,7 +183,7 @@ def main() -> int:
     """Leaves with 1 where the page has no place for it."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("results", nargs="+", type=Path, metavar="FILE")
-    made.add_argument("--page", type=Path, default=DOCS / "campaign.md", help="(docs/campaign.md)")
+    made.add_argument("--page", type=Path, default=DOCS / "project" / "campaign.md", help="(docs/project/campaign.md)")
     arguments = made.parse_args()
     campaign = Campaign([json.loads(path.read_text()) for path in arguments.results])
     try:
@@ -191,7 +191,7 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {arguments.page}: {error}", file=sys.stderr)
         return 1
-    campaign.draw(arguments.page.parent / "img" / "campaign.png")
+    campaign.draw(arguments.page.parents[1] / "img" / "campaign.png")
     arguments.page.write_text(f"{before}{BEGIN}\n\n{campaign.text()}\n\n{END}{after}")
     return 0
 

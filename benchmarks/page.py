@@ -319,10 +319,14 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("results", nargs="*", type=Path, metavar="FILE", help="written by --json")
-    made.add_argument("--page", type=Path, default=DOCS / "benchmarks.md", help="(docs/benchmarks.md)")
+    made.add_argument(
+        "--page", type=Path, default=DOCS / "project" / "benchmarks.md", help="(docs/project/benchmarks.md)"
+    )
     made.add_argument("--plot", type=Path, default=DOCS / "img" / "rendezvous.png", help="(docs/img/rendezvous.png)")
     made.add_argument("--readme", type=Path, default=ROOT / "README.md", help="(README.md)")
-    made.add_argument("--survival", type=Path, default=DOCS / "what-survives.md", help="(docs/what-survives.md)")
+    made.add_argument(
+        "--survival", type=Path, default=DOCS / "concepts" / "what-survives.md", help="(docs/concepts/what-survives.md)"
+    )
     made.add_argument("--print", action="store_true", help="only show the tables")
     return made
 

@@ -3,6 +3,7 @@ the tree of contents from the links of index.md, and places for links that lead 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -70,20 +71,22 @@ def _bring_in_what_is_elsewhere(app: Sphinx, page: str, source: list[Any]) -> No
     def text_of(link: re.Match[str]) -> str:
         path = (here / link[1]).resolve()
         _, _, text = path.read_text().partition("\n")
-        return _unlinked(text, path.parent)
+        return _unlinked(text, path.parent, here)
 
     whole = re.sub(r"^\[[^]]+\]\((\.\./[^)]+\.md)\)$", text_of, source[0], flags=re.M)
-    source[0] = _unlinked(whole, here)
+    source[0] = _unlinked(whole, here, here)
 
 
-def _unlinked(text: str, here: Path) -> str:
+def _unlinked(text: str, here: Path, page: Path) -> str:
+    """The text, whose links start at `here`, for a page in the folder `page`."""
+
     def path_of(link: re.Match[str]) -> str:
         target = (here / link[2]).resolve()
         if target.is_relative_to(_DOCS):
-            return link[0]
+            return f"[{link[1]}]({os.path.relpath(target, page)}{link[3]})"
         return f"{link[1]} (`{target.relative_to(_DOCS.parent)}`)"
 
-    return re.sub(r"\[([^]]+)\]\((?![a-z]+:)([^)#\s]+)\)", path_of, text)
+    return re.sub(r"\[([^]]+)\]\((?![a-z]+:)([^)#\s]+)((?:#[^)\s]*)?)\)", path_of, text)
 
 
 def _add_contents(app: Sphinx, page: str, source: list[Any]) -> None:

@@ -99,7 +99,7 @@ def page(note: str) -> str:
         "Variables that torchrun has without a flag:\n",
         *_table(("variable", "meaning"), TORCHRUN.items()),
         "## Of a scheduler\n",
-        "[Slurm](../slurm.md) and [Kubernetes](../kubernetes.md) describe when they count.\n",
+        "[Slurm](../guides/slurm.md) and [Kubernetes](../guides/kubernetes.md) describe when they count.\n",
         *_table(("flag", "taken from"), ((SPECS[name].flag, _listed(names)) for name, names in READ.items())),
         *_table(("also read", "for"), SCHEDULER.items()),
         "## Of the agent\n",
@@ -116,7 +116,7 @@ def page(note: str) -> str:
         "By modules that a training script imports:\n",
         *_table(("variable", "read by"), WORKER_READS.items()),
         "## Set in a campaign\n",
-        "In agents and workers, by [`elastic_testing.campaign`](../campaign.md):\n",
+        "In agents and workers, by [`elastic_testing.campaign`](../project/campaign.md):\n",
         *_table(("variable", "value"), CAMPAIGN.items()),
     ]
     return "\n".join(parts)

@@ -41,7 +41,7 @@ _CONFIG_FILE = """\
 The file is `elastic.toml`, or `pyproject.toml` with a table `[tool.elastic]`: the nearest one in the current folder or
 a parent, or the one given with `--config`. A key is a flag without its leading dashes; dashes and underscores are
 equivalent. Values may be TOML lists, tables, numbers and booleans. For the table `[rendezvous]`, see
-[Configuration](../configuration.md).
+[Configuration](../guides/configuration.md).
 
 ```toml
 backend = "c10d"
@@ -59,8 +59,8 @@ join_timeout = 900
 def _scheduler() -> list[str]:
     rows = [f"| `{SPECS[name].flag}` | {', '.join(f'`{each}`' for each in names)} |" for name, names in READ.items()]
     about = (
-        "Variables of [Slurm](../slurm.md), in the tasks of a multi-node step, and of",
-        "[Kubernetes](../kubernetes.md), in the pods of a multi-node Indexed Job.\n",
+        "Variables of [Slurm](../guides/slurm.md), in the tasks of a multi-node step, and of",
+        "[Kubernetes](../guides/kubernetes.md), in the pods of a multi-node Indexed Job.\n",
     )
     return ["## scheduler\n", *about, "| flag | variables |", "|---|---|", *rows, ""]
 
@@ -91,7 +91,11 @@ def log_events() -> str:
 
 def hooks() -> str:
     """Every hook, in the order in which a launch calls them."""
-    parts = ["# Hooks\n", _NOTE, "In the order in which a launch calls them. See [writing a plugin](../plugins.md).\n"]
+    parts = [
+        "# Hooks\n",
+        _NOTE,
+        "In the order in which a launch calls them. See [writing a plugin](../extend/plugins.md).\n",
+    ]
     for name in HOOKS:
         function = getattr(hookspecs, name)
         doc = inspect.getdoc(function) or ""

@@ -27,8 +27,8 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Node
 from elastic_core.support.addresses import without_brackets
 
-PAGE = " ".join((Path(__file__).parents[1] / "docs" / "migrate-from-torchrun.md").read_text().split())
-"""docs/migrate-from-torchrun.md, each run of white space as one blank."""
+PAGE = " ".join((Path(__file__).parents[1] / "docs" / "guides" / "migrate-from-torchrun.md").read_text().split())
+"""docs/guides/migrate-from-torchrun.md, each run of white space as one blank."""
 
 
 @dataclass(frozen=True)

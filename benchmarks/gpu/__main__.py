@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu --json gpu.json                    all parts, about 40 minutes
     python -m benchmarks.gpu heal warm --json gpu.json          two of them
-    python -m benchmarks.page gpu.json                          into docs/benchmarks.md
+    python -m benchmarks.page gpu.json                          into docs/project/benchmarks.md
 
 - `heal`: a DDP job over NCCL, with a worker for each GPU. A worker is killed; time to the next step, cold, warm and
   with torchrun.

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md about machines with GPUs, made from the suite's JSON."""
+"""The section of docs/project/benchmarks.md about machines with GPUs, made from the suite's JSON."""
 
 from __future__ import annotations
 

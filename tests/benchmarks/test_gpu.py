@@ -150,7 +150,7 @@ def test_section_prefers_figures_to_a_later_skip():
 
 
 def test_docs_have_a_place_for_the_section():
-    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    text = (ROOT / "docs" / "project" / "benchmarks.md").read_text()
     assert "| it [s] |" in section.with_section(text, [content(heal=record())])
 
 

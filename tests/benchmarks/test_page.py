@@ -14,7 +14,7 @@ from benchmarks.report import Report, Row
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
-FIGURES = (ROOT / "docs" / "benchmarks.md").read_text()
+FIGURES = (ROOT / "docs" / "project" / "benchmarks.md").read_text()
 README = (ROOT / "README.md").read_text()
 MACHINE = {"date": "2027-01-02T", "cores": 2, "memory_gib": 4, "kernel": "7.1.2", "python": "3.14", "load_before": 0.1}
 TORCH = {**MACHINE, "torch": "3.0"}

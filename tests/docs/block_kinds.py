@@ -15,21 +15,32 @@ NO_CODE = {"text", "mermaid", "{eval-rst}"}
 """What tools say, diagrams (drawn from the code), directives (the docs are built in CI)."""
 
 RUN_ELSEWHERE = [
-    ("docs/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
-    ("docs/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
-    ("docs/plugins.md", "indented", "--pager=alice", "tests/docs/test_plugins.py"),
-    ("docs/watchdogs.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
-    ("docs/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
-    ("docs/watchdogs.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),
-    ("docs/watchdogs.md", "python", "WatchdogContract)", "tests/docs/test_watchdogs.py"),
-    ("docs/backends.md", "python", "class BoardBackend", "tests/docs/test_backends.py"),
-    ("docs/backends.md", "python", "BackendContract)", "tests/docs/test_backends.py"),
-    ("docs/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
-    ("docs/security.md", "bash", "openssl rand", "tests/docs/test_security.py"),
+    ("docs/guides/gpu.md", "python", "set_device", "tests/docs/test_gpu.py"),
+    ("docs/guides/gpu.md", "indented", "elastic run", "tests/docs/test_gpu.py"),
+    ("docs/guides/checkpointing.md", "python", "STEPS", "tests/docs/test_checkpointing.py"),
+    ("docs/guides/checkpointing.md", "indented", "elastic run", "tests/docs/test_checkpointing.py"),
+    ("docs/start/install.md", "indented", "python -m pip install . ", "tests/packaging/test_checkout.py"),
+    ("docs/start/quickstart.md", "python", "import os", "tests/docs/test_start.py"),
+    ("docs/start/quickstart.md", "indented", "elastic run", "tests/docs/test_start.py"),
+    ("docs/start/two-machines.md", "python", "import os", "tests/docs/test_start.py"),
+    ("docs/start/two-machines.md", "indented", "elastic run", "tests/docs/test_start.py"),
+    ("docs/guides/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
+    ("docs/guides/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
+    ("docs/extend/plugins.md", "indented", "--pager=alice", "tests/docs/test_plugins.py"),
+    ("docs/guides/timers.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
+    ("docs/guides/timers.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
+    ("docs/guides/timers.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),
+    ("docs/guides/timers.md", "python", "WatchdogContract)", "tests/docs/test_watchdogs.py"),
+    ("docs/extend/backends.md", "python", "class BoardBackend", "tests/docs/test_backends.py"),
+    ("docs/extend/backends.md", "python", "BackendContract)", "tests/docs/test_backends.py"),
+    ("docs/guides/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
+    ("docs/guides/security.md", "bash", "openssl rand", "tests/docs/test_security.py"),
     ("docs/reference/commands.md", "sh", "", "tests/docs/test_commands.py"),
-    ("docs/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),
-    ("docs/releasing.md", "indented", "tox run -e packages", ".ci/run"),
+    ("docs/project/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),
+    ("docs/project/releasing.md", "indented", "tox run -e packages", ".ci/run"),
     ("README.md", "indented", "python -m pip install . ", "tests/packaging/test_checkout.py"),
+    ("CONTRIBUTING.md", "indented", "tox run -e demo", ".ci/run"),
+    ("CONTRIBUTING.md", "indented", "tox run -e py", ".ci/run"),
     ("README.md", "indented", "tox run -e demo", ".ci/run"),
     ("README.md", "indented", "tox run -e py", ".ci/run"),
 ]
@@ -43,24 +54,63 @@ FOLLOWED = {
 """Pages of which another test reads every block."""
 
 NOT_RUN = [
+    ("docs/project/support.md", "elastic doctor", "four machines; tests/e2e/test_doctor.py has doctors that meet"),
+    ("CONTRIBUTING.md", "python -m venv", "an index; tests/packaging installs the wheels"),
+    ("CONTRIBUTING.md", "python -m pytest", "a test that is run anyway"),
     ("docs/design/tests.md", "tox run -e unit", "minutes; .ci/run runs it with the tier above"),
-    ("docs/etcd.md", "etcdctl --endpoints", "a host that is lost; test_job_served.py of elastic-etcd does the same"),
-    ("docs/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
-    ("docs/benchmarks.md", "benchmarks.gpu", "a GPU; tests/benchmarks/test_gpu_rehearsal.py runs it without"),
-    ("docs/campaign.md", "tox run -e campaign", "half an hour; tests/e2e/test_campaign.py has shorter ones"),
-    ("docs/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
-    ("docs/health.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
-    ("docs/health.md", "sum by (cause)", "a server of Prometheus; test_blocks.py looks up the metrics it names"),
-    ("docs/operations.md", "elastic explain", "a job of that name; the status of docs/several-nodes.md is run"),
-    ("docs/slurm.md", "elastic drain gpu08", "a job of that name; the same of docs/several-nodes.md is run"),
-    ("docs/debugging-a-hang.md", "py-spy dump", "py-spy, and the right to trace; tests/workers has what uses it"),
-    ("docs/kubernetes.md", "kubectl apply", "a cluster; tests/examples/test_kubernetes.py looks at the manifest"),
-    ("docs/onboarding.md", "tox run -e unit", "minutes; CI runs the same tests by `tox run -e py`"),
-    ("docs/onboarding.md", "cli.py  ", "a tree of files"),
-    ("docs/what-survives.md", "benchmarks.losses", "network name spaces, which need root, and much time"),
-    ("docs/releasing.md", "tox run -e audit", "an index that tells of holes; test_lock.py has those that count here"),
-    ("docs/releasing.md", "tox run -e sbom", "a release; it reads requirements/run.txt, which test_lock.py checks"),
-    ("docs/releasing.md", "tox run -e lock", "an index; tests/packaging/test_lock.py checks what it has written"),
+    (
+        "docs/guides/etcd.md",
+        "etcdctl --endpoints",
+        "a host that is lost; test_job_served.py of elastic-etcd does the same",
+    ),
+    ("docs/project/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
+    ("docs/project/benchmarks.md", "benchmarks.gpu", "a GPU; tests/benchmarks/test_gpu_rehearsal.py runs it without"),
+    ("docs/project/campaign.md", "tox run -e campaign", "half an hour; tests/e2e/test_campaign.py has shorter ones"),
+    ("docs/guides/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
+    ("docs/guides/monitoring.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
+    (
+        "docs/guides/monitoring.md",
+        "sum by (cause)",
+        "a server of Prometheus; test_blocks.py looks up the metrics it names",
+    ),
+    (
+        "docs/guides/operating.md",
+        "elastic explain",
+        "a job of that name; the status of docs/guides/several-nodes.md is run",
+    ),
+    (
+        "docs/guides/slurm.md",
+        "elastic drain gpu08",
+        "a job of that name; the same of docs/guides/several-nodes.md is run",
+    ),
+    (
+        "docs/guides/debugging-a-hang.md",
+        "py-spy dump",
+        "py-spy, and the right to trace; tests/workers has what uses it",
+    ),
+    (
+        "docs/guides/kubernetes.md",
+        "kubectl apply",
+        "a cluster; tests/examples/test_kubernetes.py looks at the manifest",
+    ),
+    ("docs/project/architecture.md", "tox run -e unit", "minutes; CI runs the same tests by `tox run -e py`"),
+    ("docs/project/architecture.md", "cli.py  ", "a tree of files"),
+    ("docs/concepts/what-survives.md", "benchmarks.losses", "network name spaces, which need root, and much time"),
+    (
+        "docs/project/releasing.md",
+        "tox run -e audit",
+        "an index that tells of holes; test_lock.py has those that count here",
+    ),
+    (
+        "docs/project/releasing.md",
+        "tox run -e sbom",
+        "a release; it reads requirements/run.txt, which test_lock.py checks",
+    ),
+    (
+        "docs/project/releasing.md",
+        "tox run -e lock",
+        "an index; tests/packaging/test_lock.py checks what it has written",
+    ),
     ("plugins/README.md", "plugins/<dist>/", "a tree of files"),
     ("plugins/elastic-otel/README.md", "OTEL_EXPORTER", "a collector; the tests of the plugin export to memory"),
 ]
@@ -137,7 +187,7 @@ def parameters(kind):
 
 def _marks(block):
     torch = [pytest.mark.torch] if re.search(TORCH, block.text) else []
-    later = "--nnodes" in block.text and block.page not in ("README.md", "docs/etcd.md")
+    later = "--nnodes" in block.text and block.page not in ("README.md", "docs/guides/etcd.md")
     return [*torch, pytest.mark.nightly] if later else torch
 
 

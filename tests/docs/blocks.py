@@ -18,7 +18,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("README.md", "docs/**/*.md", "plugins/README.md", "plugins/*/README.md", "examples/*/README.md")
+    for pattern in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/**/*.md",
+        "plugins/README.md",
+        "plugins/*/README.md",
+        "examples/*/README.md",
+    )
     for path in ROOT.glob(pattern)
 )
 LIMIT_S = 120

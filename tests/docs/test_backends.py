@@ -1,4 +1,4 @@
-"""The backend of docs/backends.md keeps its contract."""
+"""The backend of docs/extend/backends.md keeps its contract."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from blocks import Shell, block_of
 @pytest.fixture
 def shell(tmp_path):
     made = Shell(tmp_path)
-    (tmp_path / "board.py").write_text(block_of("docs/backends.md", "class BoardBackend"))
-    (tmp_path / "test_board.py").write_text(block_of("docs/backends.md", "BackendContract)"))
+    (tmp_path / "board.py").write_text(block_of("docs/extend/backends.md", "class BoardBackend"))
+    (tmp_path / "test_board.py").write_text(block_of("docs/extend/backends.md", "BackendContract)"))
     yield made
     made.close()
 

@@ -147,7 +147,7 @@ if where == "rank 1 of 2" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 def test_logs_are_where_the_page_says(shell):
     """All blocks of the page in their order, with a script that fails once; and the tree that it shows."""
-    page = [block for block in BLOCKS if block.page == "docs/logs.md"]
+    page = [block for block in BLOCKS if block.page == "docs/guides/logs.md"]
     tree = next(block.text for block in page if "logs/latest -> " in block.text)
     (shell.folder / "train.py").write_text(FAILS_ONCE)
     to_files, look, prefixed, as_json = of_kind("logs")
@@ -196,7 +196,7 @@ for step in itertools.count():
 
 def test_a_hang_is_shown_as_on_the_page(shell):
     """The first command, with a shorter timeout; and each line of what the page shows, but for numbers and paths."""
-    block, shown = [block for block in BLOCKS if block.page == "docs/debugging-a-hang.md"][:2]
+    block, shown = [block for block in BLOCKS if block.page == "docs/guides/debugging-a-hang.md"][:2]
     (shell.folder / "train.py").write_text(HANGS)
     quick = {"ELASTIC_HANG_WARMUP": "0", "ELASTIC_RDZV_ID": "job7"}
     said = shell.run(block.text.replace("600", "6"), code=1, **quick)

@@ -28,7 +28,7 @@ from elastic_core.config import Sources, read
 from elastic_core.hooks import spec
 from elastic_core.hooks.discovery import GROUP
 
-CONFIGURATION = "docs/configuration.md"
+CONFIGURATION = "docs/guides/configuration.md"
 OURS = {"elastic-core", *(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))}
 
 
@@ -78,7 +78,7 @@ def test_what_is_to_be_installed_is_ours_or_torch():
 
 def test_the_contract_of_the_page_is_kept(shell):
     """The block is run as a script below; here its tests are run too."""
-    (block,) = (block for block in BLOCKS if block.page == "docs/plugins.md" and "MemoryBackend(" in block.text)
+    (block,) = (block for block in BLOCKS if block.page == "docs/extend/plugins.md" and "MemoryBackend(" in block.text)
     (shell.folder / "test_mine.py").write_text(block.text)
     said = shell.run(f"'{sys.executable}' -m pytest -q -p no:cacheprovider test_mine.py")
     assert re.search(r"\d{2} passed", said)
@@ -88,7 +88,7 @@ def test_the_contract_of_the_page_is_kept(shell):
 def test_the_contract_of_health_endpoints_on_the_page_is_kept(shell):
     """With the endpoint of our own as `MyEndpoint`, and the one question that the page leaves open."""
     need("--health-port")
-    (block,) = (block for block in BLOCKS if block.page == "docs/plugins.md" and "HealthContract)" in block.text)
+    (block,) = (block for block in BLOCKS if block.page == "docs/extend/plugins.md" and "HealthContract)" in block.text)
     text = block.text.replace("Probe(...)", "asked(Probe, port, what)")
     assert text.count("asked(") == text.count("MyEndpoint(view") == 1
     (shell.folder / "test_mine.py").write_text(ENDPOINT + text)

@@ -53,7 +53,7 @@ def shell(tmp_path):
 
 
 EXAMPLES = [text.strip() for text in blocks_on("docs/reference/commands.md", "sh")]
-ON_A_PAGE = {block.text.strip() for block in all_blocks() if block.page == "docs/several-nodes.md"}
+ON_A_PAGE = {block.text.strip() for block in all_blocks() if block.page == "docs/guides/several-nodes.md"}
 """Run with that page: a store that is served, a job there, a look at it, a node that is taken out."""
 
 

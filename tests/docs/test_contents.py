@@ -34,7 +34,7 @@ def test_the_contract_of_stores_on_the_page_is_kept(shell):
         "my_package-1.dist-info/entry_points.txt": "[elastic]\nmine = my_package.plugin\n",
         "my_package/__init__.py": "",
         "my_package/store.py": MY_STORE,
-        "my_package/plugin.py": block_of("docs/plugins.md", "StoreContract)"),
+        "my_package/plugin.py": block_of("docs/extend/plugins.md", "StoreContract)"),
     }.items():
         (shell.folder / name).parent.mkdir(exist_ok=True)
         (shell.folder / name).write_text(text)

@@ -9,7 +9,7 @@ from elastic_core.config import SPECS
 from elastic_core.config.schedulers import READ
 
 ROOT = Path(__file__).parents[2]
-SLURM, KUBERNETES = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("slurm", "kubernetes"))
+SLURM, KUBERNETES = ((ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in ("slurm", "kubernetes"))
 
 
 def test_slurms_page_has_a_row_for_each_setting_with_all_variables():

@@ -14,7 +14,7 @@ from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-DOCTOR, REFERENCE = ((DOCS / name).read_text() for name in ("doctor.md", "reference/doctor.md"))
+DOCTOR, REFERENCE = ((DOCS / name).read_text() for name in ("guides/doctor.md", "reference/doctor.md"))
 NAMED = re.compile(r"\b(?:exit code|exits with) (\d+)")
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("*/*/README.md")])
 

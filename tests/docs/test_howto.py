@@ -34,7 +34,7 @@ def section(page, title):
 def test_the_options_of_the_health_endpoint_are_told_with_their_defaults():
     pytest.importorskip("elastic_http_health")
     record = PluginManager.load(os.environ).select(HealthEndpointRecord, "http")
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| \S", section("health.md", "Options"), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| \S", section("guides/monitoring.md", "Options"), re.M)
     defaults = {option.name: option.default for option in record.options}
     shown = {name: "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
              for name, value in defaults.items()}  # fmt: skip
@@ -42,4 +42,4 @@ def test_the_options_of_the_health_endpoint_are_told_with_their_defaults():
 
 
 def test_the_table_of_troubles_has_every_exit_code_but_success():
-    assert codes_told((DOCS / "operations.md").read_text()) == set(ExitCode) - {ExitCode.SUCCESS}
+    assert codes_told((DOCS / "guides" / "troubleshooting.md").read_text()) == set(ExitCode) - {ExitCode.SUCCESS}

@@ -18,7 +18,7 @@ from elastic_core.operate.commands import DRAIN, SERVE, STATUS
 from elastic_core.workers.process import EnvironmentPolicy
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "migrate-from-torchrun.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "migrate-from-torchrun.md").read_text()
 
 
 def section(title):

@@ -1,4 +1,4 @@
-"""The plugin of the tutorial in docs/plugins.md, installed as the page says."""
+"""The plugin of the tutorial in docs/extend/plugins.md, installed as the page says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 from blocks import Shell, block_of, install
 
-PAGE = "docs/plugins.md"
+PAGE = "docs/extend/plugins.md"
 
 
 @pytest.mark.integration

@@ -17,7 +17,7 @@ from elastic_core.config import NodeRange, Settings
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 LINE = re.compile(rf"({TIME}) (\w+) +([a-z ]+): (.*)")
-LOGS = [("docs/several-nodes.md", "run started: "), ("docs/debugging-a-hang.md", "worker hangs: ")]
+LOGS = [("docs/start/two-machines.md", "run started: "), ("docs/guides/debugging-a-hang.md", "worker hangs: ")]
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_the_first_lines_of_a_job_are_those_that_the_page_shows(shell):
 
 
 DOCTOR = [
-    ("docs/doctor.md", "nothing listens at"),
-    ("docs/doctor.md", "doctors joined, and all can connect to each other"),
+    ("docs/guides/doctor.md", "nothing listens at"),
+    ("docs/guides/doctor.md", "doctors joined, and all can connect to each other"),
 ]
 ROW = re.compile(r"(\w+) +([a-z-]+)  +(\S.*)\n(?: +-> (.*)\n)?")
 

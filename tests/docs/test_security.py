@@ -1,4 +1,4 @@
-"""The commands of docs/security.md, for two nodes on this machine."""
+"""The commands of docs/guides/security.md, for two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 def test_two_nodes_with_the_secret_of_the_page(tmp_path):
     shell = Shell(tmp_path)
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
-    made, run = block_of("docs/security.md", "openssl rand").split("elastic run")
+    made, run = block_of("docs/guides/security.md", "openssl rand").split("elastic run")
     shell.run(made)
     assert (tmp_path / "job.secret").stat().st_mode & 0o777 == 0o600
     command = "elastic run" + run.replace("node0:29400", f"127.0.0.1:{free_port()}")

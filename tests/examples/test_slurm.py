@@ -63,7 +63,7 @@ class Cluster:
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)
         path = f"{self.folder}:{os.environ['PATH']}"
-        command = block_of("docs/slurm.md", "sbatch").strip()
+        command = block_of("docs/guides/slurm.md", "sbatch").strip()
         shutil.copyfile(script, self.folder / script.name)
         assert command.endswith(" train.sbatch")
         return subprocess.Popen(

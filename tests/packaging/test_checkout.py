@@ -25,6 +25,7 @@ def test_the_command_of_the_readme_installs(shell):
     here = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     (own / "here.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
     install = block_of("README.md", "python -m pip install . ")
+    assert install == block_of("docs/start/install.md", "python -m pip install . ")
     said = shell.run(
         f". '{environment}/bin/activate'\ncd '{ROOT}'\n{install}\ncd /\nelastic plugins\n",
         PIP_NO_INDEX="1", PIP_NO_BUILD_ISOLATION="0", PIP_DISABLE_PIP_VERSION_CHECK="1",  # 0: without isolation

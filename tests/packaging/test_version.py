@@ -51,7 +51,7 @@ def test_the_command_of_the_page_sets_it(copy):
     version.set_version("7.8.9rc1", copy)
     (copy / "tools").mkdir()
     shutil.copy(version.__file__, copy / "tools")
-    command = block_of("docs/releasing.md", "tools/version.py")
+    command = block_of("docs/project/releasing.md", "tools/version.py")
     said = Shell(copy).run(command)
     assert set(version.versions(copy).values()) == {said.strip()} == set(re.findall(r"\d+\.\d+\.\d+", command))
     assert version.problem(copy) is None

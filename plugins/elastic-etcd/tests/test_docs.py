@@ -1,4 +1,4 @@
-"""The commands of docs/etcd.md, as they stand there, against real servers.
+"""The commands of docs/guides/etcd.md, as they stand there, against real servers.
 
 What is replaced: see `Page`. What a reader is told to do on every machine is done once for each.
 """
@@ -26,7 +26,7 @@ from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = DOCS / "etcd.md"
+PAGE = DOCS / "guides" / "etcd.md"
 MEMBERS = ("etcd0", "etcd1", "etcd2")
 PASSWORDS = {"ROOT_PASSWORD": "the-roots", "ELASTIC_ETCD_PASSWORD": "the-trainers", "VISION_PASSWORD": "the-visions"}
 PASSWORDS["JOB8_PASSWORD"] = "the-jobs"
@@ -59,7 +59,7 @@ class Page:
     """
 
     def __init__(self, folder, ports):
-        self._blocks = blocks_on("docs/etcd.md", "sh")
+        self._blocks = blocks_on("docs/guides/etcd.md", "sh")
         self._folder = folder
         self._ports = ports
 
@@ -224,7 +224,7 @@ def site(shared_servers):
 
 
 def test_every_block_is_run():
-    blocks = blocks_on("docs/etcd.md", "sh")
+    blocks = blocks_on("docs/guides/etcd.md", "sh")
     assert len(blocks) == len(BLOCKS)
     assert [block for block in blocks if not any(words in block for words in BLOCKS)] == []
 

@@ -275,7 +275,7 @@ def test_two_of_five_machines_are_lost(served):
 
 
 def test_a_host_is_replaced_for_good(served):
-    """With the steps of `docs/etcd.md`. The lost machine comes back later, and does not become a member again."""
+    """As in `docs/guides/etcd.md`. The lost machine comes back later, and does not become a member again."""
     made = served(4, 3)
     made.start(0)
     made.start(1)

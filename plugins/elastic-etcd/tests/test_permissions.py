@@ -84,7 +84,7 @@ def test_a_lease_is_not_ended_by_who_may_not_write_what_hangs_on_it(job, as_user
 
 
 def test_etcd_lets_anybody_renew_a_lease_and_no_more(job, as_user, guarded):
-    """It does not ask who does: a node that died can be made to look alive for longer, which `docs/etcd.md` says."""
+    """It does not ask who does: a dead node can be made to look alive for longer, as `docs/guides/etcd.md` says."""
     lease = as_user(TRAINER).read(ENTRY).first.lease
     assert as_user(MALLORY).renew(lease) == LONG
     assert guarded.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"

@@ -70,7 +70,7 @@ def shell(tmp_path):
 def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, prefix, shell, tmp_path):
     """The command of the page, with this server, one worker a node, and less patience with nodes that may come."""
     (tmp_path / "train.py").write_text(WORKER)
-    command = block_of("docs/etcd.md", "torchrun --nnodes").partition("\n")[2]
+    command = block_of("docs/guides/etcd.md", "torchrun --nnodes").partition("\n")[2]
     assert command.startswith("torchrun ")
     command = command.replace("etcd0:2379,etcd1:2379,etcd2:2379", etcd.endpoint).replace("-node 8", "-node 1")
     conf = f"prefix={prefix.decode()},last_call_timeout=0.5"

@@ -1,0 +1,49 @@
+"""The scripts of docs/guides/checkpointing.md continue after a restart, and with another number of workers."""
+
+from __future__ import annotations
+
+import pytest
+from blocks import Shell, block_of
+
+PAGE = "docs/guides/checkpointing.md"
+STEP = "    optimizer.zero_grad()\n"
+FAILS = """    if step == 25 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os._exit(9)
+"""
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("words", ["DistributedDataParallel(", "fully_shard("])
+def test_script_continues_from_checkpoint(words, shell):
+    script, command = block_of(PAGE, words), block_of(PAGE, "elastic run")
+    train = shell.folder / "train.py"
+    train.write_text("import os\n" + script.replace(STEP, FAILS + STEP))
+    said = shell.run(command)
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 continues after step 0\n" in said
+        assert f"rank {rank} of 2 continues after step 20\n" in said
+    assert "saved step 60" in said
+    train.write_text(script.replace("STEPS, GLOBAL_BATCH = 60", "STEPS, GLOBAL_BATCH = 90"))
+    said = shell.run(command.replace("--nproc-per-node=2", "--nproc-per-node=3"))
+    assert said.count("of 3 continues after step 60\n") == 3
+    assert "saved step 90" in said
+    if words == "DistributedDataParallel(":
+        is_as_without_restarts(shell, command.replace("--nproc-per-node=2", "--nproc-per-node=1"))
+
+
+def is_as_without_restarts(shell, command):
+    """The trained model is the one of a run that changes nothing and fails in nothing."""
+    torch = pytest.importorskip("torch")
+    checkpoint = shell.folder / "checkpoint.pt"
+    trained = torch.load(checkpoint, weights_only=True)["model"]
+    checkpoint.unlink()
+    shell.run(command)
+    for name, value in torch.load(checkpoint, weights_only=True)["model"].items():
+        torch.testing.assert_close(trained[name], value, rtol=1e-3, atol=1e-4)

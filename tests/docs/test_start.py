@@ -1,0 +1,51 @@
+"""The tutorials in docs/start: their commands run, in order, and end as the pages show."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from block_kinds import BLOCKS
+from blocks import Shell, block_of, free_port
+from test_block_jobs import assert_like
+
+QUICKSTART, TWO = "docs/start/quickstart.md", "docs/start/two-machines.md"
+VARIES = r"\d{4}-\S+Z|\d+|on node7:|File \".*train.py\"|\b[\w.]+:\d+|pids=\S+"
+
+
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
+def test_quickstart_fails_then_recovers(shell):
+    (shell.folder / "train.py").write_text(block_of(QUICKSTART, "import os"))
+    fails, report, recovers, log = (b.text for b in BLOCKS if b.page == QUICKSTART and b.language != "python")
+    assert_like(report, shell.run(fails, code=1), VARIES)
+    assert block_of("docs/index.md", "Root cause") == report
+    said = shell.run(recovers)
+    assert_like(log, said, VARIES)
+    assert said.count("rank 0: step 0") == 2
+
+
+@pytest.mark.torch
+def test_two_machines_continue_with_one(shell):
+    """Both agents on this machine. The second one leaves, and joins again."""
+    pytest.importorskip("elastic_c10d")
+    (shell.folder / "train.py").write_text(block_of(TWO, "import os"))
+    command = "exec " + block_of(TWO, "elastic run").replace("node0:29400", f"127.0.0.1:{free_port()}")
+    first, second = (shell.start(command, ELASTIC_NODE_ID=f"node{number}") for number in (0, 1))
+    for agent in (first, second):
+        agent.says("workers started")
+    both = {agent: agent.said.count("node_rank=0") for agent in (first, second)}
+    host = max(both, key=both.get)
+    other = second if host is first else first
+    name = "node1" if other is second else "node0"
+    other.process.send_signal(signal.SIGINT)
+    host.says("round=2 workers=1")
+    assert_like(block_of(TWO, "restart decided").replace("node1", name), host.said, VARIES)
+    shell.start(command, ELASTIC_NODE_ID=name).says("workers started: round=3")
+    host.process.send_signal(signal.SIGINT)
+    host.ended(130)
