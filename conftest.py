@@ -62,9 +62,9 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def shown_warnings():
-    """On stderr, as in a program that asked for it: many tests look at what is told."""
+    """Warnings go to stderr, whatever an earlier test has configured: many tests look at them."""
     if find_spec("elastic_core"):  # the tests of the tools do without
         from elastic_core import log
 

@@ -48,7 +48,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason, which the message gives",
     ExitCode.NOT_FOUND: "status, drain: the store has no job with this id; drain: the job has no such node",
-    ExitCode.DRAINED: "this node was drained: its workers were stopped or had failed, and the job continues without it",
+    ExitCode.DRAINED: "this node was drained: its workers were stopped or had failed; the job continues without it",
     ExitCode.INTERNAL_ERROR: "a bug in elastic-core or a plugin; the traceback is printed",
 }
 

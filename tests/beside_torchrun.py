@@ -122,7 +122,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=etcd-v2 --rdzv-endpoint=host --rdzv-conf=ssl_cert=c.pem worker.py",
-        "expected a certificate and its private key, found ssl_cert(_key)? alone",
+        "expected certificate and private key, found ssl_cert(_key)? alone",
         "also if one file holds both",
     ),
     Refusal(

@@ -194,7 +194,7 @@ def test_two_dashes_after_the_script_are_the_scripts_too(torchrun, elastic):
     words = ["worker.py", "--", "x"]
     assert torchrun.parse(words).training_script_args == ["x"]
     assert elastic.read(words).script_args == ("--", "x")
-    assert "Of the script's arguments, a `--` that comes first is dropped." in PAGE
+    assert "A leading `--` among the script's arguments is dropped." in PAGE
 
 
 def test_flags_that_come_twice_count_as_with_torchrun(torchrun, elastic):

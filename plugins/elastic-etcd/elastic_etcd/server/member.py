@@ -183,8 +183,8 @@ class ServedCluster:
         return True
 
     def diagnosis(self) -> str:
-        """Explains why our member does not start, or that the majority is lost; otherwise empty. Asks all members, which
-        takes a few seconds."""
+        """Explains why our member does not start, or that the majority is lost; otherwise empty. Asks all members,
+        which takes a few seconds."""
         return self._waiting_for or majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
