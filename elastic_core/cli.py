@@ -231,6 +231,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     added = manager.added_by(provided.source)
     command = config.command_of(record, added)
     reading = _read_or_help(command, sources, manager)
+    _expect_guessed(allowed, reading.values["plugins"])
     _configure_log(reading.values["log_format"], reading.values["log_level"], manager, reading.left_out)
     options = {option.name: reading.values[option.name.replace("-", "_")] for option in (*added, *record.options)}
     settings = MappingProxyType({name: reading.values[name] for name in record.settings})
@@ -319,9 +320,14 @@ def read_like_run(
         show(help_text(manager))
         raise _HelpPrinted
     reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
-    if reading.settings.plugins != allowed:
-        raise ConfigurationError(Problem("--plugins", "must precede all flags that plugins add; put it first"))
+    _expect_guessed(allowed, reading.settings.plugins)
     return manager, reading
+
+
+def _expect_guessed(allowed: Sequence[str] | None, read: Sequence[str] | None) -> None:
+    if read != allowed:
+        expected = "must precede all flags that plugins add, as must a --config whose file sets it; put it first"
+        raise ConfigurationError(Problem("--plugins", expected))
 
 
 def _read_command(

@@ -372,6 +372,8 @@ class SimpleElasticAgent(ElasticAgent):
         try:
             call = BackgroundCall(action, "rendezvous", self._events.wake)
         except RuntimeError:  # no thread can be started
+            if progress is not None:  # in this thread, waiting for other nodes would keep signals waiting, too
+                raise
             return action()
         while True:
             until = progress.look(self._clock.now()) if progress else None

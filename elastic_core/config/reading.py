@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,19 @@ class Sources:
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
-        """The distributions allowed by `--plugins`, its variable or its key; None: all. The flag must come before any
-        flag that a plugin adds. `specs`: the flags of the command.
+        """The distributions allowed by `--plugins`, its variable or its key; None: all. `specs`: the flags of the
+        command. Behind an unknown flag, which a plugin may add, this is a guess: the caller compares it with the value
+        of the whole reading.
 
         Raises:
             ConfigurationError: the value is not a list of names.
         """
         read_on(self._line, specs, self._command, self._mixed, whole=False)
-        values, unreadable = parse_found(self.gathered(self._line, _BEFORE_PLUGINS).found, _BEFORE_PLUGINS)
+        line = self._line
+        if line.unread:
+            line = deepcopy(line)
+            read_on(line, specs, self._command, self._mixed, whole=True)
+        values, unreadable = parse_found(self.gathered(line, _BEFORE_PLUGINS).found, _BEFORE_PLUGINS)
         if "plugins" in unreadable:
             raise ConfigurationError(unreadable["plugins"])
         allowed: tuple[str, ...] | None = values["plugins"]

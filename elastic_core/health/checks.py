@@ -30,8 +30,10 @@ def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Durati
     except ConfigurationError as error:
         message, _, remedy = error.problems[0].message.partition("; ")
         return CheckResult(CheckLevel.FAILURE, message, remedy)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises, the other checks are shown
+        return CheckResult(CheckLevel.FAILURE, str(error) or type(error).__name__)
     if isinstance(found, CheckResult) and isinstance(found.level, CheckLevel):
-        return found
+        return CheckResult(found.level, str(found.message), str(found.remedy))
     return CheckResult(
         CheckLevel.FAILURE, f"expected a CheckResult, found {found!r}", "report this to the plugin's authors"
     )

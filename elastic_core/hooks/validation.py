@@ -81,6 +81,8 @@ def _record_problems(record: Any) -> Iterator[str]:
         yield f"the health check {record.name!r} has options, which users cannot set; use elastic_add_options"
     if isinstance(record, HealthCheckRecord) and not (isinstance(record.timeout, (int, float)) and record.timeout > 0):
         yield f"expected a timeout above 0 seconds for {record.name!r}, found {record.timeout!r}"
+    if isinstance(record, HealthCheckRecord) and not isinstance(record.when, (tuple, list, set, frozenset)):
+        yield f"expected a tuple of CheckMoment as when of {record.name!r}, found {record.when!r}"
     yield from _option_list_problems(record)
 
 

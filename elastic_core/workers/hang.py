@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import os
 import re
 import resource
@@ -320,8 +321,11 @@ def spied(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration) -> tuple[int | None, bytes]:
-    """Exit code (None: it took too long and was killed) and output of a program."""
-    with open(os.memfd_create("py-spy"), "rb") as output, contextlib.ExitStack() as stack:
+    """Exit code (None: it took too long and was killed) and output of a program, which can write `_MOST_OF_SPY`."""
+    memory = os.memfd_create("py-spy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(memory, "rb") as output, contextlib.ExitStack() as stack:
+        os.truncate(memory, _MOST_OF_SPY)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
         with interrupts_held():
             process = subprocess.Popen(
                 command,
@@ -335,7 +339,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration)
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(patience)
-        return code, os.pread(output.fileno(), _MOST_OF_SPY, 0)
+        return code, os.pread(memory, _MOST_OF_SPY, 0).rstrip(b"\0")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

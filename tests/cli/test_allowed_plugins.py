@@ -87,6 +87,18 @@ def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
     assert "did you mean 'elastic-c10d'?" in line
 
 
+@pytest.mark.parametrize("flags", [("--nnodes=2:3", "--rdzv-id=j", "--rdzv-endpoint=h"), ("--peers", "0")])
+def test_list_after_flags_of_a_plugins_command_is_obeyed(flags, script, capsys):
+    assert cli.main(["doctor", *flags, "--plugins=elastic-c10d", script("")]) in (0, 2)
+    assert "stranger_plugin" not in sys.modules
+
+
+def test_list_after_an_unknown_flag_is_obeyed(script, capsys):
+    assert cli.main(["run", "--nnodez=2", "--plugins=elastic-c10d", script("")]) == 2
+    assert "did you mean --nnodes?" in capsys.readouterr().err
+    assert "stranger_plugin" not in sys.modules
+
+
 def test_it_must_be_found_before_the_plugins_are_loaded(script, capsys):
     path = script("")
     assert cli.main(["run", "--team", "red", "--plugins=stranger", path]) == 2

@@ -28,7 +28,7 @@ def test_a_missing_script(elastic):
     done = elastic.run("nowhere.py")
     assert done.code == BAD
     assert "nowhere.py" in paragraph(done.err)
-    assert "expected" in paragraph(done.err)
+    assert "does not exist" in paragraph(done.err)
 
 
 def test_a_syntax_error_is_not_restarted(elastic):

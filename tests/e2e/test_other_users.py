@@ -111,7 +111,7 @@ def test_a_result_file_in_a_shared_folder(job, shared, precious, snare):
     as_nobody(snare, path, precious)
     done = job.run("--result-file", str(path), "train.py")
     assert (done.code, done.out) == (2, "")
-    assert "--result-file: expected a file" in done.err
+    assert "--result-file: cannot write to" in done.err
     assert "user nobody" in done.err
     assert precious.read_text() == PRECIOUS
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from elastic_testing import FakeClock
 
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, NotFoundError, Problem
 from elastic_core.health.checks import FRESH, RunningChecks
 from elastic_core.interfaces.health import CheckLevel, CheckResult, HealthCheck
 
@@ -70,6 +70,8 @@ def raises(error):
             "expected a CheckResult, found CheckResult(",
             "report this to the plugin's authors",
         ),
+        (lambda: raises(NotFoundError("no such mount")), "no such mount", ""),
+        (lambda: raises(KeyError()), "KeyError", ""),
         (lambda: raises(ConfigurationError(Problem("x", "not mounted; mount it"))), "not mounted", "mount it"),
     ],
 )

@@ -201,7 +201,7 @@ def test_shutdown_in_an_outage_does_not_wait_for_long(job):
     one = job(1, 1, patience=Patience(answer=120.0, outage=0.5))
     one.form("a")
     one.backends["a"].reachable = False
-    eventually(lambda: "took it away" in one.handlers["a"].progress())
+    eventually(lambda: "made the store unreachable" in one.handlers["a"].progress())
     begun = time.monotonic()
     assert not one.handlers["a"].shutdown()
     assert time.monotonic() - begun < LONG

@@ -22,7 +22,7 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     handler, backend = one.handlers["a"], one.backends["a"]
 
     def is_away():
-        return backend.hung.is_set() if how == "hangs" else "took it away" in handler.progress()
+        return backend.hung.is_set() if how == "hangs" else "made the store unreachable" in handler.progress()
 
     def cut():
         backend.hung.clear()
@@ -36,7 +36,7 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     backend.reachable = True
     backend.hold.set()
     beats = backend.calls["beat"]
-    eventually(lambda: clock.advance(0.1) and backend.calls["beat"] > beats and "took it" not in handler.progress())
+    eventually(lambda: clock.advance(0.1) and backend.calls["beat"] > beats and "unreachable" not in handler.progress())
     cut()
     clock.advance(7.9)
     assert handler.verdict() is None
@@ -46,7 +46,7 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     assert verdict.outcome is Outcome.FENCED
     told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
     assert told and 8.9 <= float(told.group(1)) <= 10.1
-    assert ("does not answer" if how == "hangs" else "took it away") in verdict.reason
+    assert ("does not answer" if how == "hangs" else "made the store unreachable") in verdict.reason
 
 
 def test_an_unreadable_state_leaves_healthy_workers_alone_and_costs_no_later_round(job):
@@ -69,7 +69,7 @@ def test_a_listener_that_raises_stops_nothing(job, capsys):
     handler.subscribe(lambda: told.append(1))
     handler.next_rendezvous()
     one.backends["a"].reachable = False
-    eventually(lambda: "took it away" in handler.progress())
+    eventually(lambda: "made the store unreachable" in handler.progress())
     one.backends["a"].reachable = True
     count = one.backends["a"].calls["beat"]
     eventually(lambda: one.backends["a"].calls["beat"] > count + 2)

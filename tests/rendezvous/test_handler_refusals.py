@@ -82,9 +82,9 @@ def test_an_unreachable_store_is_an_error_at_the_deadline(job):
     one.backends["a"].reachable = False
     with pytest.raises(RendezvousConnectionError):
         handler.next_rendezvous()
-    eventually(lambda: "took it away" in handler.progress())
+    eventually(lambda: "made the store unreachable" in handler.progress())
     begun = time.monotonic()
-    with pytest.raises(RendezvousConnectionError, match="took it away"):
+    with pytest.raises(RendezvousConnectionError, match="made the store unreachable"):
         Background(handler.next_rendezvous).result()
     assert time.monotonic() - begun > 0.3
 
@@ -103,7 +103,7 @@ def test_an_outage_while_gathering_passes(job):
     call = Background(one.node("a").next_rendezvous)
     eventually(lambda: one.memory.entries)
     one.backends["a"].reachable = False
-    eventually(lambda: "took it away" in one.handlers["a"].progress())
+    eventually(lambda: "made the store unreachable" in one.handlers["a"].progress())
     one.memory.entries.clear()  # the store comes back empty
     one.backends["a"].reachable = True
     eventually(lambda: one.memory.entries)

@@ -39,7 +39,7 @@ def test_a_backend_that_does_not_tell_is_asked():
 )
 def test_a_foreign_state_is_named(found):
     backend = MemoryBackend(SharedMemory(state=(found, 1)))
-    with pytest.raises(RendezvousStateError, match="no other program may use the same endpoint"):
+    with pytest.raises(RendezvousStateError, match="no other program uses the same endpoint"):
         StateStore(backend).get("k")
 
 

@@ -266,6 +266,12 @@ def test_what_py_spy_could_not_do_is_told(spy):
 
 
 @pytest.mark.integration
+def test_output_of_py_spy_is_bounded_while_it_writes(spy):
+    text, why = spied(77, spy("exec yes"), LONG)
+    assert (text, why) == ("", "py-spy exited with 1 and printed: y")
+
+
+@pytest.mark.integration
 def test_a_py_spy_that_does_not_end_is_killed(spy, until, running, tmp_path, monkeypatch):
     said, wait = tmp_path / "said", subprocess.Popen.wait
 

@@ -168,8 +168,8 @@ def _workers(seen: Observation) -> Iterator[Metric]:
     yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
     text = "Values in the rendezvous store that are not signed with the job's secret."
     yield Counters("elastic_rendezvous_not_signed", text, value=seen.not_signed)
-    known = [(check.name, check.result.level) for check in seen.checks if check.result]
-    levels = (([name, level.value], level is found) for name, found in known for level in CheckLevel)
+    known = {check.name: check.result.level for check in seen.checks if check.result}  # two may have one name
+    levels = (([name, level.value], level is found) for name, found in known.items() for level in CheckLevel)
     yield _labelled(
         Gauges,
         "health_check",

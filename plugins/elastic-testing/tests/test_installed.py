@@ -93,7 +93,7 @@ def test_a_backend_is_opened_with_what_its_factory_is_given():
 
 @pytest.mark.usefixtures("installed")
 def test_what_is_wrong_is_told():
-    with pytest.raises(PluginError, match="there is no store 'yours'"):
+    with pytest.raises(PluginError, match="no store named 'yours' is installed"):
         installed_store("yours")
     with pytest.raises(ConfigurationError) as refused:
         installed_watchdog("mine", "job", ttl="soon", tsl=True)

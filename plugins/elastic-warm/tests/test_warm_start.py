@@ -432,7 +432,7 @@ def test_a_template_that_is_lost_costs_no_round(warm_runs):
     warm_runs.until(log, "template ready", process)
     pid = int(re.search(r"template ready: pid=(\d+)", log.read_text())[1])
     os.kill(pid, signal.SIGKILL)
-    warm_runs.until(log, "template lost.*it was killed.*tried in 1 s", process)
+    warm_runs.until(log, "template lost.*it was killed.*next attempt in 1 s", process)
     warm_runs.until(log, "template ready(.|\n)*template ready", process)
     warm_runs.second_begins()
     assert process.wait(60) == 0

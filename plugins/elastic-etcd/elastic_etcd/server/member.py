@@ -212,7 +212,7 @@ class ServedCluster:
 
     def _keep_member(self) -> None:
         assert self.own is not None
-        attempts = 0
+        attempts, logged = 0, ""
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             if self._leaving:
@@ -223,11 +223,12 @@ class ServedCluster:
                     raise Refused(step.reason)
                 self._waiting_for = ""
                 self._run(self.own, step)
-                attempts = 1
+                attempts, logged = 1, ""
             except UNUSABLE as error:
-                if self._waiting_for != str(error):
-                    self._waiting_for = str(error)
-                    get_logger().warning("etcd member waits", member=self.own.address, reason=self._waiting_for)
+                self._waiting_for = str(error)
+                if logged != self._waiting_for:
+                    logged = self._waiting_for
+                    get_logger().warning("etcd member waits", member=self.own.address, reason=logged)
 
     def _next(self, own: Place) -> Begin | Join | Wait:
         address = self._listens_at(own)
