@@ -96,7 +96,7 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous was closed, so no further round forms. `succeeded`: the closing node reported success."""
+    """The rendezvous was closed, so no further rounds will form. `succeeded`: the closing node reported success."""
 
     exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
     succeeded = False

@@ -82,7 +82,7 @@ class NodeState(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RdzvEvent:
-    """An event of a rendezvous.
+    """A rendezvous event.
 
     Args:
         name: the location in the program.

@@ -266,7 +266,7 @@ def _pieces(text: str) -> list[str]:
 
 
 class _Output:
-    """One configuration: the threshold, the format and the sink."""
+    """A log configuration: threshold, format and sink."""
 
     def __init__(self, format: Format, threshold: int, sink: _Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format

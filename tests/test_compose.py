@@ -342,7 +342,7 @@ def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
         ("plugin failed", "rendezvous backend diary"),
         ("health endpoint failed", "health endpoint pulse"),
     ):
-        assert f'{event}: part="{part}" reason="it raised an error when it was stopped"' in said
+        assert f'{event}: part="{part}" reason="raised an error while stopping"' in said
 
 
 def test_an_observer_that_raises_does_not_end_the_job(plugin, capsys):

@@ -259,7 +259,7 @@ def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
 
 
 def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
-    """The failure that no other caused; None if there is none."""
+    """The failure that no other failure caused, or None."""
     return next((failure for failure in failures.values() if failure.caused_by is None), None)
 
 

@@ -50,7 +50,7 @@ class LocalRendezvousHandler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Raises RendezvousClosedError, or ConfigurationError if the port is in use."""
         if self._closed:
-            raise RendezvousClosedError(f"the job {self._run_id!r} is closed; no further round forms")
+            raise RendezvousClosedError(f"the job {self._run_id!r} is closed; no further rounds will form")
         where = RendezvousStoreInfo(self._master_addr, self._workers.reserve(self._master_addr, self._master_port or 0))
         self._workers.serve()
         return RendezvousInfo(MemoryStore(), 0, 1, where)
@@ -90,8 +90,8 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if params.max_nodes > 1:
         yield Problem(
             "--rdzv-backend",
-            f"the backend 'local' is for jobs of one node, not of up to {params.max_nodes}; use --nnodes=1, or a "
-            "backend for several nodes, such as c10d",
+            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {params.max_nodes}; use "
+            "--nnodes=1, or a multi-node backend such as c10d",
         )
     if params.endpoint:
         yield Problem(

@@ -171,7 +171,7 @@ def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
     try:
         end()
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        get_logger().warning(event, part=part, reason="it raised an error when it was stopped", exc_info=error)
+        get_logger().warning(event, part=part, reason="raised an error while stopping", exc_info=error)
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:

@@ -250,7 +250,8 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Problems raised in this context name the value's origin instead of its flag. Factories know only the flag."""
+    """Inside this context, problems name where a value came from instead of its flag, which is all that factories
+    know."""
     try:
         yield
     except ConfigurationError as error:

@@ -156,7 +156,7 @@ def _writes_files(settings: Settings) -> bool:
 
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """The configured CPU binding. Workers that cannot be bound are logged. `visible` is CUDA_VISIBLE_DEVICES."""
+    """The configured CPU binding. Logs any workers that cannot be bound. `visible` is CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING

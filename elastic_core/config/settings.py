@@ -77,7 +77,7 @@ class Settings:
         1,
         parse_process_count,
         "nodes",
-        "workers on this node: a number; or one per device: auto, cpu, gpu, xpu or another accelerator's name",
+        "workers on this node: a number, or auto, cpu, gpu, xpu or another accelerator for one worker per device",
         "N|WHAT",
     )
     node_rank: int | None = setting(
@@ -158,7 +158,7 @@ class Settings:
     module: bool = setting(
         False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
     )
-    no_python: bool = setting(False, parse_boolean, "workers", "the script is a command, to run without Python")
+    no_python: bool = setting(False, parse_boolean, "workers", "the script is an executable; run it without Python")
     run_path: bool = setting(
         False, parse_boolean, "workers", "run the script with runpy.run_path; overrides -m and --no-python"
     )
@@ -170,7 +170,7 @@ class Settings:
         "spawn|fork|forkserver",
     )
     monitor_interval: float = _duration(
-        0.1, "workers", "for rendezvous handlers that must be polled for new nodes: time until the first poll"
+        0.1, "workers", "time until the first poll of a rendezvous handler that must be polled for new nodes"
     )
     numa_binding: str | None = setting(
         None,

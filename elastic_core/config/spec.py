@@ -69,12 +69,12 @@ class Spec:
         return self.parse is parse_boolean
 
     def own_variables(self) -> tuple[str, ...]:
-        """The environment variables named after it, in order of precedence."""
+        """The environment variables named after this setting, in order of precedence."""
         names = (f"ELASTIC_{self.name.upper()}", f"PET_{self.name.upper()}")
         return () if self.flag_only else names if self.torchrun else names[:1]
 
     def variables(self) -> tuple[str, ...]:
-        """All environment variables that it is read from, in order of precedence."""
+        """All environment variables that this setting is read from, in order of precedence."""
         return (*self.own_variables(), *self.also_reads, *self.fallbacks)
 
 

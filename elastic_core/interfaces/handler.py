@@ -242,7 +242,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def set_closed(self) -> None:
-        """Close the rendezvous for all nodes, so that no further round forms: the job has finished or failed."""
+        """Close the rendezvous for all nodes, so that no further rounds form: the job has finished or failed."""
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:

@@ -218,7 +218,7 @@ def _names(values: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
-    """A text for users, cut off if it is too long. Lone surrogates are replaced, because they cannot be encoded."""
+    """User-facing text, truncated if too long. Lone surrogates are replaced because they cannot be encoded."""
     text: str = _typed(value, str)
     return text[:longest].encode("utf-8", "replace").decode()
 

@@ -19,7 +19,7 @@ _LATE = 0.5  # intervals; a node that checks a deadline later than this was susp
 
 @dataclass(frozen=True)
 class Connection:
-    """See above. In all methods, `asked` is when the unanswered operation began; None if there is none.
+    """See above. In all methods, `asked` is when the unanswered operation began, or None.
 
     Args:
         since: when the first failed attempt after the last answer began; None if the store answered the last one.
@@ -81,7 +81,7 @@ class Connection:
         return replace(self, retry_at=None)
 
     def silent_since(self, asked: Instant | None) -> Instant | None:
-        """Since when the node waits for an answer; None if it does not."""
+        """When the node began to wait for an answer; None if it is not waiting."""
         return asked if self.since is None else self.since
 
     def is_news(self, asked: Instant | None, now: Instant) -> bool:

@@ -181,7 +181,7 @@ class Driver:
     # -- threads
 
     def _start_thread(self, name: str, target: Callable[[], None]) -> None:
-        """Start the thread, unless it was started before. Raises RuntimeError: no thread can be started."""
+        """Start the thread, unless it was started before. Raises RuntimeError if no thread can be started."""
         if name not in self._threads and not self._stopping:
             thread = threading.Thread(target=target, name=f"rendezvous-{name}", daemon=True)
             thread.start()

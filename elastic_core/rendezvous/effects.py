@@ -79,8 +79,8 @@ class Beat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Also a request of the agent: let another node serve the store. `heirs`: keys of the nodes that may, in order.
-    Answer: whether one does."""
+    """Let another node serve the store; the agent may request this, too. `heirs`: keys of the nodes that may take the
+    store over, in order. Answer: whether one of them has."""
 
     heirs: tuple[str, ...]
     timeout: float

@@ -25,8 +25,8 @@ _BARRED = 10  # failure timeouts for which a node that could not do the leader's
 
 
 def position(state: State, key: str, older: int) -> int:
-    """The node's place in the succession order, 0 for the first: members that live, stay and work come first, in rank
-    order, then all other nodes by age. `older`: roughly how many entries are older."""
+    """The node's place in the succession order, 0 for the first: members that are alive, stay and still work come
+    first, in rank order, then all other nodes by age. `older`: roughly how many entries are older."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:

@@ -244,7 +244,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
-        """How many waiting nodes the next round has room for. The leader knows that since its last heartbeat; other
+        """How many waiting nodes the next round has room for. The leader knows this from its last heartbeat; other
         nodes read the roster now. Raises RendezvousConnectionError."""
         if not self._leads():
             self._carry_out(lambda node: node.request(Look()))

@@ -66,7 +66,7 @@ class StoreMover(Protocol):
 
     def moved(self, where: str) -> None:
         """Connect there from now on, or to the endpoint if no store answers there. Raises ConfigurationError if `where`
-        is no address."""
+        is not an address."""
         ...
 
     def leads_to(self, where: str) -> bool:
@@ -80,7 +80,7 @@ class StoreMover(Protocol):
 
 
 def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:
-    """After how many other heirs the node with these keys takes over; None if it is no heir. Nodes at the endpoint come
+    """How many other heirs come before the node with these keys; None if it is not an heir. Nodes at the endpoint come
     first, since new nodes look for the store there."""
     place = next((place for place, key in enumerate(heirs) if key in set(own)), None)
     return place if place is None or listed else place + len(heirs)

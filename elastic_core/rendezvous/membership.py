@@ -59,8 +59,9 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
-    """The last round, if the node, which wants one newer than `after`, is not in it, or it ended before the node
-    looked; None otherwise. The node then has to announce that it wants a newer one: until then its entry is old."""
+    """The last round, if the node, which wants a round newer than `after`, has missed it: the node is not a member, or
+    the round ended before the node looked. Otherwise None. A node that has missed a round has to announce that it wants
+    a newer one, because its entry is out of date."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 
@@ -87,7 +88,7 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
 
 
 def of_end(state: State) -> Verdict | None:
-    """Why the last ended round has ended; None if there is none."""
+    """Why the last ended round ended; None if no round has ended."""
     if state.end is None:
         return None
     failed, lost = state.end.cause is Cause.FAILURE, state.end.cause is Cause.LOST

@@ -76,7 +76,7 @@ class Reported:
     Args:
         failure: of its workers.
         leaves: why the node leaves the job; empty if it stays.
-        ended: keys of members whose agents have ended, as the node knows by its lifeline.
+        ended: keys of members whose agents have ended, as this node's lifeline shows.
     """
 
     round: RoundId
@@ -178,8 +178,8 @@ class End:
 
     @property
     def awaits_judgement(self) -> bool:
-        """Whether it is a failure that may have followed from the loss of a node. The nodes know that when a member's
-        heartbeats have stopped, or when the next round forms."""
+        """Whether this is a failure that the loss of a node may have caused. The nodes find out when a member's
+        heartbeats stop, or when the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
 
 
@@ -254,8 +254,9 @@ class State:
         return tuple(key for key in self.seats.keys if key not in out)
 
     def neighbour(self, key: str) -> Seat | None:
-        """The member that this one watches: the next one in rank order that is not gone or done. So one node reports
-        each lost agent. None if there is no other member, or the node is none."""
+        """The member that this one watches: the next one in rank order that is neither gone nor done, so that each lost
+        agent is reported by exactly one node. None if there is no such member, if this node is not a member, or if the
+        job is closed."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -359,7 +360,7 @@ def followed(state: State, cause: Cause, by: str, reason: str) -> State:
 
 
 def why(report: Report) -> str:
-    """The failure of a report in words."""
+    """The report's failure in words."""
     first = next((f for f in report.failures if f.caused_by is None), None)
     if first is None:
         return f"workers of {report.node} failed"
@@ -415,7 +416,7 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
-    """What a store should contain in which a node has read `known` before, and reads `found` now. That is `found`,
+    """What the store should contain, if a node has read `known` there before and reads `found` now. That is `found`,
     unless the store has lost data. Otherwise it is the later of the two; the end of the job and the used restarts are
     always kept. The end of an earlier job with the same id does not count. If another node has begun the job again
     since, and a round of it runs, only a node that `runs` the known round overrules that one."""

@@ -178,8 +178,8 @@ class Node:
         self._hurry()
 
     def _give_up_round(self) -> None:
-        """A node that wants a new round while its last one runs ends that round, because programs written for torch's
-        handlers report nothing. Does nothing after a report, or if the round is over."""
+        """End the last round if this node asks for a new one while it is still running: programs written for torch's
+        handlers never report. Does nothing if the node has reported, or if the round is over."""
         name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
@@ -217,7 +217,7 @@ class Node:
         return request if self.membership.running else self._retire()
 
     def retire(self, reason: str) -> Request:
-        """As `leave`, when no worker runs here any more."""
+        """Like `leave`, once no worker is running here any more."""
         self._depart(reason)
         return self._retire()
 
@@ -779,8 +779,8 @@ class Node:
 
     @property
     def lacking(self) -> int:
-        """After how many announcements to wake a leader while nodes gather: half of those still missing, so that a
-        thousand nodes wake it ten times and not a thousand. It also reads the roster with every heartbeat."""
+        """How many announcements wake a leader while nodes gather: half of those still missing, so that a thousand
+        nodes wake it ten times instead of a thousand. It also reads the roster with every heartbeat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1
@@ -819,7 +819,7 @@ class Node:
     @property
     def join_deadline(self) -> Instant | None:
         """Until when it waits for the round; None while it waits for another round to end, and the store answers. It
-        waits less long for a store that has never answered, because the endpoint may be wrong."""
+        gives up sooner on a store that has never answered, because the endpoint may be wrong."""
         if self.state is None:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
@@ -893,10 +893,10 @@ class Node:
         return self.connection.fence_at(self._asked_at, grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
-        """By when the workers of its last round have to be gone; None: they may take as long as they need. When this
-        node has been cut off for too long, other nodes may continue without it: its workers then get half a heartbeat
-        interval. They get no time if the node was declared lost, or a round has formed without it. Other nodes wait
-        for a node that has left until its entry is withdrawn. The store may end before that, if the whole job ends."""
+        """When the workers of its last round have to be gone; None: they may take as long as they need. When this node
+        has been cut off for too long, other nodes may continue without it: its workers then get half a heartbeat
+        interval. They get no time if the node was declared lost, or a round has formed without it. Other nodes wait for
+        a node that has left until its entry is withdrawn. The store may end before that, if the whole job ends."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None

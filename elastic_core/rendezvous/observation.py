@@ -141,8 +141,8 @@ class Observation:
         return replace(self, absent=absent, settled=settled)
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
-        """Whether a look that found this shows that the store has dropped the observer's `own` entry. Only a store with
-        leases does that; a store without any entry may be one."""
+        """Whether a look that found these entries shows that the store has dropped the observer's `own` entry. Only a
+        store with leases does that; a store without any entry may be one."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)
@@ -155,7 +155,8 @@ class Observation:
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
 
     def all_back_by(self, until: Instant) -> Observation:
-        """Until then a node without an entry is not lost: nodes have time to announce themselves again."""
+        """Until then, a node without an entry is not considered lost, so that nodes have time to announce themselves
+        again."""
         return replace(self, settled=max(until, self.settled))
 
     def presumed_late(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:

@@ -71,7 +71,7 @@ class OverStore(RosterBackend):
     notices that the store was restarted empty when it connects or, since some clients reconnect by themselves, because
     counters fell. It then forgets everything, and the next heartbeat raises EntryDroppedError. The same happens if the
     store came back with older data, or if something else has written contradictory data: the nodes begin a new epoch.
-    Only if another node has taken the store over, with its data, this node announces its entries there by itself.
+    This node announces its entries again by itself only if another node has taken over the store, with its data.
 
     Args:
         connector: this backend closes it.

@@ -84,7 +84,8 @@ def decide(
     Args:
         enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the clock of `now`;
             None if they are not (see `enough`).
-        settled: until then members without an entry are not lost: the store was away, and may have lost entries.
+        settled: until then, members without an entry are not considered lost, because the store was away and may have
+            lost entries.
     """
     if state.closed:
         return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
@@ -294,8 +295,8 @@ def _who_is_back(state: State, ready: list[Entry]) -> str:
 def _blamed(
     state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
 ) -> State | None:
-    """The state in which the uncertain failure followed from the loss of members that are gone; None if there is no
-    such failure, or no such member."""
+    """The state that blames the uncertain failure on the loss of members that are gone; None if there is no such
+    failure, or no such member."""
     if state.end is None or not state.end.awaits_judgement:
         return None
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}

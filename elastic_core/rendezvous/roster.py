@@ -68,7 +68,7 @@ def alive(roster: Roster, state: State) -> list[Entry]:
 
 def is_ready(entry: Entry, state: State) -> bool:
     """Whether the node waits for the next round, and knows the last one: an entry that names another round is old, or
-    of a history that the store has lost. A member is not ready before its round has ended, or if it leaves."""
+    belongs to a history that the store has lost. A member is not ready before its round has ended, or if it leaves."""
     reported = entry.reported
     leaves = reported is not None and reported.leaves and reported.round == state.round
     return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))

@@ -92,7 +92,8 @@ class HmacSeal:
         return None
 
     def is_others(self, value: bytes) -> bool:
-        """Whether nodes with another secret may have signed it, or nodes with a secret if this node has none."""
+        """Whether the value may have been signed by nodes with another secret or, if this node has no secret, by nodes
+        that have one."""
         return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
@@ -217,7 +218,7 @@ class SignedBackend(RosterBackend):
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Call the backend. What it rejects itself does not belong to other nodes, because it is not signed."""
+    """Call the backend. Data that the backend itself rejects cannot belong to other nodes, because it is not signed."""
     try:
         return call()
     except SpoiltStateError as error:

@@ -119,7 +119,7 @@ class Seats(_Lazy[Seat]):
         return hash(self.text)
 
     def rank(self, key: str) -> int | None:
-        """The rank of the seat with this key; None if there is none."""
+        """The rank of the seat with this key, or None."""
         return self._ranks.get(key)
 
     @property

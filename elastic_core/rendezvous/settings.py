@@ -48,10 +48,11 @@ class RendezvousTimeout:
     """How long each step may take: timedeltas, as in torch. Seconds are accepted, too.
 
     Args:
-        join: for a round to form, not counting the time while another round runs.
-        last_call: for more nodes of a new job to join after `min_nodes` have joined.
-        close: for the members of an ended round to stop their workers and rejoin, before a round forms without them.
-        heartbeat: for the store to answer a heartbeat, before an outage is logged.
+        join: how long a round may take to form, not counting the time while another round runs.
+        last_call: how long a new job waits for more nodes once `min_nodes` have joined.
+        close: how long the members of an ended round may take to stop their workers and rejoin, before a round forms
+            without them.
+        heartbeat: how long the store may take to answer a heartbeat before an outage is logged.
 
     Raises:
         ValueError: a timeout is not above 0 (`last_call` may be 0).
@@ -83,7 +84,8 @@ class RendezvousSettings:
         keep_alive_interval: seconds between two heartbeats.
         keep_alive_max_attempt: how many heartbeats may be missing before a node is considered lost; at least 2.
         lease_ttl: see `RosterBackend.lease_ttl`.
-        connect_timeout: seconds for the store to answer for the first time; None: as long as a round may take to form.
+        connect_timeout: seconds that the store may take to answer for the first time; None: as long as a round may take
+            to form.
         endpoint: where the store is, for messages.
         join_option: the name of the option that sets the join timeout, for messages.
         rank_policy: orders the nodes of a round; None: nodes keep their ranks. It never raises.
@@ -113,7 +115,8 @@ class RendezvousSettings:
 
     @property
     def first_contact(self) -> tuple[Duration, str]:
-        """Seconds for the store to answer for the first time, and the name of the option that sets them."""
+        """Seconds that the store may take to answer for the first time, and the name of the option that sets this
+        limit."""
         join = self.timeout.join.total_seconds()
         if self.connect_timeout is None or self.connect_timeout >= join:
             return join, self.join_option

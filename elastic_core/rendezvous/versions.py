@@ -108,13 +108,13 @@ def peek(store: Store, key: str) -> bytes | None:
 
 
 def standing(store: Store, key: str) -> bytes | None:
-    """The same in one operation, a compare_set that changes nothing; for a key that no client waits for."""
+    """Like `peek`, in one operation: a compare_set that changes nothing. Only for a key that no client waits for."""
     found = compare_set(store, key, _NEVER, _NEVER)
     return None if found == _NEVER else found
 
 
 def compare_set(store: Store, key: str, expected: bytes, desired: bytes) -> bytes:
-    """As the store's own method: the value afterwards, or `expected` if there is none."""
+    """Call the store's own method. Returns the value afterwards, or `expected` if there is none."""
     return bytes(store.compare_set(key, expected, desired))
 
 
@@ -279,7 +279,7 @@ class Versions:
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
-        """Let no version follow in this epoch: one of these nodes copies the newest one into the next store."""
+        """Allow no further version in this epoch: one of these nodes will copy the newest one into the next store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
             self.newest(store)
@@ -315,7 +315,8 @@ class Versions:
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
-        """Delete this version and, if another node wrote the one before, those that it may not have deleted."""
+        """Delete this version. If another node wrote the version before ours, keep deleting downwards until one is
+        already gone: that node may have stopped before it deleted its own old ones."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1

@@ -36,14 +36,14 @@ def why_untrusted(path: Path) -> str:
         if stat.S_ISLNK(status.st_mode) or (is_folder and status.st_mode & stat.S_ISVTX):
             continue
         if others_write(status) and not os.statvfs(here).f_flag & os.ST_RDONLY:
-            return f"other users may write {here}"
+            return f"other users may write to {here}"
     return ""
 
 
 def foreign(path: Path) -> str:
     """Why the file at the absolute `path`, or the link there, cannot be trusted: another user owns it, or everyone can
-    write it. Empty if it can; a group may write it, and any user may own the folder. Raises OSError if there is no
-    file."""
+    write to it. Empty if it can; a group may write to it, and any user may own the folder. Raises OSError if there is
+    no file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):

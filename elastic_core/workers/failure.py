@@ -252,8 +252,8 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """The presumed order of exits that were noticed together. A signal that killed a worker was not a reaction to the
-    end of another worker, but an exit with an error may be one. So signals come first, and then ranks in order."""
+    """The presumed order of exits noticed together. A worker killed by a signal was not reacting to another worker's
+    exit; one that exited with an error may have been. So signals come first, then ranks in order."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 

@@ -82,7 +82,7 @@ class FunctionStarter:
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
 ) -> partial[Any] | _PickledCall:
-    """The call, with `${local_rank}` replaced in string arguments, as in those of commands."""
+    """The call, with `${local_rank}` replaced in string arguments, as in the arguments of commands."""
     args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
     return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 

@@ -59,8 +59,8 @@ _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit, if others 
 @dataclass(frozen=True)
 class GroupPolicy:
     """The user's choices about the workers of this node. `progress`: the signs that a worker does not hang, from `log`,
-    `cpu` and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit of open files; None: that of
-    this process."""
+    `cpu` and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit on open files; None: this
+    process's limit."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
@@ -453,7 +453,8 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """If no thread can be started, Python raises RuntimeError; inside, that is an OSError, as for the other limits."""
+    """Inside this context, Python's RuntimeError for a thread that cannot be started becomes an OSError, as for the
+    other limits."""
     try:
         yield
     except RuntimeError as error:

@@ -73,8 +73,9 @@ class Guardian:
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
-        """A descriptor for the worker that is started inside. By it the guardian finds the worker if the agent dies
-        before `watch`, when no process id is known. Raises OSError if no descriptor is left."""
+        """A descriptor for the worker that is started inside this context. If the agent dies before it calls `watch`,
+        the guardian does not know the worker's process id, and finds the worker by this descriptor. Raises OSError if
+        no descriptor is left."""
         reader, mark = os.pipe()
         os.close(reader)
         try:

@@ -33,8 +33,8 @@ def interrupts_held() -> Iterator[None]:
     present work, until the block is left. Other signals are not delayed, because delaying has side effects: a handler
     that C code installed above Python's (`faulthandler.register`) is lost, and the flag of `signal.siginterrupt` reset.
 
-    Use it for moments only, because the program does not react to Ctrl-C inside. It does nothing in other threads than
-    the main one, since no handler runs there. A child that another thread forks has the program's handlers.
+    Use it only briefly, because the program does not react to Ctrl-C inside. It does nothing in other threads than the
+    main one, since no handler runs there. A child that another thread forks has the program's handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

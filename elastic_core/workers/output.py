@@ -39,7 +39,7 @@ _LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is abou
 class OutputPump:
     """One thread that moves output from the pipes in `channels` (read end -> channel), and closes these.
 
-    Call `start`; when all writers have ended, `end`; when `done` has become readable, or has not for too long,
+    Call `start`; when all writers have ended, `end`; when `done` has become readable, or too much time has passed,
     `finish`. `busy` is true while output is being written to the console or a file; it stays true if that write blocks.
     """
 
@@ -355,8 +355,8 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
-            f"expected a folder that can be written, {found}: {error.strerror or error}; "
-            "choose another folder, or see to its permissions and free space",
+            f"expected a writable folder, {found}: {error.strerror or error}; "
+            "choose another folder, or check its permissions and free space",
         )
     )
 

@@ -229,8 +229,8 @@ def pidfd_sentinel(pid: int) -> int:
 
 
 def thread_sentinel(pid: int) -> int:
-    """The same for a child, made by a thread that waits for the child without reaping it. Raises RuntimeError if no
-    thread can be started."""
+    """Like `pidfd_sentinel`, but only for a child: made by a thread that waits for the child without reaping it. Raises
+    RuntimeError if no thread can be started."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -272,8 +272,8 @@ def best_sentinel() -> OpenSentinel:
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Inside, this process may open as many files as its hard limit allows, because each worker needs some. Yields the
-    previous limit, which the workers get."""
+    """Inside this context, this process may open as many files as its hard limit allows, because each worker needs
+    some. Yields the previous limit, which the workers get."""
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= enough:

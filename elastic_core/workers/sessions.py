@@ -210,7 +210,8 @@ def group_exists(leader: int) -> bool:
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
     """Signal the sessions of `leaders`: first whole process groups, so that no process escapes by forking, then the
-    processes in other groups, or in a group whose leader has ended. To find these takes long if many processes run."""
+    processes in other groups, or in a group whose leader has ended. Finding these takes long if many processes are
+    running."""
     table = best_table()
     # A leader that has not made its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]

@@ -112,8 +112,8 @@ def plan_stream(
     folder: Path,
     placement: Placement | None = None,
 ) -> StreamPlan:
-    """The plan for `stream` of the worker with `ranks`. `folder` is the round's log folder; a `placement` overrides the
-    policy's choice of files."""
+    """The plan for `stream` of the worker whose ranks are `ranks`. `folder` is the round's log folder; a `placement`
+    overrides the policy's choice of files."""
     if placement is not None:
         tee = (ranks.local, stream) in placement.teed
         file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None

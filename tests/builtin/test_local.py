@@ -106,7 +106,7 @@ def test_shutdown_gives_the_port_back(create, quiet_port):
 
 
 def test_several_nodes_are_refused(create):
-    with pytest.raises(ConfigurationError, match="the backend 'local' is for jobs of one node, not of up to 4"):
+    with pytest.raises(ConfigurationError, match="'local' runs single-node jobs only, and --nnodes allows up to 4"):
         create(1, 4)
 
 

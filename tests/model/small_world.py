@@ -160,7 +160,7 @@ class Rules:
         make: makes what a node decides with; another one than `Node` only to plant a fault.
         fenced: see `StoreModel`.
         attempts: beats that may be missing.
-        lifelines: whether members see that their neighbours crash, at any time after it.
+        lifelines: whether members see that their neighbors crash, at any time after it.
     """
 
     def __init__(

@@ -34,11 +34,11 @@ def told(job):
 
 
 def test_a_round_that_runs(job, shown):
-    state = job.state("ab", min_nodes=1, max_nodes=2, restarts=1, reason="all 2 nodes are there")
+    state = job.state("ab", min_nodes=1, max_nodes=2, restarts=1, reason="all 2 nodes have joined")
     assert shown(state, job.entries("abc", after=3), silent="b") == (
         "job job (toy at here:1)\n"
         "  round 3 runs with 2 nodes (1 to 2 allowed)\n"
-        "  round 3 formed because: all 2 nodes are there\n"
+        "  round 3 formed because: all 2 nodes have joined\n"
         "  missing: b\n"
         "  restarts used: 1 of 3\n"
         "\n"

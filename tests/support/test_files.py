@@ -48,7 +48,7 @@ def test_a_file_of_somebody_else_is_not(file):
 @pytest.mark.parametrize("mode", [0o646, 0o666])
 def test_a_file_that_everybody_can_write_is_not(file, mode):
     file.chmod(mode)
-    assert files.why_untrusted(file) == f"other users may write {file}"
+    assert files.why_untrusted(file) == f"other users may write to {file}"
 
 
 @root_only
@@ -62,7 +62,7 @@ def test_a_group_counts_as_others_unless_it_is_the_owner_s_own(file):
 @root_only
 def test_folders_on_the_way_count(file, folder, tmp_path):
     folder.chmod(0o777)
-    assert files.why_untrusted(file) == f"other users may write {folder}"
+    assert files.why_untrusted(file) == f"other users may write to {folder}"
     folder.chmod(0o1777)
     assert files.why_untrusted(file) == ""
     give(tmp_path)
@@ -78,7 +78,7 @@ def test_links_on_the_way_count_and_where_they_lead(file, folder, tmp_path):
     assert files.why_untrusted(link / "file") == f"{link} belongs to user {STRANGER}"
     give(link, 0)
     folder.chmod(0o777)
-    assert files.why_untrusted(link / "file") == f"other users may write {folder}"
+    assert files.why_untrusted(link / "file") == f"other users may write to {folder}"
 
 
 def test_what_is_missing_or_leads_nowhere(tmp_path):

@@ -43,7 +43,7 @@ _FIRST = Option(
 _SHARED = tuple(_FIRST if option.name == _FIRST.name else option for option in SHARED)
 C10D = (
     *_SHARED,
-    Option("store_type", str, "tcp", "tcp; or file, with the path of a file that all nodes share as endpoint"),
+    Option("store_type", str, "tcp", "tcp, or file: the endpoint is then the path of a file that all nodes share"),
     Option("is_host", bool, None, "whether this node hosts the store; unset: the node that can bind the endpoint"),
     *_CONNECTION,
 )
@@ -52,7 +52,7 @@ _STATIC = (
     *(option for option in _SHARED if option.name not in ("join_timeout", "last_call_timeout")),
     Option("master_addr", str, None, "address of rank 0, used without an endpoint; unset: 127.0.0.1"),
     Option("master_port", int, None, "port of rank 0; unset: 29500"),
-    Option("rank", int, None, "required rank of this node, from 0"),
+    Option("rank", int, None, "rank that this node must get, counting from 0"),
     Option("timeout", float, 600.0, "how long all nodes may take to join", "seconds", above=0),
     *_CONNECTION,
 )
@@ -230,7 +230,7 @@ def elastic_stores() -> list[StoreRecord]:
             (
                 Option("host", str, "127.0.0.1", "name or address of the server"),
                 Option("port", int, 29400, "port of the server"),
-                Option("is_host", bool, None, "whether this process hosts the server; unset: if the port is free"),
+                Option("is_host", bool, None, "whether this process hosts the server; unset: yes if the port is free"),
                 Option("timeout", float, 300.0, "time limit for connecting and waiting for keys", "seconds", above=0),
             ),
         ),

@@ -1,4 +1,5 @@
-"""The interpreter: looks, has `decide` say what to do, does it, looks again. All that writes to etcd is here."""
+"""The interpreter: it reads the document, carries out the step that `decide` chooses, and reads again. Every write to
+etcd is in this file."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ class Barrier:
     """One node's way into rounds. `enter` from one thread at a time; the others from any.
 
     Args:
-        host: asked when this node has rank 0: where the workers' store will be.
+        host: called when this node has rank 0; returns where the workers' store will be.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Barrier:
             self._outside.set()
 
     def close_rendezvous(self, patience: Duration = 10.0) -> None:
-        """Tell everybody that no round will form any more.
+        """Tell all nodes that no further rounds will form.
 
         Raises:
             EtcdUnreachable: it could not be reached for `patience` seconds.
@@ -128,12 +129,12 @@ class Barrier:
                 self._stopped.wait(_RETRY)
 
     def look(self) -> View:
-        """What etcd holds now. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        """Read what etcd holds now. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._cache.refresh()
 
     def nodes_waiting(self) -> int:
-        """How many nodes wait for a new round, those of a broken one included; what the watch told last. Raises
-        EtcdUnreachable, EtcdClosed or EtcdRefused when it tells nothing."""
+        """How many nodes wait for a new round, including those of a broken one, as last reported by the watch. Raises
+        EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
         self._cache.start()
         self._cache.check()
         return nodes_waiting(self._cache.view(), self._version, self._settings.bounds)
@@ -144,7 +145,8 @@ class Barrier:
         return self._leases.run()
 
     def stop(self, patience: Duration) -> bool:
-        """Leave the round and let `enter` come back; whether that was done within so many seconds. Idempotent."""
+        """Leave the round and let `enter` return. Returns whether that was done within `patience` seconds.
+        Idempotent."""
         self._stopped.set()
         self._cache.poke()
         told = self._outside.wait(patience) and self._left()
@@ -183,7 +185,7 @@ class Barrier:
     def _decided(self, view: View, token: str) -> Take | Done | Wait:
         move: Move = decide(view, token, self._settings.bounds, self._call_ends(view, token), self._clock.now())
         if isinstance(move, Closed):
-            raise RendezvousClosedError(f"the job {self._settings.run_id!r} was closed; no further round forms")
+            raise RendezvousClosedError(f"the job {self._settings.run_id!r} was closed; no further rounds will form")
         return move
 
     def _call_ends(self, view: View, token: str) -> Instant | None:
@@ -230,8 +232,8 @@ class Barrier:
         return done.succeeded
 
     def _remove(self, view: View) -> None:
-        """Remove what stands in the document's place and is none. To write over it would not do: the revision that
-        created it would name the new rendezvous, and may have named one before."""
+        """Remove what is stored in the document's place and is not a document. Overwriting it would not be enough: the
+        revision that created it would name the new rendezvous, and may have named an earlier one."""
         document = self._settings.keys.document
         stands = Compare(document, Field.MODIFIED, view.revision)
         self._client.transact(Transaction((stands,), (Delete(document),)))
@@ -263,7 +265,8 @@ class Barrier:
     # -- on the way out
 
     def _give_up(self, token: str) -> None:
-        """The others need not wait for this node, nor make room for it. If they cannot be told, its lease ends."""
+        """Let other nodes stop waiting for this one and holding a place for it. If it cannot reach etcd, its lease
+        ends."""
         if self._cache.started:  # else it has not written anything
             try:
                 self._attempt(lambda view: steps.give_up(view.document, token))

@@ -1,4 +1,4 @@
-"""From parameters to a handler, and that there is something better. All problems of the parameters at once."""
+"""Creates a handler from parameters, reports all their problems together, and warns that the backend is deprecated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     `password_file`, `password_env`, `insecure_password`.
 
     Raises:
-        ConfigurationError: the endpoint or an option cannot be.
+        ConfigurationError: the endpoint or an option is invalid.
     """
     settings, cluster = read(params)
     _say_deprecated()
@@ -52,7 +52,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
 
 
 def _say_deprecated() -> None:
-    """To developers as a warning, and once in a process to people in the log."""
+    """Warn developers with a DeprecationWarning and, once in a process, users in the log."""
     message = f"the rendezvous backend etcd-legacy is in maintenance mode; use etcd: {ADVICE}"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     if not _said.is_set():
@@ -61,7 +61,7 @@ def _say_deprecated() -> None:
 
 
 def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
-    """What the parameters say. Raises ConfigurationError with every problem there is."""
+    """The settings in the parameters. Raises ConfigurationError, which lists every problem."""
     problems: list[Problem] = []
     cluster: EtcdParameters | None = None
     settings: LegacySettings | None = None

@@ -1,4 +1,4 @@
-"""What the plugin registers. Importing this imports neither torch nor grpc nor etcd3."""
+"""Registers the backend. Importing this module imports neither torch nor grpc nor etcd3."""
 
 from __future__ import annotations
 
@@ -16,25 +16,36 @@ PROTOCOL = (
         "timeout",
         float,
         600.0,
-        "for this node to be in a round, the time that another round runs included",
+        "how long to wait until this node is in a round, including time spent waiting for another round to end",
         "seconds",
         above=0,
     ),
     Option(
-        "last_call_timeout", float, 30.0, "for more nodes to join once the least number is there", "seconds", least=0
+        "last_call_timeout",
+        float,
+        30.0,
+        "how long to wait for more nodes once the minimum has joined",
+        "seconds",
+        least=0,
     ),
-    Option("etcd_prefix", str, "/torchelastic/p2p", "what all keys begin with"),
+    Option("etcd_prefix", str, "/torchelastic/p2p", "prefix of all keys"),
 )
 _CLUSTER = (
-    Option("protocol", str, None, "http or https; unset: what the endpoints or the certificates ask for"),
-    Option("cacert", str, None, "path of the authorities that servers must be certified by (PEM)"),
-    Option("cert", str, None, "path of a certificate for this client (PEM)"),
-    Option("key", str, None, "path of its private key (PEM)"),
-    Option("user", str, None, "user of etcd"),
-    Option("password", str, None, "its password; better in a variable, which no list of processes shows", secret=True),
-    Option("password_file", str, None, "a file that holds the password, which no other user can read"),
-    Option("password_env", str, None, "the variable that holds the password; unset: ELASTIC_ETCD_PASSWORD"),
-    Option("insecure_password", bool, False, "send the password in plain text, which everybody on the way can read"),
+    Option("protocol", str, None, "http or https; unset: as in the endpoints, or https if a certificate is set"),
+    Option("cacert", str, None, "PEM file of the CAs that sign the servers' certificates; unset: the system CAs"),
+    Option("cert", str, None, "PEM file of this client's certificate"),
+    Option("key", str, None, "PEM file of the certificate's private key"),
+    Option("user", str, None, "name to log in with"),
+    Option(
+        "password",
+        str,
+        None,
+        "the user's password; safer in an environment variable, which does not appear in the process list",
+        secret=True,
+    ),
+    Option("password_file", str, None, "file with the password, which other users must not be able to read"),
+    Option("password_env", str, None, "environment variable with the password; unset: ELASTIC_ETCD_PASSWORD"),
+    Option("insecure_password", bool, False, "send the password in plain text, readable on the network"),
 )
 
 
@@ -58,7 +69,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
         RendezvousBackendRecord(
             "etcd-legacy",
-            "the older protocol over etcd; deprecated, the better backend is etcd",
+            "the older protocol over etcd; deprecated, use the backend etcd instead",
             _handler,
             (*PROTOCOL, *_CLUSTER),
             forkable=False,

@@ -1,4 +1,4 @@
-"""What the older protocol can be told and what it takes for granted, and where a run keeps what in etcd."""
+"""The older protocol's settings and their defaults, and the layout of a run's keys in etcd."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LAST_CALL: Duration = 30.0
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one run. All that a node follows is below `followed`; the rounds' stores are not.
+    """The keys of one run. A node follows the keys that begin with `followed`; those of the rounds' stores do not.
 
     Args:
-        prefix: below which all runs are; slashes at its ends do not count.
+        prefix: prefix of all runs' keys; slashes at its ends are ignored.
         run_id: the job. It is quoted, so that no two jobs share a key.
     """
 
@@ -30,14 +30,14 @@ class Keys:
 
     @property
     def root(self) -> str:
-        """Below which everything of this run is."""
+        """The prefix of all keys of this run."""
         stem = self.prefix.strip("/")
         name = f"run_{quote(self.run_id, safe='')}"
         return f"/{stem}/{name}/" if stem else f"/{name}/"
 
     @property
     def followed(self) -> bytes:
-        """Below which the document and the keep-alives are."""
+        """The prefix of the document's key and of the keep-alives' keys."""
         return f"{self.root}rdzv/".encode()
 
     @property
@@ -50,7 +50,7 @@ class Keys:
         return self.followed + f"v_{version}/rank_{rank}".encode()
 
     def store(self, version: int) -> str:
-        """Below which the store of a round is."""
+        """The prefix of the keys in a round's store."""
         return f"{self.root}kv/v_{version}/"
 
 
@@ -61,13 +61,13 @@ class LegacySettings:
     Args:
         run_id: the job.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        timeout: for `next_rendezvous` to succeed, waiting while another round runs included; above 0.
-        last_call: how long nodes may still join once the least number is there; 0 or more.
-        prefix: below which all runs are in etcd.
-        setup: for who creates a rendezvous to open it.
-        confirm: for the next participant to confirm.
-        keep_alive: after so long without a sign of life a node is gone. etcd makes less than 2 s 2 s.
-        kept: for so long after its last writer is gone a run's document stays.
+        timeout: how long `next_rendezvous` may take, including the time while another round runs; above 0.
+        last_call: how long more nodes may join once the minimum has joined; 0 or more.
+        prefix: prefix of all runs' keys in etcd.
+        setup: how long the node that creates a rendezvous may take to open it.
+        confirm: how long the next participant may take to confirm.
+        keep_alive: a node without a sign of life for this long is considered lost. etcd grants at least 2 s.
+        kept: how long a run's document stays after its last writer has gone.
 
     Raises:
         ValueError: a bound does not hold.

@@ -54,7 +54,7 @@ def open_(before: Rendezvous | None, token: str) -> Step:
 
 
 def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
-    """Take the next rank. Whoever takes the last one freezes the participants; whoever makes the least number full
+    """Take the next rank. The node that takes the last one freezes the participants; the node that reaches the minimum
     makes the last call."""
     _, document = _allowed(before, Event.JOIN)
     _require(token not in document.participants, f"{token} has joined already", document)
@@ -112,7 +112,7 @@ def break_(before: Rendezvous | None) -> Step:
 
 
 def close(before: Rendezvous | None) -> Step | None:
-    """Tell everybody not to take part again; None if that has been said."""
+    """Tell all nodes not to take part again; None if they have been told already."""
     if before is not None and before.status is Status.CLOSED:
         return None
     return _step(before, Event.CLOSE, Rendezvous(Status.CLOSED))

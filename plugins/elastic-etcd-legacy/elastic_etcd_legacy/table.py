@@ -80,7 +80,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         Status.JOINABLE,
         Event.CALL,
         Status.JOINABLE,
-        "a node takes the rank that makes the least number full: it makes the last call",
+        "a node takes the rank that reaches the minimum: it makes the last call",
         (Effect.LEASE_CALLER,),
     ),
     Transition(Status.JOINABLE, Event.FILL, Status.FROZEN, "a node takes the last free rank", (Effect.LEASE_FROZEN,)),

@@ -1,4 +1,4 @@
-"""What the plugin registers. Importing this imports neither grpc nor etcd3 nor torch."""
+"""Registers the backend and the store. Importing this module imports neither grpc nor etcd3 nor torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
 
 CONNECTION = (
-    Option("read_timeout", float, 5.0, "time limit of an operation on all members together", "seconds", above=0),
+    Option("read_timeout", float, 5.0, "time limit of an operation, over all members", "seconds", above=0),
     Option("protocol", str, None, "http or https; unset: as in the endpoints, or https if a certificate is set"),
-    Option("ca_cert", str, None, "PEM file of authorities that sign servers' certificates; unset: the machine's"),
+    Option("ca_cert", str, None, "PEM file of the CAs that sign the servers' certificates; unset: the system CAs"),
     Option("ssl_cert", str, None, "PEM file of this client's certificate"),
     Option("ssl_cert_key", str, None, "PEM file of the certificate's private key"),
     Option("user", str, None, "name to log in with"),
@@ -24,19 +24,29 @@ CONNECTION = (
     Option("prefix", str, "elastic", "prefix of all keys"),
 )
 LEASE_TTL = Option(
-    "lease_ttl", float, None, "time until etcd drops a silent node; unset: interval times attempts", "seconds", least=2
+    "lease_ttl",
+    float,
+    None,
+    "time until etcd drops a silent node; unset: keep_alive_interval times keep_alive_max_attempt",
+    "seconds",
+    least=2,
 )
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
     Option("serve_peer_port", int, None, "peer port of these members; unset: each port plus 1", least=1),
-    Option("serve_folder", str, None, "folder for their data, such as /dev/shm; unset: the temporary folder"),
+    Option("serve_folder", str, None, "folder for the members' data, such as /dev/shm; unset: the temporary folder"),
 )
 ETCD = (
     *SHARED,
     *CONNECTION,
     LEASE_TTL,
     Option(
-        "outage_grace", float, 30.0, "that workers outlive the failure timeout without an answer", "seconds", least=0
+        "outage_grace",
+        float,
+        30.0,
+        "how long workers keep running while no etcd member answers, in addition to the failure timeout",
+        "seconds",
+        least=0,
     ),
     *SERVING,
 )
@@ -113,7 +123,7 @@ def elastic_stores() -> list[StoreRecord]:
             (
                 Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, separated by commas"),
                 *CONNECTION,
-                Option("timeout", float, 300.0, "for waiting for a key", "seconds", above=0),
+                Option("timeout", float, 300.0, "how long to wait for a key", "seconds", above=0),
             ),
         )
     ]

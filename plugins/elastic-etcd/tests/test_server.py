@@ -401,7 +401,7 @@ def test_where_everybody_may_write_and_what_is_relative_is_left_out(find, folder
     monkeypatch.chdir(folder_with("here", TELLS % "3.9.9"))
     found = find(path=f"{everybodys}:{links}:{writable}:.::../here:{old}")
     assert found == (str(old / "etcd"), "3.4.30")
-    with pytest.raises(ConfigurationError, match=r"ignoring .*everybodys/etcd, which every user may write"):
+    with pytest.raises(ConfigurationError, match=r"ignoring .*everybodys/etcd, which every user may write to"):
         find(path=everybodys)
 
 

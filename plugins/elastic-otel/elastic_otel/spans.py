@@ -20,7 +20,8 @@ _TO_END: Duration = 2.0  # seconds that an exporter may delay the agent's exit
 
 
 def provider_for(name: str) -> TracerProvider | None:
-    """A provider with the exporter of this name; None if it is not installed. Errors of the exporter are raised."""
+    """A provider that uses the named exporter; None if that exporter is not installed. The exporter's exceptions
+    propagate."""
     installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
     if found is None:

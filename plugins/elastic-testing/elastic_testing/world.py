@@ -377,7 +377,7 @@ class World:
                 node.due = now
 
     def _part_workers(self) -> None:
-        """Let workers of nodes that cannot reach each other fail, as workers do that have lost a peer."""
+        """Fail the workers of nodes that cannot reach each other, as real workers fail after losing a peer."""
         for node in self._acting():
             peers = [n for n in self.nodes.values() if n.works_in == node.works_in and n.key in node.unreachable]
             if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:

@@ -57,8 +57,8 @@ _LONGEST = 400  # characters of a reason
 
 
 def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
-    """The command that runs this file as `template` or `worker`. `room`: size of the worker's own command line, which
-    later replaces this one in the process list."""
+    """The command that runs this file as `template` or `worker`. `room` is the size of the worker's own command
+    line, which later replaces this one in the process list."""
     line = [*python, "-c", _START, role, *map(str, descriptors)]
     return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
 

@@ -141,7 +141,7 @@ class WarmStarter:
 
     @property
     def template_pid(self) -> int | None:
-        """The process id of the template; None if there is none."""
+        """The process id of the template, or None."""
         return self._keeper.pid
 
     def start(self, launch: Launch) -> Child:

@@ -54,7 +54,7 @@ class EtcdRendezvousBackend(RosterBackend):
         client: the backend closes it.
         run_id: the job; jobs with different ids do not see each other.
         lease_ttl: seconds without a heartbeat after which a node is lost; at least 2.
-        server: an etcd of this process, stopped by `close`.
+        server: an etcd server of this process, stopped by `close`.
         grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers. Without a quorum
             etcd ends no lease, so no node is considered lost.
         served: the cluster, if the job's agents serve it; `close` stops our member.

@@ -50,7 +50,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
 
 def handler_for(params: RendezvousParameters) -> RoundHandler:
-    """Create a handler of dynamic rounds. On one node without an endpoint it starts an etcd, which ends with the
+    """Create a handler of dynamic rounds. On one node without an endpoint it starts an etcd server, which ends with the
     handler. Raises ConfigurationError for an invalid endpoint or option."""
     server, served = None, None
     with contextlib.ExitStack() as undo:

@@ -150,7 +150,7 @@ class RoundCache(KeyCache):
 
     @property
     def holder(self) -> bytes | None:
-        """The leader; None if there is none or it is unknown."""
+        """The leader, or None if there is none or it is unknown."""
         with self._changed:
             pair = self._pairs.get(self._keys.lead)
             return pair and pair.value

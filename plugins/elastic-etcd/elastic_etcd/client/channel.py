@@ -34,8 +34,8 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 @dataclass(frozen=True)
 class Security:
-    """Use TLS, with these PEM files: the authorities that sign the servers' certificates (None: those that this machine
-    trusts), and this client's certificate and its private key (both or neither)."""
+    """Use TLS, with these PEM files: the CAs that sign the servers' certificates (None: the system CAs), and this
+    client's certificate and its private key (both or neither)."""
 
     ca_cert: str | None = None
     cert: str | None = None
@@ -111,7 +111,7 @@ def _content(path: str | None) -> bytes | None:
 
 
 def _trusted_here() -> bytes | None:
-    """The machine's trusted authorities, which differ from those bundled with gRPC. None (gRPC's) if it has none."""
+    """The system CAs, which differ from those bundled with gRPC. None (gRPC's) if the system has none."""
     import ssl
 
     places = (ssl.get_default_verify_paths().cafile, *_BUNDLES)

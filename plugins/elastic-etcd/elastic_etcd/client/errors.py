@@ -135,7 +135,7 @@ _REASONS = (
 
 
 def fault(failure: Failure, over_tls: bool) -> str:
-    """What is wrong with a member, for people; empty if the failure contains no reason."""
+    """The member's problem in words; empty if the failure contains no reason."""
     known = next((reason for words, reason in _REASONS if words in failure.details), None)
     if known is not None:
         return known

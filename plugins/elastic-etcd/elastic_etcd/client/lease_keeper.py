@@ -58,7 +58,7 @@ class LeaseKeeper:
 
     @property
     def lease(self) -> int | None:
-        """The lease as far as is known without asking; None if there is none."""
+        """The lease, as far as is known without asking, or None."""
         held = self._held
         return held.id if held else None
 

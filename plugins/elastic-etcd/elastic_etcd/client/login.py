@@ -40,7 +40,7 @@ class Tokens:
         self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
-        """Metadata for a call on `member`: it must know a leader, and our token. Logs in there, within `patience`
+        """Metadata for a call on `member`, which must know a leader and our token. Logs in there, within `patience`
         seconds, if there is no token. Raises Failure if the login failed, and EtcdClosed."""
         if self._login is None:
             return HAS_LEADER

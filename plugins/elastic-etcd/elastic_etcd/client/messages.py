@@ -46,7 +46,7 @@ class Method:
 
 
 class Rpc:
-    """The calls that this client makes. Their messages share one pool, so that they fit into each other."""
+    """The calls that this client makes. Their messages share one pool, so that they are compatible."""
 
     def __init__(self, made: Callable[[str, str], Method]) -> None:
         self.range = made("KV", "Range")
@@ -65,7 +65,7 @@ _LOADING = threading.Lock()
 def rpc() -> Rpc:
     """All calls. Thread-safe; the first use takes some tens of milliseconds. Raises PluginError without the right
     etcd3."""
-    with _LOADING:  # classes of two loads would not fit into each other
+    with _LOADING:  # message classes from two separate loads are incompatible
         return _load()
 
 

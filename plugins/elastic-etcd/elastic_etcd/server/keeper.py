@@ -1,4 +1,4 @@
-"""A process that runs an etcd for its owner, and ends it when the owner lets go or dies in any way.
+"""A process that runs an etcd server for its owner, and ends it when the owner lets go or dies in any way.
 
 This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it ends the server
 and removes the folder SCRATCH (empty: none). It prints `started PID`, `failed WHY` and `exited CODE`, one per line. It

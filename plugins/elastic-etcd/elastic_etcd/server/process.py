@@ -1,4 +1,4 @@
-"""One run of an etcd: the choice of a binary, our side of its keeper process, and its log."""
+"""One run of an etcd server: the choice of a binary, our side of its keeper process, and its log."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Binary(NamedTuple):
 
 
 def find_binary() -> Binary:
-    """Find an etcd to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on PATH and
-    in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins. Folders on PATH
-    that are relative or writable for every user are ignored: any user could choose what runs. Raises
+    """Find an etcd binary to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on
+    PATH and in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins. Folders
+    on PATH that are relative or writable for every user are ignored: any user could choose what runs. Raises
     ConfigurationError."""
     if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
@@ -71,7 +71,7 @@ def find_binary() -> Binary:
     if (own := packaged_binary()) is not None:
         found.append(own)
     if not found:
-        ignored = f" (ignoring {', '.join(unsafe)}, which every user may write)" if unsafe else ""
+        ignored = f" (ignoring {', '.join(unsafe)}, which every user may write to)" if unsafe else ""
         raise ConfigurationError(Problem(VARIABLE, f"there is no etcd to start{ignored}; {_WAYS}"))
     return max((Binary(path, version_of(path)) for path in found), key=lambda binary: binary.numbers)
 
@@ -125,9 +125,9 @@ def _expect_program(path: str) -> str:
 
 
 class ServerProcess:
-    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises OSError
-    if its keeper process cannot be started. `pid`: its process id; 0 until it is known. `end`: how it ended; empty
-    while it runs. `reports_loss`: log an error when it ends by itself.
+    """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises
+    OSError if its keeper process cannot be started. `pid`: its process id; 0 until it is known. `end`: how it ended;
+    empty while it runs. `reports_loss`: log an error when it ends by itself.
 
     Args:
         client, peer: the URLs for clients and for other members: where it listens, and what it advertises.

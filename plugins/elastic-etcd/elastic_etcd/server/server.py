@@ -1,4 +1,4 @@
-"""An etcd that a program starts and ends.
+"""An etcd server that a program starts and ends.
 
 Its data lives only as long as the server and its machine. A job that must survive the loss of a machine needs a
 separate cluster of at least three members.
@@ -47,11 +47,12 @@ _TAKEN = "address already in use"
 
 
 class EtcdServerError(RendezvousConnectionError):
-    """An etcd could not be started."""
+    """The etcd server could not be started."""
 
 
 class EtcdServer:
-    """Starts and stops an etcd, a cluster of one. It ends with this process, however that ends. A context manager.
+    """Starts and stops an etcd server, a cluster of one. It ends with this process, however that ends. A context
+    manager.
 
     Args:
         data_dir: folder for its data and log, created if missing and kept at the end, so that another server can use
@@ -113,28 +114,28 @@ class EtcdServer:
         return socket.gethostname() if address is not None and address.is_unspecified else self._host
 
     def get_port(self) -> int:
-        """The port. Raises RuntimeError if it does not run."""
+        """The port. Raises RuntimeError if the server is not running."""
         if self._reservation is None:
-            raise RuntimeError("the server does not run; call start")
+            raise RuntimeError("the server is not running; call start()")
         return self._reservation.port
 
     def get_endpoint(self) -> str:
-        """`host:port`. Raises RuntimeError if it does not run."""
+        """`host:port`. Raises RuntimeError if the server is not running."""
         return joined_host_port(self.get_host(), self.get_port())
 
     def get_client(self) -> EtcdClient:
-        """A new client, which the caller closes. Raises RuntimeError if it does not run."""
+        """A new client, which the caller closes. Raises RuntimeError if the server is not running."""
         from elastic_etcd.client.client import EtcdClient
 
         return EtcdClient([self.get_endpoint()])
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 if it does not run."""
+        """Its process id; 0 if it is not running."""
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def failure(self) -> str | None:
-        """How it ended by itself, with the end of its log; None if it runs or was not started."""
+        """How it ended by itself, with the end of its log; None if it is running or was not started."""
         if self._process is None or not self._process.end:
             return None
         return f"etcd has ended: {self._process.end}{self._process.log.shown()}"

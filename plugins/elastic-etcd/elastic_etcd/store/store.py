@@ -68,8 +68,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         etcd_store_prefix: prefix of all keys (slashes at its ends are ignored); `k/` below it holds users' keys and
             `w/` write markers. Stores with the same prefix share their keys, which stay until they are deleted or the
             lease ends.
-        timeout: for keys to appear, and for etcd to answer; None: 300 s. `set_timeout` changes it.
-        lease: of all keys, or a function that returns it, called at the first write; 0: none. The caller renews it.
+        timeout: how long to wait for keys to appear, and for etcd to answer; None: 300 s. `set_timeout` changes it.
+        lease: the lease of all keys, or a function that returns it, called at the first write; 0: none. The caller
+            renews it.
         owns_client: `close` also closes the client.
     """
 
@@ -217,7 +218,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return True
 
     def clone(self) -> EtcdStore:
-        """Another store of the same keys over the same client, which stays this store's."""
+        """Another store on the same keys and client. This store still owns the client."""
         return EtcdStore(self._client, self._prefix, self.timeout, self._clock, self._lease)
 
     def close(self) -> None:
@@ -236,7 +237,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
     getNumKeys = num_keys  # noqa: N815
 
     def _at(self, key: str) -> bytes:
-        """The key in etcd of the user's key."""
+        """The etcd key for the user's key."""
         return self._data + key.encode()
 
     def _name(self, at: bytes) -> str:
