@@ -51,7 +51,7 @@ class StoreServer(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """`host:port`, with the actual port. Read after `start`."""
+        """The served host and port, joined by a colon; the port is the actual one. Read after `start`."""
 
     def stop(self) -> None:
         """Stop the server and close all its connections. Idempotent."""

@@ -141,14 +141,19 @@ def test_everybody_can_read_it(page, view, serve, scheme):
     causes = ("failure", "hang", "node lost", "membership", "succeeded", "failed", "stopped")
     rounds = tuple(RoundStatus(i + 1, 1, 0, 1, 1.0, "x", 2.0, "y", cause) for i, cause in enumerate(causes))
     failure = ProcessFailure(0, 7, 3, message="a", stack="b", reason="exit code 3")
+    levels = [CheckResult(level, "found", "advice") for level in CheckLevel]
+    view.checked = tuple(CheckStatus(result.level.value, "a check", result, 5.0) for result in levels)
     view.show(rounds=(*rounds, RoundStatus(8, 1, 0, 1, 3.0)), round=8, last_failure=failure)
     prefer(page.opened, scheme)
     page.open(url(serve()))
-    page.shows("#phase", "Running")
+    page.shows("#checks tbody", "failure")
     assert page.opened.execute_script(_CONTRAST) == []
     assert page.opened.execute_script("return document.documentElement.lang") == "en"
     headings = [heading.text for heading in page.all("#all h1, #all h2")]
-    assert headings == ["job", "Workers of this node", "Last failure", "Rounds", "Members of the round"]
+    assert headings == [
+        *("job", "Workers of this node", "Last failure", "Health checks of this machine"),
+        *("Rounds", "Members of the round"),
+    ]
     assert all(table.find_elements("css selector", "caption") for table in page.all("table"))
 
 
