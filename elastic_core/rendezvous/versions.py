@@ -208,6 +208,7 @@ class Versions:
         self._seal = seal
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
+        self._opened: tuple[int, bytes] | None = None
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
@@ -259,10 +260,12 @@ class Versions:
             return None
         number, value = self._known
         token, key = Version(self._keys.epoch, number), self._keys.state(number)
-        if value[_WRITER : _WRITER + 1] != b":":
-            expected = f"a state written by elastic-core under the key {key!r}"
-            raise SpoiltStateError(str(foreign(expected, repr(value[:60]))), token, not self._seal.signs)
-        return self._seal.state(key, value[_WRITER + 1 :], token), token
+        if self._opened is None or self._opened[0] != number:
+            if value[_WRITER : _WRITER + 1] != b":":
+                expected = f"a state written by elastic-core under the key {key!r}"
+                raise SpoiltStateError(str(foreign(expected, repr(value[:60]))), token, not self._seal.signs)
+            self._opened = (number, self._seal.state(key, value[_WRITER + 1 :], token))
+        return self._opened[1], token
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1, unless it exists. Returns the newest version, and whether this call wrote it. Each
@@ -275,7 +278,7 @@ class Versions:
         if after > self._number() or not self._created(store, number, value):
             standing = self.newest(store)
             return None if standing is None else (*standing, False)
-        self._known = (number, value)
+        self._known, self._opened = (number, value), (number, state)
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:

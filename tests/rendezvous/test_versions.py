@@ -95,3 +95,13 @@ def test_a_foreign_value_is_named(store, client):
     store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"/s/1'.*found b'hello'; choose another run id"):
         client().newest(store)
+
+
+def test_state_stays_readable_when_its_secret_is_replaced(store):
+    old, new = b"o" * 32, b"n" * 32
+    write(Versions(KEYS, HmacSeal("job", [old])), store, 1)
+    seal = HmacSeal("job", [old], reread=lambda: [new])
+    reader = Versions(KEYS, seal)
+    state = reader.newest(store)
+    assert seal.opened("entry", HmacSeal("job", [new]).sealed("entry", b"x")) == b"x"  # which rereads the secrets
+    assert reader.newest(store) == state
