@@ -35,7 +35,7 @@ from elastic_core.interfaces.backend import Announced
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.driver import Operations
-from elastic_core.rendezvous.effects import ReadRoster, Registration, Rest
+from elastic_core.rendezvous.effects import Idle, ReadRoster, Registration
 from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.observation import Observation
@@ -184,7 +184,7 @@ class Passage:
 
     def _goes_on(self) -> None:
         with self.watch.running():
-            while not isinstance(step := self._node.next(self._now), Rest):
+            while not isinstance(step := self._node.next(self._now), Idle):
                 self._node.answered(self._operations.perform(step), self._now)
                 if obstacle := self._node.obstacle(self._now):
                     raise BenchmarkError(f"expected a node that comes to a round, found: {obstacle}")

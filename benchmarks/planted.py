@@ -315,7 +315,7 @@ def own_limit() -> None:
     from elastic_core.rendezvous import model
     from elastic_core.rendezvous.attribution import is_certain
     from elastic_core.rendezvous.codec import bounded
-    from elastic_core.rendezvous.effects import Amend
+    from elastic_core.rendezvous.effects import ChangeState
     from elastic_core.rendezvous.node import Node
 
     if own_place() == 0:
@@ -330,7 +330,7 @@ def own_limit() -> None:
             told = model.failed(seen, number, report)
             return state if told is seen else replace(told, max_restarts=state.max_restarts)
 
-        self.request(Amend(judged, (self.membership.round, report)))
+        self.request(ChangeState(judged, (self.membership.round, report)))
 
     def around(begin: Any) -> Any:
         def begins(self: Any, now: Any) -> None:
@@ -349,9 +349,9 @@ def apart_meet() -> None:
 
 def apart_for_long() -> Storm:
     """Workers try to meet for half a minute; two rounds of them fail meanwhile."""
-    from elastic_testing.campaign import Fault, Wave
+    from elastic_testing.campaign import Fault, FaultWave
 
-    return (Wave((Fault("apart", 0, lasts_s=85.0, other=1), Fault("worker_kill", 2, after_s=1.0))),)
+    return (FaultWave((Fault("apart", 0, lasts_s=85.0, other=1), Fault("worker_kill", 2, after_s=1.0))),)
 
 
 def host_told_to_go() -> None:
@@ -378,7 +378,7 @@ def names_by_pid() -> None:
     """As in containers, of which each has its agent as process 1. A name that was given is left out for that."""
     reword(r"^--node-id=.*$", "")
     for where in ("interfaces.node", "compose.agent"):
-        put(module(where), "made_up_name", lambda _: lambda host: f"{host}:1")
+        put(module(where), "generated_name", lambda _: lambda host: f"{host}:1")
 
 
 # -- groups, ranks and counts
@@ -391,7 +391,7 @@ def two_groups() -> None:
     from elastic_core.workers import sessions
 
     def around(restart_workers: Any) -> Any:
-        def hurries(self: Any, group: Any) -> None:
+        def retry_now(self: Any, group: Any) -> None:
             current = self._processes._round
             if current is not None and group.state is WorkerState.HEALTHY:
                 later = threading.Timer(STAY_S, sessions.send_all, (current.leaders, signal.SIGTERM))
@@ -401,7 +401,7 @@ def two_groups() -> None:
                 group.state = WorkerState.STOPPED
             restart_workers(self, group)
 
-        return hurries
+        return retry_now
 
     put(SimpleElasticAgent, "_restart_workers", around)
 
@@ -538,9 +538,9 @@ def no_place() -> None:
 
 
 def ids_ignored() -> None:
-    from elastic_core.rendezvous.over_store import OverStore
+    from elastic_core.rendezvous.store_backend import StoreBackend
 
-    owners: list[Any] = [OverStore]
+    owners: list[Any] = [StoreBackend]
     with contextlib.suppress(ImportError):
         from elastic_etcd.backend.backend import EtcdRendezvousBackend
 

@@ -150,7 +150,7 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.target import settings_of_job
 
     manager, reading = _read_command(STATUS, argv)
-    tell_left_out(reading.left_out)
+    warn_left_out(reading.left_out)
     snapshot = look(settings_of_job(reading.values, manager), manager, reading.values["timeout"])
     show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
@@ -162,7 +162,7 @@ def drain(argv: Sequence[str]) -> None:
     from elastic_core.operate.target import settings_of_job
 
     manager, reading = _read_command(DRAIN, argv)
-    tell_left_out(reading.left_out)
+    warn_left_out(reading.left_out)
     (node,) = reading.operands
     take_out(settings_of_job(reading.values, manager), node, manager, reading.values["timeout"], show)
 
@@ -352,7 +352,7 @@ def _read_or_help(
     return config.read_command(command, sources, manager.added_options(), required)
 
 
-def tell_left_out(left_out: Sequence[Problem]) -> None:
+def warn_left_out(left_out: Sequence[Problem]) -> None:
     """Print on stderr which files and variables were ignored."""
     for problem in left_out:
         _complain(f"elastic: left out: {problem}")

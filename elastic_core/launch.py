@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from elastic_core.agent.interface import RunResult, WorkerSpec
     from elastic_core.config import Settings
     from elastic_core.config.resolve import BackendNamed
-    from elastic_core.config.spec import Found
+    from elastic_core.config.spec import RawValue
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import HealthCheckServer
     from elastic_core.interfaces.observer import Observer
@@ -124,7 +124,7 @@ class LaunchConfig:
         return settings_from({**variables, **given}, backend_named)
 
 
-def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
+def _variables(environ: Mapping[str, str]) -> dict[str, RawValue]:
     """The settings that variables provide for a `LaunchConfig`: optional fields, and settings without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
@@ -320,7 +320,7 @@ def run_job(
         result = agent.run(plan.settings.role)
     if result.is_failed():
         error = ChildFailedError(entry.name, result.failures)
-        _hand_up(error.get_first_failure()[1], environ)
+        _write_parent_error_file(error.get_first_failure()[1], environ)
         raise error
     return result
 
@@ -353,7 +353,7 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
             signal.signal(signum, signal.SIG_DFL if before[signum] is None else before[signum])
 
 
-def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
+def _write_parent_error_file(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
     """Write the first failure into this process's error file, if it is itself a worker of another agent."""
     if path := environ.get(error_file.VARIABLE):
         extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Everyone:
+class CombinedObserver:
     """Passes each fact to several observers, in order. An exception in one is logged and does not affect the rest."""
 
     observers: Sequence[Observer]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from elastic_core.interfaces.backend import (
         Announced as Announced, EntryDroppedError as EntryDroppedError, RendezvousBackend as RendezvousBackend,
-        RosterBackend as RosterBackend, RoundStores as RoundStores, SpoiltStateError as SpoiltStateError,
+        RosterBackend as RosterBackend, RoundStores as RoundStores, ForeignStateError as ForeignStateError,
         Token as Token
     )
     from elastic_core.interfaces.handler import (
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
         RendezvousSettings as RendezvousSettings, RendezvousTimeout as RendezvousTimeout,
         advertised_address as advertised_address, options_of as options_of, settings_of as settings_of
     )
-    from elastic_core.compat.over_state import StateStore as StateStore
+    from elastic_core.compat.state_store import StateStore as StateStore
     from elastic_core.rendezvous.round_stores import (
-        LateStore as LateStore, MadeStores as MadeStores, PrefixedStore as PrefixedStore,
+        StoreOnFirstUse as StoreOnFirstUse, MadeStores as MadeStores, PrefixedStore as PrefixedStore,
         PrefixedStores as PrefixedStores
     )
-    from elastic_core.rendezvous.over_store import HOLE_PATIENCE as HOLE_PATIENCE, OverStore as OverStore
+    from elastic_core.rendezvous.store_backend import HOLE_PATIENCE as HOLE_PATIENCE, StoreBackend as StoreBackend
     from elastic_core.rendezvous.handover import POINTER_PATIENCE as POINTER_PATIENCE
     from elastic_core.rendezvous.store_connection import (
         StoreConnection as StoreConnection, StoreConnector as StoreConnector, unreachable_error as unreachable_error
@@ -112,12 +112,12 @@ if TYPE_CHECKING:
         error_text as error_text, is_local_address as is_local_address, resolve_host as resolve_host,
         try_connect as try_connect
     )
-    from elastic_core.support.bounded import BackgroundCall as BackgroundCall, Late as Late
+    from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
     from elastic_core.support.retry import Backoff as Backoff
     from elastic_core.support.forks import drop_in_forks as drop_in_forks, stop_dropping as stop_dropping
     from elastic_core.support.helper import HelperProcess as HelperProcess
     from elastic_core.support.files import (
-        open_regular as open_regular, open_to_append as open_to_append, why_untrusted as why_untrusted
+        open_regular as open_regular, open_to_append as open_to_append, distrust_reason as distrust_reason
     )
     from elastic_core.support.secret_files import (
         keep_memory_private as keep_memory_private, read_secret as read_secret
@@ -153,7 +153,7 @@ _HOMES = {
     # rendezvous backends and stores
     "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy",
     "elastic_core.interfaces.backend": (
-        "RendezvousBackend RosterBackend RoundStores Token Announced EntryDroppedError SpoiltStateError"
+        "RendezvousBackend RosterBackend RoundStores Token Announced EntryDroppedError ForeignStateError"
     ),
     "elastic_core.interfaces.handler": (
         "RendezvousHandler RoundHandler RendezvousParameters RendezvousInfo RendezvousStoreInfo Outcome"
@@ -164,9 +164,9 @@ _HOMES = {
     "elastic_core.rendezvous.settings": (
         "RendezvousSettings RendezvousTimeout settings_of options_of advertised_address"
     ),
-    "elastic_core.compat.over_state": "StateStore",
-    "elastic_core.rendezvous.round_stores": "LateStore MadeStores PrefixedStore PrefixedStores",
-    "elastic_core.rendezvous.over_store": "OverStore HOLE_PATIENCE",
+    "elastic_core.compat.state_store": "StateStore",
+    "elastic_core.rendezvous.round_stores": "StoreOnFirstUse MadeStores PrefixedStore PrefixedStores",
+    "elastic_core.rendezvous.store_backend": "StoreBackend HOLE_PATIENCE",
     "elastic_core.rendezvous.handover": "POINTER_PATIENCE",
     "elastic_core.rendezvous.store_connection": "StoreConnection StoreConnector unreachable_error",
     "elastic_core.rendezvous.versions": "is_wait_timeout peek",
@@ -202,7 +202,7 @@ _HOMES = {
     "elastic_core.support.retry": "Backoff",
     "elastic_core.support.forks": "drop_in_forks stop_dropping",
     "elastic_core.support.helper": "HelperProcess",
-    "elastic_core.support.files": "why_untrusted open_regular open_to_append",
+    "elastic_core.support.files": "distrust_reason open_regular open_to_append",
     "elastic_core.support.secret_files": "read_secret keep_memory_private",
     "elastic_core.quiet_import": "import_with",
     "elastic_core.text": "in_one_line",

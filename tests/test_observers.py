@@ -21,7 +21,7 @@ from elastic_core.interfaces.observer import (
     WorkerFailed,
     WorkersStarted,
 )
-from elastic_core.observers import EventRecorder, Everyone, History, MetricRecorder
+from elastic_core.observers import CombinedObserver, EventRecorder, History, MetricRecorder
 
 FAILURE = ProcessFailure(1, 77, 3, global_rank=1, reason="exit code 3")
 THOUSAND = Round(1, tuple(Member(f"node{i}", "", "", "trainer", 2) for i in range(1000)))
@@ -63,7 +63,7 @@ def test_history_as_json():
 def test_observers_are_notified_in_order():
     told = []
 
-    tell(Everyone([lambda fact: told.append(("first", fact)), lambda fact: told.append(("second", fact))]))
+    tell(CombinedObserver([lambda fact: told.append(("first", fact)), lambda fact: told.append(("second", fact))]))
     assert told == [(name, fact) for fact in (*FACTS, EXIT, PHASE) for name in ("first", "second")]
 
 
@@ -73,7 +73,7 @@ def test_observer_error_is_logged_and_others_are_notified(capsys):
             raise RuntimeError("cannot bear it")
 
     told = []
-    tell(Everyone([broken, told.append]))
+    tell(CombinedObserver([broken, told.append]))
     assert told == [*FACTS, EXIT, PHASE]
     said = capsys.readouterr().err
     assert 'observer failed: fact=WorkerFailed reason="cannot bear it"' in said

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
 from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, join, ranked_workers
-from elastic_core.agent.reporter import Progress, Reporter, in_words, state_after
+from elastic_core.agent.reporter import Progress, Reporter, error_in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
     Order,
     RestartBudget,
     await_others,
-    how_ended,
+    cause_of_end,
     judged,
     supervise,
     together,
@@ -145,7 +145,7 @@ class SimpleElasticAgent(ElasticAgent):
         except RendezvousGracefulExitError as spared:
             result, reason = RunResult(WorkerState.SUCCEEDED), str(spared)
         except BaseException as error:
-            self._finish(state_after(error), in_words(error))
+            self._finish(state_after(error), error_in_words(error))
             raise
         self._finish(result.state, reason)
         return result
@@ -166,9 +166,9 @@ class SimpleElasticAgent(ElasticAgent):
         except BaseException as error:
             # Before the workers stop: other nodes' workers fail then, and that must not count as a failure.
             if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
-                self._announce_leave(f"its agent ends: {in_words(error)}")
+                self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
-                self._reporter.phase(AgentPhase.STOPPING, in_words(error))
+                self._reporter.phase(AgentPhase.STOPPING, error_in_words(error))
             raise
         finally:
             self._shutdown(signal.SIGTERM, self._shutdown_timeout)
@@ -441,7 +441,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._link.joined()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
-            ended = how_ended(self._worker_group.round, before, formed)
+            ended = cause_of_end(self._worker_group.round, before, formed)
             self._reporter.restart(self._worker_group.round, judged(unjudged, ended), formed.restart_count)
         return formed
 

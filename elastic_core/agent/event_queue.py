@@ -91,7 +91,7 @@ class EventQueue:
         self._take_all()
         return [fd for fd, _ in readable if fd in fds]
 
-    def take_expired(self) -> list[Expiry]:
+    def pop_expired(self) -> list[Expiry]:
         """Timers that expired since the last call."""
         expired = self._expired.copy()
         self._expired.clear()

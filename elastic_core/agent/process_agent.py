@@ -71,7 +71,7 @@ class ProcessAgent(SimpleElasticAgent):
 
     @prof_as("LocalElasticAgent._start_workers")
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        self._events.take_expired()  # timers that expired while no worker ran belong to the last round
+        self._events.pop_expired()  # timers that expired while no worker ran belong to the last round
         pids = self._processes.start(self._plan(worker_group))
         self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
         return pids
@@ -112,7 +112,7 @@ class ProcessAgent(SimpleElasticAgent):
         """Kill each hung worker and no other. The one that has hung longest is first, and so becomes the cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
-        hung = [*self._events.take_expired(), *self._look_for_hangs()]
+        hung = [*self._events.pop_expired(), *self._look_for_hangs()]
         for expiry in sorted(hung, key=lambda expiry: -expiry.late):
             reason = HANG + (expiry.reason or f"the watchdog timer {expiry.scope!r} was not released in time")
             local_rank = self._processes.kill(expiry.worker_pid, reason, ask=self._clock.now() < until)

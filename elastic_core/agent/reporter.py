@@ -115,7 +115,7 @@ def state_after(error: BaseException) -> WorkerState:
     return WorkerState.STOPPED if stopped else WorkerState.FAILED
 
 
-def in_words(error: BaseException) -> str:
+def error_in_words(error: BaseException) -> str:
     """The error as text for people."""
     if isinstance(error, (SignalException, DrainedError)):
         return str(error)

@@ -165,7 +165,7 @@ class GroupStop:
                 else:
                     self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
-            self._events.take_expired()  # ignore timers, so that a worker that is stopped has its whole grace period
+            self._events.pop_expired()  # ignore timers, so that a worker that is stopped has its whole grace period
             self.reap()
 
     def reap(self) -> None:

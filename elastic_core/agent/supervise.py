@@ -208,7 +208,7 @@ def judged(decision: Decision, ended: Verdict | None) -> Decision:
     return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
 
 
-def how_ended(number: int, restart_count: int, formed: Round) -> Verdict | None:
+def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | None:
     """How this node's round `number` ended, according to `formed`, its next round; None if that is unknown. If rounds
     in between formed without this node, and no failure has been counted since, the other nodes considered it gone, and
     its workers' failures were consequences."""
@@ -244,7 +244,7 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
 
 
 def _what_failed(result: RunResult) -> str:
-    return first_in_words(result.failures) or f"the group is {result.state.value}"
+    return first_failure_text(result.failures) or f"the group is {result.state.value}"
 
 
 def _cause_of(verdict: Verdict) -> RestartCause:
@@ -263,7 +263,7 @@ def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
     return next((failure for failure in failures.values() if failure.caused_by is None), None)
 
 
-def first_in_words(failures: Mapping[int, ProcessFailure]) -> str:
+def first_failure_text(failures: Mapping[int, ProcessFailure]) -> str:
     """The rank and the reason of the first failure; empty if there is none."""
     first = first_of(failures)
     return f"rank {first.global_rank}: {first.reason}" if first else ""

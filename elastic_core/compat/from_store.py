@@ -1,4 +1,4 @@
-"""Turns a registered store into a rendezvous backend of the same name: an `OverStore` with the store's options."""
+"""Turns a registered store into a rendezvous backend of the same name: an `StoreBackend` with the store's options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import StoreRecord
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.store import Store
-    from elastic_core.rendezvous.over_store import OverStore
+    from elastic_core.rendezvous.store_backend import StoreBackend
 
 OUTAGE_GRACE = Option(
     "outage_grace",
@@ -66,16 +66,18 @@ def _handler(record: StoreRecord, context: Context, params: RendezvousParameters
     return create_handler(None, _backend(record, context, params), params, stores, params.backend)
 
 
-def _backend(record: StoreRecord, context: Context, params: RendezvousParameters, observes: bool = False) -> OverStore:
-    from elastic_core.rendezvous.over_store import OverStore
+def _backend(
+    record: StoreRecord, context: Context, params: RendezvousParameters, observes: bool = False
+) -> StoreBackend:
     from elastic_core.rendezvous.settings import options_of
+    from elastic_core.rendezvous.store_backend import StoreBackend
     from elastic_core.rendezvous.store_connection import FactoryConnector
 
     _options(record, params)  # report invalid options before connecting
     grace = options_of(params, (OUTAGE_GRACE,))[OUTAGE_GRACE.name]
     where = params.endpoint or record.name
     connector = FactoryConnector(partial(_store, record, context, params), where, grace)
-    return OverStore(connector, params.run_id, record.name, observes=observes)
+    return StoreBackend(connector, params.run_id, record.name, observes=observes)
 
 
 def _store(record: StoreRecord, context: Context, params: RendezvousParameters) -> Store:
@@ -84,9 +86,9 @@ def _store(record: StoreRecord, context: Context, params: RendezvousParameters) 
 
 
 def _of_round(record: StoreRecord, context: Context, params: RendezvousParameters, name: str) -> Store:
-    from elastic_core.rendezvous.round_stores import LateStore
+    from elastic_core.rendezvous.round_stores import StoreOnFirstUse
 
-    return cast("Store", LateStore(partial(_store, record, context, params), f"elastic/{params.run_id}/{name}"))
+    return cast("Store", StoreOnFirstUse(partial(_store, record, context, params), f"elastic/{params.run_id}/{name}"))
 
 
 def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:

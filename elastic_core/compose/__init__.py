@@ -3,7 +3,7 @@
 It selects what a run uses, builds the objects of one agent, and stops them in reverse order.
 """
 
-from elastic_core.compose.agent import Parts, answering, composed, parts_for
+from elastic_core.compose.agent import AgentParts, answering, composed, parts_for
 from elastic_core.compose.plan import (
     Plan,
     origins_named,
@@ -17,7 +17,7 @@ from elastic_core.compose.policy import Entry, function_entry, script_entry, why
 
 __all__ = [
     "Entry",
-    "Parts",
+    "AgentParts",
     "Plan",
     "answering",
     "composed",

@@ -19,9 +19,9 @@ from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, health_checks, watchdog_notifier
 from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.health import CheckMoment
-from elastic_core.interfaces.node import Node, made_up_name
+from elastic_core.interfaces.node import Node, generated_name
 from elastic_core.log import get_logger
-from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
+from elastic_core.observers import CombinedObserver, EventRecorder, MetricRecorder
 from elastic_core.workers.group import LocalWorkers
 from elastic_core.workers.process import more_files
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parts:
+class AgentParts:
     """The parts of an agent, except its handler. They do nothing until the agent runs."""
 
     processes: LocalWorkers
@@ -144,7 +144,7 @@ def parts_for(
     clock: Clock,
     observers: tuple[Observer, ...] = (),
     logs_specs: LogsSpecs | None = None,
-) -> Iterator[Parts]:
+) -> Iterator[AgentParts]:
     """The parts for the plan, which are stopped when the context ends. See `composed`."""
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
@@ -161,9 +161,9 @@ def parts_for(
             _event_recorder(settings.event_log_handler, stack),
             MetricRecorder(settings.role, settings.max_restarts),
         )
-        observer = Everyone([board, *observers, *recorders, Notifier(manager, plan.contexts)])
+        observer = CombinedObserver([board, *observers, *recorders, Notifier(manager, plan.contexts)])
         contribute = _contributor(manager, watchdog, plan.contexts)
-        yield Parts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
+        yield AgentParts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 
 
 def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
@@ -178,7 +178,7 @@ def _node(settings: Settings, local_world_size: int) -> Node:
     """This node's entry for the other nodes."""
     host = socket.gethostname()
     return Node(
-        name=settings.node_id or made_up_name(host),
+        name=settings.node_id or generated_name(host),
         host=host,
         role=settings.role,
         local_world_size=local_world_size,

@@ -24,7 +24,7 @@ from elastic_core.hooks.records import (
     WorkerStarterRecord,
     kind_of,
 )
-from elastic_core.hooks.selection import SECRET, Chosen, Named, Selection, backend_selection, names_of
+from elastic_core.hooks.selection import SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 from elastic_core.text import did_you_mean
@@ -179,7 +179,7 @@ class Plan:
 def _named(
     made: object, calls: tuple[str, ...], chosen: Chosen[Any], passed_on: tuple[type[Exception], ...] = (ElasticError,)
 ) -> object:
-    return Named(made, calls, chosen.provided, kind_of(type(chosen.record)), passed_on)
+    return AttributedProxy(made, calls, chosen.provided, kind_of(type(chosen.record)), passed_on)
 
 
 def plan_of(

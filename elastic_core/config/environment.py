@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from elastic_core.config.spec import Findings, Found
+from elastic_core.config.spec import Findings, RawValue
 from elastic_core.errors import Problem
 from elastic_core.text import nearest
 
@@ -38,7 +38,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
                 message = "not a port: Kubernetes set this variable to the address of a service"
                 findings.left_out.append(Problem(name, message))
         if own := [name for name in names if not _is_of_service(name, environ)]:
-            findings.found[spec.name] = Found(environ[own[0]], own[0])
+            findings.found[spec.name] = RawValue(environ[own[0]], own[0])
     valid = {PREFIX + name.upper() for name in specs}
     for name in sorted({name for name in environ if name.startswith(PREFIX)} - valid - NOT_SETTINGS):
         near = nearest(name.removeprefix(PREFIX), (variable.removeprefix(PREFIX) for variable in valid), _TYPING_ERROR)
@@ -53,17 +53,17 @@ def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 
-def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
+def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, RawValue]:
     """The settings from torchrun's special variables, whose names do not derive from a flag."""
     found = {}
     for spec in specs.values():
         for name, meaning in spec.also_reads.items():
             if environ.get(name) and not _is_of_service(name, environ) and (raw := meaning(environ[name])):
-                found[spec.name] = Found(raw, name)
+                found[spec.name] = RawValue(raw, name)
     return found
 
 
-def fallbacks(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
+def fallbacks(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, RawValue]:
     """The settings from other programs' variables, such as LOGLEVEL. A config file overrides them."""
     pairs = [(spec.name, name) for spec in specs.values() for name in spec.fallbacks if environ.get(name)]
-    return {setting: Found(environ[name], name) for setting, name in pairs}
+    return {setting: RawValue(environ[name], name) for setting, name in pairs}

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.spec import Findings, Found
+from elastic_core.config.spec import Findings, RawValue
 from elastic_core.errors import Problem
 from elastic_core.parsing import parse_path
 from elastic_core.support.files import foreign
@@ -67,7 +67,7 @@ class ConfigFile:
         return findings
 
 
-def config_file(named: Found | None, cwd: Path, home: str) -> ConfigFile:
+def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
     """The file given by `named` (relative to `cwd`), or else the nearest one in `cwd` or its parents. The search stops
     at the folder `home` and at the boundary of the file system."""
     left_out: list[Problem] = []
@@ -192,7 +192,7 @@ def _read(findings: Findings, path: Path, table: Mapping[str, object], specs: Ma
             message = f"unknown setting; {advice}"
             findings.problems.append(Problem(origin, message))
         else:
-            _add(findings, keys[key], Found(raw, origin))
+            _add(findings, keys[key], RawValue(raw, origin))
     flat = findings.found.get("rdzv_conf")
     if flat is not None:
         findings.problems += [Problem(it.origin, _once(flat)) for it in findings.by_backend.values()]
@@ -203,7 +203,7 @@ def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:
         findings.problems.append(Problem(origin, f"expected a table, [{RENDEZVOUS}], found {raw!r}"))
         return
     for written, value in raw.items():
-        found = Found(value, f"{origin}.{written}")
+        found = RawValue(value, f"{origin}.{written}")
         name = _OF_RENDEZVOUS.get(written)
         if name is not None:
             _add(findings, name, found)
@@ -215,12 +215,12 @@ def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:
             findings.problems.append(Problem(found.origin, f"{expected}{did_you_mean(written, _OF_RENDEZVOUS)}"))
 
 
-def _add(findings: Findings, name: str, found: Found) -> None:
+def _add(findings: Findings, name: str, found: RawValue) -> None:
     if earlier := findings.found.get(name):
         findings.problems.append(Problem(found.origin, _once(earlier)))
     else:
         findings.found[name] = found
 
 
-def _once(earlier: Found) -> str:
+def _once(earlier: RawValue) -> str:
     return f"already set as {earlier.origin}; remove one of the two"

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elastic_core.config.spec import Findings, Found
+from elastic_core.config.spec import Findings, RawValue
 from elastic_core.errors import Problem
 from elastic_core.text import nearest
 
@@ -85,7 +85,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
         return
     earlier = line.found.get(spec.name)
     before = earlier.raw if earlier and isinstance(earlier.raw, list) else []
-    line.found[spec.name] = Found([*before, value] if spec.adds_up else value, spec.flag)
+    line.found[spec.name] = RawValue([*before, value] if spec.adds_up else value, spec.flag)
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:

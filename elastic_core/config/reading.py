@@ -21,7 +21,7 @@ from elastic_core.config.resolve import resolve
 from elastic_core.config.rules import broken_rules, script_problems
 from elastic_core.config.schedulers import scheduler_problems
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.spec import DEFAULT, Findings, Found, Spec, specs_of_options
+from elastic_core.config.spec import DEFAULT, Findings, RawValue, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def read(
     )
 
 
-def _places(found: Mapping[str, Found]) -> dict[str, str]:
+def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
     """The origin of each value, by the setting's flag."""
     return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
 
@@ -217,13 +217,13 @@ def _places(found: Mapping[str, Found]) -> dict[str, str]:
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
     """Settings from Python values, which are parsed, checked and resolved like those of any other source.
 
-    A value may be typed, text such as `nnodes="1:4"`, or a `Found` with an origin. The default applies to all other
+    A value may be typed, text such as `nnodes="1:4"`, or a `RawValue` with an origin. The default applies to all other
     settings.
 
     Raises:
         ConfigurationError: with every problem. A plain value's origin is the setting's name.
     """
-    found = {name: raw if isinstance(raw, Found) else Found(raw, name) for name, raw in values.items()}
+    found = {name: raw if isinstance(raw, RawValue) else RawValue(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
@@ -235,7 +235,7 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
     return settings
 
 
-def parse_found(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
+def parse_found(found: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
     """The typed value of every setting (its default if none was found or it cannot be parsed), and the problems."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}

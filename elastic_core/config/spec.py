@@ -79,7 +79,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Found:
+class RawValue:
     """A value from a source, before it is parsed."""
 
     raw: object
@@ -91,10 +91,10 @@ class Findings:
     """The content of a source: values by setting; problems of the source itself; the config file, if one was read; its
     options by backend, of which the selected backend's are used; and files and variables that were ignored."""
 
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, RawValue] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     config_file: Path | None = None
-    by_backend: dict[str, Found] = field(default_factory=dict)
+    by_backend: dict[str, RawValue] = field(default_factory=dict)
     left_out: list[Problem] = field(default_factory=list)
 
 

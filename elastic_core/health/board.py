@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elastic_core.health.changes import Marks, after, recovered
+from elastic_core.health.changes import RecoveryMarks, after, recovered
 from elastic_core.interfaces.health import AgentPhase, AgentStatus
 from elastic_core.interfaces.observer import PhaseChanged, Recovered
 
@@ -33,7 +33,7 @@ class StatusBoard:
         self._on_recovered: Observer = lambda _: None
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
-        self._marks = Marks()
+        self._marks = RecoveryMarks()
         self._status = AgentStatus(
             version=1,
             run_id=run_id,

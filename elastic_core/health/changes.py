@@ -145,7 +145,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Marks:
+class RecoveryMarks:
     """When each part of the current recovery began, on the agent's clock; None if it has not begun yet."""
 
     sign: Instant | None = None
@@ -153,18 +153,18 @@ class Marks:
     join: Instant | None = None
     start: Instant | None = None
 
-    def after(self, fact: PhaseChanged) -> Marks:
+    def after(self, fact: PhaseChanged) -> RecoveryMarks:
         """The marks after a phase change. If a phase is reported again with another reason, the first report determines
         when it began. A node that leaves or finishes does not recover."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
-            return Marks(sign, fact.at)
+            return RecoveryMarks(sign, fact.at)
         if fact.phase is AgentPhase.JOINING and self.stop is not None and self.join is None:
             return replace(self, join=fact.at)
         if fact.phase is AgentPhase.STARTING and self.join is not None:
             return replace(self, start=fact.at)
         if fact.phase in (AgentPhase.RUNNING, AgentPhase.DRAINING, AgentPhase.FINISHED):
-            return Marks()
+            return RecoveryMarks()
         return self
 
     def parts(self, fact: PhaseChanged) -> Parts | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.health import CheckLevel, CheckResult, CheckStatus
-from elastic_core.support.bounded import BackgroundCall, Late
+from elastic_core.support.bounded import BackgroundCall, CallTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Durati
     or does not return a CheckResult."""
     try:
         found = call.result(patience)
-    except Late:
+    except CallTimeout:
         message = f"no answer within {check.timeout:g} s"
         return CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that it checks")
     except ConfigurationError as error:

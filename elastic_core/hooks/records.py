@@ -194,7 +194,7 @@ class HealthCheckRecord(Record):
 
 
 @dataclass(frozen=True)
-class Kind:
+class RecordKind:
     """One kind of record. `flag` selects a record by its name; the factory's result must have the methods `made`;
     `homes` maps known names to the distributions that provide them."""
 
@@ -206,8 +206,8 @@ class Kind:
     homes: Mapping[str, str] = field(default_factory=dict)
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind(
+KINDS: tuple[RecordKind, ...] = (
+    RecordKind(
         RendezvousBackendRecord,
         "elastic_rendezvous_backends",
         "rendezvous backend",
@@ -215,7 +215,7 @@ KINDS: tuple[Kind, ...] = (
         ("next_rendezvous",),
         choices.BACKEND_HOMES,
     ),
-    Kind(
+    RecordKind(
         StoreRecord,
         "elastic_stores",
         "store",
@@ -223,7 +223,7 @@ KINDS: tuple[Kind, ...] = (
         ("compare_set",),
         choices.STORE_HOMES,
     ),
-    Kind(
+    RecordKind(
         WatchdogRecord,
         "elastic_watchdogs",
         "watchdog",
@@ -231,7 +231,7 @@ KINDS: tuple[Kind, ...] = (
         ("start", "stop"),
         choices.WATCHDOG_HOMES,
     ),
-    Kind(
+    RecordKind(
         HealthEndpointRecord,
         "elastic_health_endpoints",
         "health endpoint",
@@ -239,7 +239,7 @@ KINDS: tuple[Kind, ...] = (
         ("start", "stop"),
         choices.HEALTH_HOMES,
     ),
-    Kind(
+    RecordKind(
         WorkerStarterRecord,
         "elastic_worker_starters",
         "worker starter",
@@ -247,9 +247,9 @@ KINDS: tuple[Kind, ...] = (
         ("start",),
         choices.STARTER_HOMES,
     ),
-    Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
-    Kind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
-    Kind(CommandRecord, "elastic_commands", "command", "command", homes=choices.COMMAND_HOMES),
+    RecordKind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
+    RecordKind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
+    RecordKind(CommandRecord, "elastic_commands", "command", "command", homes=choices.COMMAND_HOMES),
 )
 
 
@@ -257,7 +257,7 @@ OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kin
 """The distributions of this project, which are released together."""
 
 
-def kind_of(record: type[object]) -> Kind:
+def kind_of(record: type[object]) -> RecordKind:
     """The kind of a record class. Raises KeyError for any other class."""
-    by_record: dict[type[object], Kind] = {kind.record: kind for kind in KINDS}
+    by_record: dict[type[object], RecordKind] = {kind.record: kind for kind in KINDS}
     return by_record[record]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import Kind, Option, Record
+    from elastic_core.hooks.records import Option, Record, RecordKind
 
 _OURS, _STANDARD = str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent)
 
@@ -70,7 +70,7 @@ def names_of(record: Record) -> tuple[str, ...]:
     return tuple(dict.fromkeys((record.name, *record.aliases)))
 
 
-def conflicts(kind: Kind, provided: Iterable[Provided[Record]]) -> tuple[Conflict, ...]:
+def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[Conflict, ...]:
     """The names and aliases of one kind that several plugins provide."""
     return _contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
 
@@ -98,7 +98,7 @@ def _contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict
 
 
 def select(
-    kind: Kind,
+    kind: RecordKind,
     provided: Sequence[Provided[R]],
     name: str,
     failures: Sequence[Failure],
@@ -119,7 +119,7 @@ def select(
 
 
 def attributed(
-    provided: Provided[R], kind: Kind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
+    provided: Provided[R], kind: RecordKind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
 ) -> R:
     """The record, with functions whose errors name the plugin, see `attributing`."""
     record, named = provided.record, attributing(provided, kind, errors)
@@ -174,7 +174,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-class Named:
+class AttributedProxy:
     """A proxy for a factory's result. Errors of the methods in `calls` name the plugin, see `attributing`."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Named:
         made: object,
         calls: tuple[str, ...],
         provided: Provided[Record],
-        kind: Kind,
+        kind: RecordKind,
         passed_on: tuple[type[BaseException], ...] = (ElasticError,),
     ) -> None:
         self._made = made
@@ -196,7 +196,7 @@ class Named:
 @contextmanager
 def attributing(
     provided: Provided[Record],
-    kind: Kind,
+    kind: RecordKind,
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Iterator[None]:
@@ -232,7 +232,7 @@ def _is_theirs(path: str) -> bool:
 
 
 def _unknown(
-    kind: Kind,
+    kind: RecordKind,
     provided: Sequence[Provided[R]],
     name: str,
     failures: Sequence[Failure],
@@ -249,7 +249,7 @@ def _unknown(
         yield f"to get it: pip install {home}"
 
 
-def to_install(kind: Kind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
+def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
     """The distribution of this project that provides the name; None if it is installed, but failed or is blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}

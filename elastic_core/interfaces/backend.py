@@ -24,7 +24,7 @@ Token = Any
 """Identifies one write of the state. Opaque to everything but the backend that created it."""
 
 
-class SpoiltStateError(RendezvousStateError):
+class ForeignStateError(RendezvousStateError):
     """The state's key holds a value that this job's nodes did not write.
 
     Args:
@@ -61,7 +61,7 @@ class Seal(Protocol):
         ...
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """As `opened`, for the state. Raises SpoiltStateError if the signature is missing or invalid."""
+        """As `opened`, for the state. Raises ForeignStateError if the signature is missing or invalid."""
         ...
 
 
@@ -69,7 +69,7 @@ class RendezvousBackend(abc.ABC):
     """Stores one job's state and updates it by compare-and-swap. Method names and semantics are torch's.
 
     Every method may raise RendezvousConnectionError (the store is unreachable; the caller may retry) and
-    RendezvousStateError (the store holds a value that this job did not write; nodes can repair a SpoiltStateError).
+    RendezvousStateError (the store holds a value that this job did not write; nodes can repair a ForeignStateError).
     Several threads call the methods, but never concurrently. `elastic_testing.BackendContract` tests all of this.
     """
 
@@ -122,7 +122,7 @@ class RosterBackend(RendezvousBackend):
         """Called once if the job has a secret, before all other methods except `close`.
 
         Return True if the backend itself signs each value that it writes. It must then ignore unsigned values, and
-        raise SpoiltStateError for an unsigned state. If this returns False, the core signs the state and the entries.
+        raise ForeignStateError for an unsigned state. If this returns False, the core signs the state and the entries.
         """
         return False
 

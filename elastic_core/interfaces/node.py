@@ -90,6 +90,6 @@ RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 It is a pure function, which one node of the job calls for each round, in any thread."""
 
 
-def made_up_name(host: str) -> str:
+def generated_name(host: str) -> str:
     """A node name that is unique even among containers, which may share the host name and the process id."""
     return f"{host}:{os.getpid()}.{secrets.token_hex(4)}"

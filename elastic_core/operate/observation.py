@@ -18,7 +18,7 @@ from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.effects import Registration
 from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.observation import Observation
-from elastic_core.rendezvous.roster import Seen, is_ready
+from elastic_core.rendezvous.roster import ObservedEntry, is_ready
 from elastic_core.rendezvous.settings import settings_of
 from elastic_core.support.bounded import within
 
@@ -40,7 +40,7 @@ _FOR_ONE_BEAT = 1.5  # intervals
 
 
 @dataclass(frozen=True)
-class Beat:
+class HeartbeatState:
     """The state of a node's heartbeat.
 
     Args:
@@ -112,19 +112,19 @@ class JobObservation:
         behind = (e.key for e in self.entries if not state.seated(e.key) and not is_ready(e, state))
         return frozenset((*state.gone, *behind))
 
-    def beat(self, key: str) -> Beat:
+    def beat(self, key: str) -> HeartbeatState:
         """The heartbeat of one entry."""
         counter = self.nodes.counters.get(key)
         if counter is None:
-            return Beat()
+            return HeartbeatState()
         seen = counter.value != self.first[key]
         lost = key in self.past and not seen
-        return Beat(self.now - counter.since, seen, lost or self.nodes.late(key, self.now))
+        return HeartbeatState(self.now - counter.since, seen, lost or self.nodes.late(key, self.now))
 
     @property
     def roster(self) -> Roster:
         """The roster, as the nodes' own policy would see it."""
-        return tuple(Seen(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
+        return tuple(ObservedEntry(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
     def silent(self) -> frozenset[str]:

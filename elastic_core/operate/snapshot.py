@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.config.values import NodeRange
-from elastic_core.operate.observation import Beat
+from elastic_core.operate.observation import HeartbeatState
 from elastic_core.rendezvous.model import Cause, State, first_failures
 from elastic_core.rendezvous.roster import alive, is_ready
 
@@ -29,7 +29,7 @@ class Phase(str, enum.Enum):
     CLOSED = "closed"
 
 
-class Standing(str, enum.Enum):
+class NodeStanding(str, enum.Enum):
     """A node's standing in the job.
 
     RUNNING: member of the running round. DONE: member whose workers have succeeded. STOPPING: its round has ended, and
@@ -62,8 +62,8 @@ class NodeView:
     address: str
     role: str
     local_world_size: int
-    standing: Standing
-    beat: Beat
+    standing: NodeStanding
+    beat: HeartbeatState
     note: str = ""
 
 
@@ -108,14 +108,14 @@ class Snapshot:
     observed: float
     store_members: tuple[str, ...] = ()
 
-    def standing(self, *standings: Standing) -> tuple[NodeView, ...]:
+    def standing(self, *standings: NodeStanding) -> tuple[NodeView, ...]:
         """The nodes with one of these standings, members first."""
         return tuple(view for view in (*self.members, *self.others) if view.standing in standings)
 
     @property
     def joined(self) -> int:
         """How many nodes are ready for the next round."""
-        return len(self.standing(Standing.JOINED))
+        return len(self.standing(NodeStanding.JOINED))
 
 
 def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[str, ...] = ()) -> Snapshot:
@@ -126,7 +126,7 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
     members = []
     for rank, seat in enumerate(state.seats):
         entry = entries.get(seat.key)
-        beat = job.beat(seat.key) if entry is not None else Beat()
+        beat = job.beat(seat.key) if entry is not None else HeartbeatState()
         members.append(_view(rank, seat.key, seat.member, _of_member(seat.key, state, entry, beat), beat))
     others = []
     for entry in (entry for entry in job.entries if not state.seated(entry.key)):
@@ -156,47 +156,49 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
     )
 
 
-def _view(rank: int | None, key: str, node: Member | Entry, standing: Standing, beat: Beat, note: str = "") -> NodeView:
+def _view(
+    rank: int | None, key: str, node: Member | Entry, standing: NodeStanding, beat: HeartbeatState, note: str = ""
+) -> NodeView:
     return NodeView(
         rank, node.node, key, node.host, node.address, node.role, node.local_world_size, standing, beat, note
     )
 
 
-def _of_member(key: str, state: State, entry: Entry | None, beat: Beat) -> Standing:
+def _of_member(key: str, state: State, entry: Entry | None, beat: HeartbeatState) -> NodeStanding:
     if entry is None or key in state.done:
-        return Standing.DONE if key in state.done else Standing.GONE
+        return NodeStanding.DONE if key in state.done else NodeStanding.GONE
     if state.closed:
-        return Standing.LEAVING
+        return NodeStanding.LEAVING
     if key in state.draining:
-        return Standing.DRAINING
+        return NodeStanding.DRAINING
     if beat.late:
-        return Standing.GONE if key in state.gone else Standing.LATE
+        return NodeStanding.GONE if key in state.gone else NodeStanding.LATE
     if state.open:
-        return Standing.DONE if entry.done == state.round else Standing.RUNNING
-    return Standing.JOINED if is_ready(entry, state) else Standing.STOPPING
+        return NodeStanding.DONE if entry.done == state.round else NodeStanding.RUNNING
+    return NodeStanding.JOINED if is_ready(entry, state) else NodeStanding.STOPPING
 
 
-def _of_other(entry: Entry, state: State, beat: Beat, nodes: NodeRange | None) -> Standing:
+def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange | None) -> NodeStanding:
     if state.closed:
-        return Standing.LEAVING
+        return NodeStanding.LEAVING
     if state.refusal(entry.key):
-        return Standing.REFUSED
+        return NodeStanding.REFUSED
     if beat.late:
-        return Standing.LATE
+        return NodeStanding.LATE
     if entry.key in state.draining:
-        return Standing.DRAINING
+        return NodeStanding.DRAINING
     if not is_ready(entry, state):
-        return Standing.STOPPING
+        return NodeStanding.STOPPING
     if not state.open:
-        return Standing.JOINED
-    return Standing.SPARE if nodes is not None and len(state.busy) >= nodes.max else Standing.WAITING
+        return NodeStanding.JOINED
+    return NodeStanding.SPARE if nodes is not None and len(state.busy) >= nodes.max else NodeStanding.WAITING
 
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
     """Names of missing nodes. A node that was restarted has another key, but the same name. A drained node is not
     missing. Some seconds after a node is lost, the store drops its entry; then only the last round's end names it."""
     present = {entry.node for entry in alive(job.roster, state)}
-    absent = [view for view in views if view.standing in (Standing.GONE, Standing.LATE)]
+    absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]
     if state.end is not None and state.end.cause is Cause.LOST:
         names += state.end.by.split(", ")

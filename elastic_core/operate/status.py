@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ChildFailedError
 from elastic_core.operate.observation import observed
-from elastic_core.operate.snapshot import Phase, Standing, snapshot_of
+from elastic_core.operate.snapshot import NodeStanding, Phase, snapshot_of
 from elastic_core.report import failure_lines
 from elastic_core.text import in_one_line
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.operate.observation import Beat
+    from elastic_core.operate.observation import HeartbeatState
     from elastic_core.operate.snapshot import NodeView, Snapshot
     from elastic_core.rendezvous.model import End
 
@@ -111,7 +111,7 @@ def as_text(snapshot: Snapshot) -> str:
         lines.append(f"  ignored, because not signed with the job's secret: {snapshot.not_signed} values in the store")
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
-        if end.awaits_judgement and snapshot.phase is Phase.GATHERING:
+        if end.cause_unclear and snapshot.phase is Phase.GATHERING:
             cost = "; a lost node may be the cause, which the next round or a late heartbeat will show"
         lines += ["", f"Last round ended: {end.cause.value}: {end.reason}{cost}"]
     return "\n".join([*map(in_one_line, lines), *failure_lines(snapshot.failures)]) + "\n"
@@ -135,7 +135,7 @@ def _phase(snapshot: Snapshot) -> str:
         return f"the job {how} in round {snapshot.round}; closed by {closed.by}: {closed.reason}"
     allowed = f" ({nodes.min} to {nodes.max} allowed)" if nodes and nodes.min < nodes.max else ""
     if snapshot.phase is Phase.RUNNING:
-        here = len(snapshot.members) - len(snapshot.standing(Standing.GONE))
+        here = len(snapshot.members) - len(snapshot.standing(NodeStanding.GONE))
         return f"round {snapshot.round} runs with {_count(here)}{allowed}"
     last = f"round {snapshot.round} is over" if snapshot.round else "no round has formed yet"
     joined = snapshot.joined
@@ -155,12 +155,12 @@ def _row(view: NodeView) -> tuple[str, ...]:
     return (*(in_one_line(cell) or "-" for cell in cells), _beat(view.beat, view.standing), view.standing.value)
 
 
-def _beat(beat: Beat, standing: Standing) -> str:
+def _beat(beat: HeartbeatState, standing: NodeStanding) -> str:
     if beat.age is None:
-        return "-" if standing in (Standing.GONE, Standing.DONE) else "alive"
+        return "-" if standing in (NodeStanding.GONE, NodeStanding.DONE) else "alive"
     if beat.seen and not beat.late:
         return f"{beat.age:.1f} s"
-    if standing is Standing.LEAVING:
+    if standing is NodeStanding.LEAVING:
         return "-"
     silence = f"none for {beat.age:.1f} s" if beat.seen else f"none seen in {beat.age:.1f} s"
     return f"late: {silence}" if beat.late else silence

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.over_state import with_roster
+from elastic_core.compat.state_store import with_roster
 from elastic_core.config import SPECS, Settings
 from elastic_core.config.resolve import resolve
 from elastic_core.config.spec import DEFAULT

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from elastic_core.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from elastic_core.compat.over_state import StateStore
+    from elastic_core.compat.state_store import StateStore
     from elastic_core.errors import (
         RendezvousClosedError,
         RendezvousConnectionError,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     )
     from elastic_core.interfaces.node import Member, Node, Round
     from elastic_core.rendezvous.handler import DynamicRendezvousHandler, create_handler
-    from elastic_core.rendezvous.over_store import OverStore
     from elastic_core.rendezvous.registry import (
         RendezvousHandlerCreator,
         RendezvousHandlerRegistry,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     )
     from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
     from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+    from elastic_core.rendezvous.store_backend import StoreBackend
 
 __all__ = [
     "Announced",
@@ -47,7 +47,7 @@ __all__ = [
     "EntryDroppedError",
     "Member",
     "Node",
-    "OverStore",
+    "StoreBackend",
     "PrefixedStore",
     "PrefixedStores",
     "RendezvousBackend",
@@ -91,8 +91,8 @@ if not TYPE_CHECKING:
             ),
             "elastic_core.interfaces.node": "Member Node Round",
             "elastic_core.rendezvous.handler": "DynamicRendezvousHandler create_handler",
-            "elastic_core.compat.over_state": "StateStore",
-            "elastic_core.rendezvous.over_store": "OverStore",
+            "elastic_core.compat.state_store": "StateStore",
+            "elastic_core.rendezvous.store_backend": "StoreBackend",
             "elastic_core.rendezvous.registry": (
                 "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler rendezvous_handler_registry"
             ),

@@ -40,7 +40,7 @@ class Connection:
     away_at: Instant | None = None
     extended: Instant | None = None
 
-    def was_away(self, asked: Instant, now: Instant) -> bool:
+    def was_outage(self, asked: Instant, now: Instant) -> bool:
         """Whether an answer that arrives now shows that the store or this node was away or suspended."""
         return self.outage is not None or self._slept(asked, now)
 
@@ -68,23 +68,23 @@ class Connection:
             retry_at=later(now, _PAUSES.pause(failures)),
         )
 
-    def rests(self) -> Connection:
+    def faults_forgotten(self) -> Connection:
         """The node has nothing left to do: forget past faults."""
-        return replace(self, outage=None, failures=0, logged=False)
+        return replace(self, outage=None, failures=0, logged=False) if self.failures or self.logged else self
 
-    def may_try(self, now: Instant) -> bool:
+    def retry_due(self, now: Instant) -> bool:
         """Whether it is time for an attempt."""
         return self.retry_at is None or now >= self.retry_at
 
-    def hurries(self) -> Connection:
+    def retry_now(self) -> Connection:
         """The agent has asked for something: the next attempt is due now."""
-        return replace(self, retry_at=None)
+        return replace(self, retry_at=None) if self.retry_at is not None else self
 
     def silent_since(self, asked: Instant | None) -> Instant | None:
         """When the node began to wait for an answer; None if it is not waiting."""
         return asked if self.since is None else self.since
 
-    def is_news(self, asked: Instant | None, now: Instant) -> bool:
+    def should_log(self, asked: Instant | None, now: Instant) -> bool:
         """Whether to log the outage: once, after the heartbeat timeout."""
         since = self.silent_since(asked)
         return since is not None and now - since >= self._patience and not self.logged

@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.clock import later
 from elastic_core.errors import RendezvousError, RendezvousStateError
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.effects import (
     Announce,
-    Beat,
     HandOver,
+    Heartbeat,
+    Idle,
     ReadRoster,
     ReadState,
     Registration,
-    Rest,
     Unreadable,
     Withdraw,
     WriteState,
 )
 from elastic_core.rendezvous.seats import NOBODY
-from elastic_core.support.bounded import BackgroundCall, Late
+from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.forks import drop_in_forks
 from elastic_core.support.retry import Backoff
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.backend import RosterBackend, Token
-    from elastic_core.rendezvous.effects import Note, Operation, Request
+    from elastic_core.rendezvous.effects import LogLine, Operation, Request
     from elastic_core.rendezvous.model import Entry, State
     from elastic_core.rendezvous.node import Node
 
@@ -108,7 +108,7 @@ class Driver:
         """The node's answer to the question. Returns immediately, even if the store hangs."""
         with self._changed:
             found = question(self._node, self._clock.now())
-            notes = self._node.take_notes()
+            notes = self._node.pop_log_lines()
         _log(notes)
         return found
 
@@ -171,7 +171,7 @@ class Driver:
             return True
         try:
             call.result(self._patience.closing)
-        except Late:
+        except CallTimeout:
             bound = f"{self._patience.closing:g} s"
             reason = f"the backend did not close within {bound}"
             get_logger().warning("rendezvous fault", reason=reason)
@@ -195,7 +195,7 @@ class Driver:
             try:
                 known, outcome = outcome, None
                 step = self._advance(known)
-                if isinstance(step, Rest):
+                if isinstance(step, Idle):
                     self._rest(step)
                 else:
                     outcome = self._performed(step)
@@ -212,7 +212,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - the node decides what a fault of one operation means
             return partial(self._node.broke, error)
 
-    def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Rest:
+    def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Idle:
         """Pass the outcome of the last operation to the node, and ask it for the next step. Wake the threads that wait
         for a change."""
         node = self._node
@@ -221,11 +221,11 @@ class Driver:
             if outcome is not None:
                 outcome(now)
             step = node.next(now, self._backend.vacant)
-            if isinstance(step, Rest):
+            if isinstance(step, Idle):
                 self._rests += 1
                 self._resting = True
                 self._rested.notify_all()
-            notes, settled = node.take_notes(), node.take_settled()
+            notes, settled = node.pop_log_lines(), node.pop_settled()
             for request, fault in settled:
                 self._outcomes.get(id(request), []).append(fault)
             changed = any(map(is_not, self._shown(), before))
@@ -250,7 +250,7 @@ class Driver:
 
     # -- resting, and watching for news
 
-    def _rest(self, rest: Rest) -> None:
+    def _rest(self, rest: Idle) -> None:
         with self._changed:
             if rest.roster:
                 self._start_thread(_ROSTER, lambda: self._watch(_ROSTER))
@@ -340,9 +340,13 @@ class Operations:
                 return self._state_of(self._backend.get_state())
             if isinstance(operation, WriteState):
                 return self._written(operation)
-        except SpoiltStateError as error:
-            spoilt = Unreadable(str(error), error.others, error.secret)
-            return (spoilt, error.token) if isinstance(operation, ReadState) else (spoilt, error.token, False)
+        except ForeignStateError as error:
+            foreign_state = Unreadable(str(error), error.others, error.secret)
+            return (
+                (foreign_state, error.token)
+                if isinstance(operation, ReadState)
+                else (foreign_state, error.token, False)
+            )
         if isinstance(operation, ReadRoster):
             return self._roster()
         if isinstance(operation, Announce):
@@ -351,7 +355,7 @@ class Operations:
             return self._backend.withdraw(operation.key)
         if isinstance(operation, HandOver):
             return self._backend.hand_over(operation.heirs, operation.timeout)
-        assert isinstance(operation, Beat)
+        assert isinstance(operation, Heartbeat)
         return self._backend.beat(operation.key, operation.leading, operation.look)
 
     def _written(self, operation: WriteState) -> Any:
@@ -366,7 +370,7 @@ class Operations:
         try:
             state = decoded_state(found[0], self._seats)
         except RendezvousStateError as error:
-            raise SpoiltStateError(str(error), found[1]) from error
+            raise ForeignStateError(str(error), found[1]) from error
         self._seats = state.seats
         return state, found[1]
 
@@ -397,7 +401,7 @@ def _conditions() -> tuple[threading.Condition, threading.Condition, threading.C
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 
 
-def _log(notes: tuple[Note, ...]) -> None:
+def _log(notes: tuple[LogLine, ...]) -> None:
     for note in notes:
         trace = {"exc_info": note.trace} if note.trace else {}
         getattr(get_logger(), note.level)(note.event, **note.fields, **trace)

@@ -69,7 +69,7 @@ class Withdraw:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """A heartbeat. Answer: the leaders' counter, or None."""
 
     key: str
@@ -86,11 +86,11 @@ class HandOver:
     timeout: float
 
 
-Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Beat | HandOver
+Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Heartbeat | HandOver
 
 
 @dataclass(frozen=True)
-class Rest:
+class Idle:
     """Nothing to do until `until`, or until the state changes; with `roster`, until the roster changes, too."""
 
     until: Instant
@@ -101,7 +101,7 @@ class Rest:
 
 
 @dataclass(frozen=True)
-class Amend:
+class ChangeState:
     """Change the state by `change(state, *arguments)`: a pure function that returns the same object if there is nothing
     (more) to change. The node calls it again while other nodes write at the same time.
 
@@ -120,15 +120,15 @@ class Retire:
 
 
 @dataclass(frozen=True)
-class Look:
+class RefreshRoster:
     """Read the roster, as the leader does with every heartbeat."""
 
 
-Request = Amend | Retire | Look | HandOver
+Request = ChangeState | Retire | RefreshRoster | HandOver
 
 
 @dataclass(frozen=True)
-class Note:
+class LogLine:
     """A line for the log."""
 
     level: Literal["debug", "info", "warning"]

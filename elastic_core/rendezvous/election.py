@@ -34,7 +34,7 @@ def position(state: State, key: str, older: int) -> int:
     return rank - sum(other < rank for other in out.values())
 
 
-def goes_by_age(state: State, key: str) -> bool:
+def ordered_by_age(state: State, key: str) -> bool:
     """Whether the node's place in the succession order depends on how many entries are older."""
     return not state.seated(key) or key in _out(state)
 
@@ -81,7 +81,7 @@ class Election:
         do."""
         return place <= 2 or beats % 2 == 0
 
-    def barred(self, now: Instant) -> bool:
+    def paused(self, now: Instant) -> bool:
         """Whether this node could not do the leader's work a short while ago."""
         return self.barred_until is not None and now < self.barred_until
 
@@ -89,7 +89,7 @@ class Election:
         """This node leads from now on."""
         return replace(self, leading=True, stepping_in="", succession_read=False, faults=0)
 
-    def steps_back(self) -> Election:
+    def lead_lost(self) -> Election:
         """Another node leads, or should."""
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
@@ -110,26 +110,26 @@ class Election:
             return replace(self, counter=counter, doubted=self.doubted and not moved)
         doubtful = silence >= _DOUBTFUL * timeout and not self.doubted
         seen = replace(self, counter=counter, doubted=self.doubted or doubtful, recount=self.recount or doubtful)
-        silent = silence >= self.patience(place) and not self.barred(now)
+        silent = silence >= self.patience(place) and not self.paused(now)
         return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
         """The leader could not increment the counter either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
-    def saw_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
+    def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:
         """Record whether the backend saw the leader leave. The next node need not wait for silence; nodes after it
         wait longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
         seen = replace(self, vacant_since=since)
-        due = now - since >= self.patience(place) - self.settings.failure_timeout and not self.barred(now)
+        due = now - since >= self.patience(place) - self.settings.failure_timeout and not self.paused(now)
         return replace(seen, stepping_in="the leader has left") if due and not seen.stepping_in else seen
 
     def worked(self) -> Election:
         """The leader has done all its work."""
-        return replace(self, faults=0)
+        return replace(self, faults=0) if self.faults else self
 
     def failed(self, now: Instant) -> Election:
         """A part of the leader's work has failed, though the store answers. After some failures in a row this node lets
@@ -139,4 +139,4 @@ class Election:
         if self.faults + 1 < _MOST_FAULTS:
             return replace(self, faults=self.faults + 1)
         barred_until = later(now, _BARRED * self.settings.failure_timeout)
-        return replace(self.steps_back(), barred_until=barred_until)
+        return replace(self.lead_lost(), barred_until=barred_until)

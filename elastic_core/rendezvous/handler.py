@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.compat.over_state import with_roster
+from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import ConfigurationError, Problem, RendezvousError
 from elastic_core.hooks.backend_options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
@@ -19,7 +19,7 @@ from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo,
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import check_entry
 from elastic_core.rendezvous.driver import Driver, Patience
-from elastic_core.rendezvous.effects import Look
+from elastic_core.rendezvous.effects import RefreshRoster
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.membership import of_end
 from elastic_core.rendezvous.messages import no_answer
@@ -34,7 +34,7 @@ from elastic_core.rendezvous.settings import (
     in_seconds,
     settings_of,
 )
-from elastic_core.support.addresses import reached_at, reaches_beyond
+from elastic_core.support.addresses import is_remote, reached_at
 from elastic_core.support.sockets import unreachable
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class DynamicRendezvousHandler(RoundHandler):
         """How many waiting nodes the next round has room for. The leader knows this from its last heartbeat; other
         nodes read the roster now. Raises RendezvousConnectionError."""
         if not self._leads():
-            self._carry_out(lambda node: node.request(Look()))
+            self._carry_out(lambda node: node.request(RefreshRoster()))
         return self._driver.ask(lambda node, now: node.waiting())
 
     def _leads(self) -> bool:
@@ -350,7 +350,7 @@ class DynamicRendezvousHandler(RoundHandler):
         if outage is not None:
             return str(outage)
         if not self._leads() and secrets.randbelow(self._turns) == 0:
-            self._driver.tell(lambda node: node.request(Look()))
+            self._driver.tell(lambda node: node.request(RefreshRoster()))
         return self._driver.ask(lambda node, now: node.progress())
 
     # -- reports
@@ -394,7 +394,7 @@ def _checked(entry: Entry) -> Entry:
 def anonymous_node(host: str = "") -> described.Node:
     """A node that is named by its host and process."""
     host = host or socket.gethostname()
-    return described.Node(described.made_up_name(host), host)
+    return described.Node(described.generated_name(host), host)
 
 
 def create_handler(
@@ -421,7 +421,7 @@ def create_handler(
         raise ValueError("expected a store, or an object that gives every round one, found neither")
     given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
     settings, seal = settings_of(params), seal_of(params)
-    if not seal.signs and params.max_nodes > 1 and reaches_beyond(params.endpoint):
+    if not seal.signs and params.max_nodes > 1 and is_remote(params.endpoint):
         advice = "any client that reaches it can change or end this job; give every node the same --rdzv-secret-file"
         get_logger().warning("rendezvous not signed", endpoint=params.endpoint, advice=advice)
     return DynamicRendezvousHandler(backend, settings, node, given, name=name, seal=seal)

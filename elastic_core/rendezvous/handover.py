@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, point
 from elastic_core.support.retry import Backoff
@@ -39,7 +39,7 @@ _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that no node writes
 
 
-class Moved(Exception):
+class StoreMoved(Exception):
     """The store is elsewhere."""
 
     def __init__(self, where: str) -> None:
@@ -60,7 +60,7 @@ class StoreMover(Protocol):
         it, or cannot. Idempotent."""
         ...
 
-    def serve_no_more(self) -> None:
+    def stop_serving(self) -> None:
         """Stop the store of `serve`: another node was faster."""
         ...
 
@@ -69,7 +69,7 @@ class StoreMover(Protocol):
         is not an address."""
         ...
 
-    def leads_to(self, where: str) -> bool:
+    def connected_to(self, where: str) -> bool:
         """Whether the current connection leads there."""
         ...
 
@@ -151,7 +151,7 @@ class Pointer:
             else:
                 self.overtaken_at = connection.where
                 self._closed.set()
-        except SpoiltStateError as error:
+        except ForeignStateError as error:
             reason = str(error)
         if not self._logged:
             self._logged = True

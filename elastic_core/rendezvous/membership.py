@@ -93,7 +93,7 @@ def of_end(state: State) -> Verdict | None:
         return None
     failed, lost = state.end.cause is Cause.FAILURE, state.end.cause is Cause.LOST
     failures = first_failures(state) if failed else {}
-    judged = not state.end.awaits_judgement
+    judged = not state.end.cause_unclear
     return Verdict(Outcome.RESTART, state.end.reason, failed, failures=failures, lost=lost, judged=judged)
 
 

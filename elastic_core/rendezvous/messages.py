@@ -81,7 +81,7 @@ def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
     wanted = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     return RendezvousTimeoutError(
         f"expected {wanted} to join within {settings.timeout.join.total_seconds():g} s ({settings.join_option}), "
-        f"found: {seen or 'too few'}; start the missing nodes, or allow more time with "
+        f"found: {seen or 'too first_names'}; start the missing nodes, or allow more time with "
         f"--rdzv-conf={settings.join_option}=SECONDS"
     )
 
@@ -114,7 +114,7 @@ def progress(
     wanted = settings.min_nodes if gathering.joined < settings.min_nodes else settings.max_nodes
     text = f"{gathering.joined} of {wanted} nodes joined"
     if gathering.missing:
-        return f"{text}, missing: {few(gathering.missing)}"
+        return f"{text}, missing: {first_names(gathering.missing)}"
     if gathering.joined < settings.min_nodes and state.end is not None and state.end.cause is Cause.LOST:
         return f"{text}; {state.end.reason}"
     return f"{text}, {gathering.reason.split(', ', 1)[-1]}" if gathering.joined >= settings.min_nodes else text
@@ -125,13 +125,13 @@ def _work_left(state: State, roster: Roster) -> str:
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (
-        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still working: {few(busy)}"
+        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still working: {first_names(busy)}"
         if busy
         else ""
     )
 
 
-def few(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first eight names."""
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES

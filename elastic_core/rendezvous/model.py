@@ -177,7 +177,7 @@ class End:
     counted: bool = False
 
     @property
-    def awaits_judgement(self) -> bool:
+    def cause_unclear(self) -> bool:
         """Whether this is a failure that the loss of a node may have caused. The nodes find out when a member's
         heartbeats stop, or when the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
@@ -251,7 +251,8 @@ class State:
     def busy(self) -> tuple[str, ...]:
         """Keys of the members of the last round that are not gone or done, in rank order."""
         out = {*self.gone, *self.done}
-        return tuple(key for key in self.seats.keys if key not in out)
+        keys = tuple(self.seats.keys)
+        return tuple(key for key in keys if key not in out) if out else keys
 
     def neighbour(self, key: str) -> Seat | None:
         """The member that this one watches: the next one in rank order that is neither gone nor done, so that each lost
@@ -354,7 +355,7 @@ def followed(state: State, cause: Cause, by: str, reason: str) -> State:
     """The failure that ended the round followed from the loss of a member, so it uses no restart. The reports are kept,
     because they show users what the loss has done."""
     end = state.end
-    if state.closed or end is None or not end.awaits_judgement:
+    if state.closed or end is None or not end.cause_unclear:
         return state
     return replace(state, end=replace(end, cause=cause, by=by, reason=f"{reason}; what followed: {end.reason}"))
 

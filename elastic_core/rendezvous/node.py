@@ -32,21 +32,21 @@ from elastic_core.rendezvous.attribution import is_certain
 from elastic_core.rendezvous.codec import bounded
 from elastic_core.rendezvous.connection import Connection
 from elastic_core.rendezvous.effects import (
-    Amend,
     Announce,
-    Beat,
+    ChangeState,
     HandOver,
-    Look,
-    Note,
+    Heartbeat,
+    Idle,
+    LogLine,
     ReadRoster,
     ReadState,
-    Rest,
+    RefreshRoster,
     Retire,
     Unreadable,
     Withdraw,
     WriteState,
 )
-from elastic_core.rendezvous.election import Election, goes_by_age, position
+from elastic_core.rendezvous.election import Election, ordered_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
 from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State
 from elastic_core.rendezvous.observation import Observation
@@ -124,8 +124,8 @@ class Node:
         self.lingers = False
         # Requests that are not done yet, and the outcome of those that are.
         self._requests: tuple[Request, ...] = ()
-        self._looks: tuple[Look, ...] = ()
-        self._looking: tuple[Look, ...] = ()
+        self._looks: tuple[RefreshRoster, ...] = ()
+        self._looking: tuple[RefreshRoster, ...] = ()
         self._requests_at = LONG_AGO
         self._request_fails_since: Instant | None = None
         self._refusals = 0
@@ -138,7 +138,7 @@ class Node:
         self._answers = False
         self.connection = Connection(settings)
         self.fault: Exception | None = None
-        self._notes: tuple[Note, ...] = ()
+        self._notes: tuple[LogLine, ...] = ()
 
     # -- calls of the agent
 
@@ -184,7 +184,7 @@ class Node:
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
             cause = Cause.LOST if cut_off else Cause.LEFT
-            self.request(Amend(_given_up, (self.key, round_id, cause, name, reason)))
+            self.request(ChangeState(_given_up, (self.key, round_id, cause, name, reason)))
 
     def reaches(self, unreachable: Sequence[str]) -> None:
         """The agent has checked again which members it cannot reach."""
@@ -201,7 +201,7 @@ class Node:
         shown = tuple(bounded(failure) for failure in failures.values())
         self._reports += 1
         report = Report(self.key, self.entry.node, shown, is_certain(failures), self._reports)
-        self.request(Amend(model.failed, (self.membership.round, report), {"failure": report}))
+        self.request(ChangeState(model.failed, (self.membership.round, report), {"failure": report}))
 
     def succeed(self) -> None:
         """All workers of this node succeeded."""
@@ -223,18 +223,18 @@ class Node:
 
     def _depart(self, reason: str) -> Request:
         self.membership = replace(self.membership, left=self.membership.left or reason or "no reason given")
-        done = Amend(model.succeeded, ((self.key,), self.membership.round))
-        left = Amend(model.left, (self.key, self.membership.left), {"leaves": self.membership.left})
+        done = ChangeState(model.succeeded, ((self.key,), self.membership.round))
+        left = ChangeState(model.left, (self.key, self.membership.left), {"leaves": self.membership.left})
         return self.request(done if self.membership.done else left)
 
     def close(self, reason: str, succeeded: bool) -> Request:
         """Close the job for all nodes."""
-        return self.request(Amend(model.closed, (self.entry.node, reason, succeeded)))
+        return self.request(ChangeState(model.closed, (self.entry.node, reason, succeeded)))
 
     def reread(self) -> Request:
         """Read the state again."""
         self._state_stale = True
-        return self.request(Amend(_as_it_is))
+        return self.request(ChangeState(_as_it_is))
 
     def shut_down(self) -> bool:
         """The node never takes part again. Returns whether the store has ever answered."""
@@ -260,8 +260,8 @@ class Node:
         self._hurry()
 
     def request(self, request: Request) -> Request:
-        """Add a request. See `take_settled` for its outcome."""
-        if isinstance(request, Look):
+        """Add a request. See `pop_settled` for its outcome."""
+        if isinstance(request, RefreshRoster):
             self._looks = (*self._looks, request)
         else:
             self._requests = (*self._requests, request)
@@ -273,7 +273,7 @@ class Node:
         return self.request(Retire())
 
     def _hurry(self) -> None:
-        self.connection = self.connection.hurries()
+        self.connection = self.connection.retry_now()
         self._requests_at = LONG_AGO
 
     # -- news and outcomes
@@ -281,7 +281,7 @@ class Node:
     def state_changed(self) -> None:
         """Another node may have written the state."""
         self._state_stale = True
-        self.connection = self.connection.hurries()
+        self.connection = self.connection.retry_now()
 
     def roster_changed(self) -> None:
         """Another node may have announced or withdrawn an entry."""
@@ -290,7 +290,7 @@ class Node:
     def answered(self, answer: Any, now: Instant) -> None:
         """The operation that `next` returned was carried out. `effects` describes its answer."""
         operation, asked = self._end_operation(now)
-        away, silent = self.connection.was_away(asked, now), self.connection.silent_since(asked)
+        away, silent = self.connection.was_outage(asked, now), self.connection.silent_since(asked)
         self.connection = self.connection.answered(asked, now)
         if away:
             self._expect_all_back(now)
@@ -310,7 +310,7 @@ class Node:
             self._withdrawn(operation.key)
         elif isinstance(operation, HandOver):
             self._settle()
-        elif isinstance(operation, Beat):
+        elif isinstance(operation, Heartbeat):
             self._beaten(operation, answer, now)
 
     def broke(self, error: Exception, now: Instant) -> None:
@@ -361,7 +361,7 @@ class Node:
         if isinstance(found, Unreadable):
             self._pass_over(found, token, now)
             return
-        if self.repair.doubts(found, now):
+        if self.repair.distrusts(found, now):
             self._look_again(now)
             return
         was_spoilt, self.repair = self.repair.since is not None, Repair(self.settings)
@@ -427,7 +427,7 @@ class Node:
             self.membership = replace(self.membership, round=state.round, formed=state, joins=False, running=True)
         else:
             reason = f"{self.entry.node} has announced another address since"
-            self.request(Amend(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
+            self.request(ChangeState(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
 
     def _catch_up(self) -> None:
         """If a round has formed and ended without this node, it wants a newer one."""
@@ -482,7 +482,7 @@ class Node:
         seated = set(line)
         line += [key for key in keys if key not in seated]
         before = line[: line.index(self.key)] if self.key in line else []
-        self.seen = self.seen.presumed_late(before[:1], before[1:], now)
+        self.seen = self.seen.overdue_by_log(before[:1], before[1:], now)
         self._roster_stale = True
         self.election = replace(self.election, succession_read=True)
 
@@ -499,9 +499,9 @@ class Node:
         if key == self.key:
             self.registered = self._stored_before = None
             self._may_be_stored = False
-            self.election = self.election.steps_back()
+            self.election = self.election.lead_lost()
 
-    def _beaten(self, operation: Beat, count: int | None, now: Instant) -> None:
+    def _beaten(self, operation: Heartbeat, count: int | None, now: Instant) -> None:
         """Also read the roster: a leader checks the heartbeats once in each interval."""
         self._roster_stale = True
         election, place = self.election, self._place
@@ -555,12 +555,12 @@ class Node:
 
     # -- what it does next
 
-    def next(self, now: Instant, vacant: bool = False) -> Operation | Rest:
+    def next(self, now: Instant, vacant: bool = False) -> Operation | Idle:
         """One operation, whose outcome the driver reports before it calls `next` again, or a rest. `vacant`: see
         `RosterBackend`."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
-            self.election = self.election.saw_vacant(vacant, now, self._place)
-        operation = self._operation(now) if self.connection.may_try(now) else None
+            self.election = self.election.leader_left(vacant, now, self._place)
+        operation = self._operation(now) if self.connection.retry_due(now) else None
         if operation is None:
             if self.connection.retry_at is None and not self._requests:  # nothing is left to do
                 self._all_is_well()
@@ -576,7 +576,7 @@ class Node:
     def _all_is_well(self) -> None:
         if self.connection.logged:
             self._note("info", "store is back")
-        self.connection, self.fault, self.election = self.connection.rests(), None, self.election.worked()
+        self.connection, self.fault, self.election = self.connection.faults_forgotten(), None, self.election.worked()
 
     def _operation(self, now: Instant) -> Operation | None:
         # Heartbeats come first, so that no other problem makes other nodes consider this one lost.
@@ -595,7 +595,7 @@ class Node:
     def _beat(self, now: Instant) -> Operation | None:
         if not self._registers or self.registered is None or now < self._beat_at:
             return None
-        return Beat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
+        return Heartbeat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
 
     def _restore(self) -> Operation | None:
         """After an outage the node first restores its entry, even when the state cannot be read."""
@@ -621,7 +621,7 @@ class Node:
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
-            if isinstance(request, Amend):
+            if isinstance(request, ChangeState):
                 operation = self._amended(request, now)
                 if operation is not None:
                     return operation
@@ -634,7 +634,7 @@ class Node:
         self._asked_for = ""
         return None
 
-    def _amended(self, request: Amend, now: Instant) -> Operation | None:
+    def _amended(self, request: ChangeState, now: Instant) -> Operation | None:
         """Write the changed state, or report the change to the leader. None if the request is settled, or waits until
         `_requests_at`."""
         state = self.state or State()
@@ -684,7 +684,7 @@ class Node:
         self._settled = (*self._settled, (request, fault))
 
     def _register(self) -> Operation | None:
-        waits = any(isinstance(request, Amend) for request in self._requests)
+        waits = any(isinstance(request, ChangeState) for request in self._requests)
         if waits or not self._registers:
             return None
         state, reported = self.state or State(), self.entry.reported
@@ -702,11 +702,11 @@ class Node:
         """Increment the leaders' counter before writing anything: a write may move the next node up in the succession
         order, and that node must not find that the counter has stopped."""
         is_next = self._place == 1  # it must know whether the first node sends heartbeats
-        recounts = self.election.recount and (is_next or goes_by_age(self.state or State(), self.key))
+        recounts = self.election.recount and (is_next or ordered_by_age(self.state or State(), self.key))
         if self.registered is None or not (self.election.stepping_in or recounts):
             return None
         if self.election.succession_read and self.election.stepping_in:
-            return Beat(self.key, leading=True, look=True)
+            return Heartbeat(self.key, leading=True, look=True)
         return self._look()
 
     def _look(self) -> Operation:
@@ -716,7 +716,7 @@ class Node:
 
     def _work(self, now: Instant) -> Operation | None:
         """The leader's work. The first node in succession order leads without waiting for silence."""
-        waits = self.election.leading or self.registered is None or self.election.barred(now)
+        waits = self.election.leading or self.registered is None or self.election.paused(now)
         if not waits and self._place == 0:
             self.election = self.election.leads()
             self._roster_stale = True
@@ -758,7 +758,7 @@ class Node:
             self._decide_at = self._decision.until
             self.gathering = None if state.open else self._decision
 
-    def _rest(self, now: Instant) -> Rest:
+    def _rest(self, now: Instant) -> Idle:
         times = [later(now, _IDLE)]
         if self.connection.retry_at is not None:
             times = [self.connection.retry_at]
@@ -770,7 +770,7 @@ class Node:
                 times.append(self._give_back_at)
         if self._requests:
             times.append(max(self._requests_at, self.connection.retry_at or now))
-        return Rest(min(times), self.wants_roster)
+        return Idle(min(times), self.wants_roster)
 
     @property
     def wants_roster(self) -> bool:
@@ -871,7 +871,7 @@ class Node:
         """Members, at most this many, that this node may not be able to reach: of its last round if a lost connection
         may have ended that, or of a running round that does not include this node because it could not reach them."""
         state = self.state or State()
-        failed = state.end is not None and state.end.awaits_judgement
+        failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)
         if not (self.entry.unreachable if state.open else failed and mine):
             return ()
@@ -882,7 +882,7 @@ class Node:
     def notice(self, now: Instant) -> Instant:
         """Log an outage that has lasted for some time, even while an attempt hangs. Returns when to call this again."""
         since = self.connection.silent_since(self._asked_at)
-        if since is not None and self.connection.is_news(since, now):
+        if since is not None and self.connection.should_log(since, now):
             reason = str(self.connection.outage or "it does not answer")
             self._note("warning", "store out of reach", seconds=round(now - since, 1), reason=reason)
             self.connection = replace(self.connection, logged=True)
@@ -906,12 +906,12 @@ class Node:
             return None
         return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
 
-    def take_notes(self) -> tuple[Note, ...]:
+    def pop_log_lines(self) -> tuple[LogLine, ...]:
         """New lines for the log."""
         notes, self._notes = self._notes, ()
         return notes
 
-    def take_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
+    def pop_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
         """Requests that were settled since the last call, with the reason if they failed."""
         settled, self._settled = self._settled, ()
         return settled
@@ -923,7 +923,7 @@ class Node:
         trace: Exception | None = None,
         **fields: Any,
     ) -> None:
-        self._notes = (*self._notes, Note(level, event, fields, trace))
+        self._notes = (*self._notes, LogLine(level, event, fields, trace))
 
 
 def _as_it_is(state: State) -> State:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import LONG_AGO, Instant, later
-from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.roster import ObservedEntry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -111,13 +111,13 @@ class Observation:
         seen = replace(self, registrations=found, counters=counters, leased=leased, looked=True)
         seen = replace(seen, ended=ended, heard=heard)
         roster = tuple(
-            Seen(item.entry, seen.late(item.key, now), since.get(item.key, now), item.key in ended)
+            ObservedEntry(item.entry, seen.late(item.key, now), since.get(item.key, now), item.key in ended)
             for item in found
             if item.entry is not None
         )
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
-    def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[Seen, ...]:
+    def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
         """Members that the observer saw done, and whose entries have gone before a node recorded that: they succeeded,
         and are not lost."""
         here = {item.key for item in found}
@@ -159,7 +159,7 @@ class Observation:
         again."""
         return replace(self, settled=max(until, self.settled))
 
-    def presumed_late(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
+    def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
         """The first nodes in succession order would lead if they were alive: they are late until they send a heartbeat
         again. The nodes between them and the observer may be about to lead, so these get some more looks. A node whose
         counter has changed recently may be alive though it does not lead: it may have been cut off."""

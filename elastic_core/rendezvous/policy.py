@@ -240,7 +240,7 @@ def _form(
 ) -> Decision:
     """A round of the nodes that are ready: first the members of the last one, then the older nodes; the rest are
     spares. First judge an uncertain failure: if a member is gone, its loss was the cause, and that costs no restart."""
-    if state.end is not None and state.end.awaits_judgement:
+    if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
         return Write(state, state.closed.reason)
@@ -297,7 +297,7 @@ def _blamed(
 ) -> State | None:
     """The state that blames the uncertain failure on the loss of members that are gone; None if there is no such
     failure, or no such member."""
-    if state.end is None or not state.end.awaits_judgement:
+    if state.end is None or not state.end.cause_unclear:
         return None
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}
     out = [key for key in state.seats.keys if key not in here]

@@ -60,7 +60,7 @@ class Repair:
             return replace(self, since=now, challenges=self.challenges + 1), Remedy.CHALLENGE
         return seen, Remedy.REFUSE
 
-    def doubts(self, found: State | None, now: Instant) -> bool:
+    def distrusts(self, found: State | None, now: Instant) -> bool:
         """Whether the challenged nodes may still overwrite this readable state, which has no round."""
         return bool(self.challenges) and self._may_change(now) and (found is None or not found.round)
 

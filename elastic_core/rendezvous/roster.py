@@ -21,7 +21,7 @@ _NUMBERS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedEntry:
     """An entry as one observer sees it.
 
     Args:
@@ -36,7 +36,7 @@ class Seen:
     ended: bool = False
 
 
-Roster = tuple[Seen, ...]
+Roster = tuple[ObservedEntry, ...]
 """Oldest first."""
 
 

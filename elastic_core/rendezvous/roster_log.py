@@ -26,7 +26,7 @@ from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import (
-    EpochLeft,
+    EpochEnded,
     add,
     as_number,
     compare_set,
@@ -111,7 +111,7 @@ class _Live:
 class RosterLog:
     """One node's side of the log in one epoch of the store. Used from one thread at a time.
 
-    Every method raises Foreign if the keys contradict each other, and EpochLeft if the nodes have left the epoch.
+    Every method raises ForeignWrite if the keys contradict each other, and EpochEnded if the nodes have left the epoch.
 
     Args:
         keys: of the job, in this epoch.
@@ -258,11 +258,11 @@ class RosterLog:
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[str, int]]:
-        """Read in one operation how many slots were taken, and the live entries' counters. Raises EpochLeft."""
+        """Read in one operation how many slots were taken, and the live entries' counters. Raises EpochEnded."""
         counters = [live.counter for live in self._live.values()]
         values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
-            raise EpochLeft
+            raise EpochEnded
         taken = as_number(self._keys.slots, values.get(self._keys.slots) or b"0")
         return self._sighted_slots(store, taken), self._counted(store, counters, values)
 
@@ -421,8 +421,8 @@ def _there(store: Store, keys: list[str]) -> list[str]:
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
     """The values of keys that exist, in one operation if the store has `multi_get`. None if one was deleted in the
-    meantime: `multi_get` then waits for as long as `StoreConnection.hasten` set. Other stores are not asked by `get`,
-    which would wait for the store's own timeout: minutes, in which this node sends no heartbeat."""
+    meantime: `multi_get` then waits for as long as `StoreConnection.shorten_timeout` set. Other stores are not asked by
+    `get`, which would wait for the store's own timeout: minutes, in which this node sends no heartbeat."""
     several = getattr(store, "multi_get", None)
     if several is None or not keys:
         values = [standing(store, key) for key in keys]

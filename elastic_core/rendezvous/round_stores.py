@@ -66,7 +66,7 @@ def prefixed(prefix: str, store: Store) -> Store:
     return PrefixedStore(prefix, store)
 
 
-class LateStore:
+class StoreOnFirstUse:
     """A store that is made when it is first used, because most jobs never use a round's store. Used from one thread.
     `prefix`: see `prefixed`; empty: none."""
 

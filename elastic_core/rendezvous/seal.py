@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.errors import ConfigurationError, ElasticError, Problem
-from elastic_core.interfaces.backend import Announced, RosterBackend, SpoiltStateError
+from elastic_core.interfaces.backend import Announced, ForeignStateError, RosterBackend
 from elastic_core.log import get_logger
 from elastic_core.support.secret_files import read_secret
 
@@ -97,12 +97,12 @@ class HmacSeal:
         return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """As `opened`, for a state. Raises SpoiltStateError if the signature is not valid."""
+        """As `opened`, for a state. Raises ForeignStateError if the signature is not valid."""
         found = self.opened(place, value)
         if found is not None:
             return found
         others = self.is_others(value) or value.startswith(_STATE)
-        raise SpoiltStateError(
+        raise ForeignStateError(
             f"expected a state that is signed with this job's secret under {place!r}, found {value[:40]!r}; every node "
             "of a job needs the same --rdzv-secret-file",
             token,
@@ -221,7 +221,7 @@ def _checked(call: Callable[[], T]) -> T:
     """Call the backend. Data that the backend itself rejects cannot belong to other nodes, because it is not signed."""
     try:
         return call()
-    except SpoiltStateError as error:
+    except ForeignStateError as error:
         error.others = False
         raise
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, ElasticError, Problem, RendezvousConnectionError
-from elastic_core.rendezvous.handover import Moved
-from elastic_core.rendezvous.versions import EpochLeft, Moving, is_wait_timeout, peek
+from elastic_core.rendezvous.handover import StoreMoved
+from elastic_core.rendezvous.versions import EpochEnded, StoreMoving, is_wait_timeout, peek
 from elastic_core.support.retry import MISTAKES
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class StoreConnection:
             closed.wait(min(pauses.pause(asked), left))
         return None
 
-    def hasten(self, seconds: Duration) -> None:
+    def shorten_timeout(self, seconds: Duration) -> None:
         """Let a `multi_get` of a key that has just been deleted wait for this long, if the store can be told so by
         torch's `set_timeout`."""
         if hasattr(self.store, "multi_get") and hasattr(self.store, "set_timeout"):
@@ -143,7 +143,7 @@ def unreachable_error(doing: str, where: str, error: BaseException) -> Rendezvou
     return RendezvousConnectionError(f"{doing} at {where} failed: {said}")
 
 
-class Line:
+class ThreadConnection:
     """One thread's line to the store. It connects when it is first used and after every fault, and another thread can
     cut it.
 
@@ -171,11 +171,11 @@ class Line:
     def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
         """Wait for the key, and return its value. None after `timeout` seconds, or if the line was closed. `stands`
         returns whether to wait for the key at all; it is called once the line is connected. Raises what `use` raises,
-        and EpochLeft if `stands` returns False."""
+        and EpochEnded if `stands` returns False."""
 
         def waited(connection: StoreConnection) -> bytes | None:
             if not stands():
-                raise EpochLeft
+                raise EpochEnded
             return connection.fetch(key, timeout, self._closed)
 
         return self._unless_closed(waited)
@@ -217,7 +217,7 @@ class Line:
     def _tried(self, doing: str, operation: Callable[[StoreConnection], T]) -> T:
         try:
             return operation(self._connected())
-        except (ElasticError, EpochLeft, Moving, Moved):
+        except (ElasticError, EpochEnded, StoreMoving, StoreMoved):
             raise  # they say nothing about the connection
         except Exception as error:
             self._drop()
@@ -238,7 +238,7 @@ class Line:
         if self._connection is None and not self._closed.is_set():
             connection = self._connector.connect(self._aside)
             try:
-                connection.hasten(_ABSENT_PATIENCE)
+                connection.shorten_timeout(_ABSENT_PATIENCE)
                 self._on_connect(connection.store)
             except BaseException:
                 connection.release()

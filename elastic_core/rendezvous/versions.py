@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from elastic_core.errors import RendezvousStateError
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import ForeignStateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,15 +41,15 @@ _LONGEST_KEY = 510
 _EPOCH = re.compile(r"[0-9a-f]{16}")
 
 
-class Foreign(RendezvousStateError):
+class ForeignWrite(RendezvousStateError):
     """Something else has written to the job's keys."""
 
 
-class EpochLeft(Exception):
+class EpochEnded(Exception):
     """The nodes have begun another epoch."""
 
 
-class Moving(Exception):
+class StoreMoving(Exception):
     """The store moves to one of the nodes with these keys; if there are none, it has moved already."""
 
     def __init__(self, heirs: tuple[str, ...]) -> None:
@@ -124,7 +124,7 @@ def create(store: Store, key: str, value: bytes) -> bytes:
 
 
 def as_number(key: str, found: bytes | int) -> int:
-    """The number that is stored under the key. Raises Foreign if elastic-core cannot have written it."""
+    """The number that is stored under the key. Raises ForeignWrite if elastic-core cannot have written it."""
     digits = found if isinstance(found, bytes) else b"%d" % found
     if not digits.isdigit() or len(digits) > _MOST_DIGITS or (digits[:1] == b"0" and digits != b"0"):
         raise foreign(f"a number under the key {key!r}", repr(digits[:60]))
@@ -132,7 +132,7 @@ def as_number(key: str, found: bytes | int) -> int:
 
 
 def add(store: Store, key: str, amount: int) -> int:
-    """As the store's own method. Raises Foreign if the value is no number."""
+    """As the store's own method. Raises ForeignWrite if the value is no number."""
     try:
         found = store.add(key, amount)
     except ValueError as error:
@@ -151,9 +151,9 @@ def epoch_named(value: bytes) -> str:
     return name if _EPOCH.fullmatch(name) or not name else hashlib.sha256(value).hexdigest()[:16]
 
 
-def foreign(expected: str, found: str) -> Foreign:
+def foreign(expected: str, found: str) -> ForeignWrite:
     """The error for a value that something else has written under the job's keys."""
-    return Foreign(f"expected {expected}, found {found}; choose another run id, or a store that nothing else uses")
+    return ForeignWrite(f"expected {expected}, found {found}; choose another run id, or a store that nothing else uses")
 
 
 def delete(store: Store, key: str) -> bool:
@@ -194,7 +194,7 @@ class Version(NamedTuple):
 class Versions:
     """Reads and writes versions in one epoch of the store. Used from one thread at a time.
 
-    Every method raises Foreign if the keys contradict each other, EpochLeft if the nodes have left the epoch, and
+    Every method raises ForeignWrite if the keys contradict each other, EpochEnded if the nodes have left the epoch, and
     Moving if the store moves.
 
     Args:
@@ -212,7 +212,7 @@ class Versions:
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
-        """Read the newest version: three store operations if nothing has changed. Raises EpochLeft if the newest known
+        """Read the newest version: three store operations if nothing has changed. Raises EpochEnded if the newest known
         version is missing, or a different one is in its place: the store came back with older data."""
         number, head = self._number(), 0
         if not number:
@@ -221,10 +221,10 @@ class Versions:
         for _ in range(_MOST_READ):
             value = peek(store, self._keys.state(number + 1))
             if value == _LEFT:
-                raise EpochLeft
+                raise EpochEnded
             if value is not None:
                 if (heirs := self._heirs(number + 1, value)) is not None:
-                    raise Moving(heirs)
+                    raise StoreMoving(heirs)
                 number += 1
                 self._known = (number, value)
                 continue
@@ -232,7 +232,7 @@ class Versions:
             if head <= number and self._is_stored(store):
                 return self.standing()
             if head <= number and not self._observes:
-                raise EpochLeft("the newest state is missing or differs: the store came back with older data")
+                raise EpochEnded("the newest state is missing or differs: the store came back with older data")
             if head <= number:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:
@@ -255,7 +255,7 @@ class Versions:
         return True
 
     def standing(self) -> tuple[bytes, Version] | None:
-        """The newest known version. Raises SpoiltStateError if no node of this job has written it."""
+        """The newest known version. Raises ForeignStateError if no node of this job has written it."""
         if self._known is None:
             return None
         number, value = self._known
@@ -263,7 +263,7 @@ class Versions:
         if self._opened is None or self._opened[0] != number:
             if value[_WRITER : _WRITER + 1] != b":":
                 expected = f"a state written by elastic-core under the key {key!r}"
-                raise SpoiltStateError(str(foreign(expected, repr(value[:60]))), token, not self._seal.signs)
+                raise ForeignStateError(str(foreign(expected, repr(value[:60]))), token, not self._seal.signs)
             self._opened = (number, self._seal.state(key, value[_WRITER + 1 :], token))
         return self._opened[1], token
 

@@ -68,7 +68,7 @@ def means_this_machine(host: str) -> bool:
     return is_loopback(host) or (address is not None and address.is_unspecified)
 
 
-def reaches_beyond(endpoint: str) -> bool:
+def is_remote(endpoint: str) -> bool:
     """Whether an endpoint names a host other than a loopback address. `localhost` counts too, because the store's host
     may call itself so. A path names no host."""
     if "/" in endpoint and "://" not in endpoint:

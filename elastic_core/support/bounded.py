@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Late(Exception):
+class CallTimeout(Exception):
     """A call has not returned in time. It continues in its thread."""
 
 
@@ -49,7 +49,7 @@ class BackgroundCall(Generic[T]):
     def result(self, limit: Duration = 0.0) -> T:
         """Return or raise what the call did, if it ends within `limit` seconds from now; otherwise raise Late."""
         if not self.wait(limit):
-            raise Late
+            raise CallTimeout
         if self._error is not None:
             raise self._error
         return self._values[0]
@@ -73,7 +73,7 @@ def within(limit: Duration, action: Callable[[], T], where: str) -> T:
     """
     try:
         return BackgroundCall(action).result(limit)
-    except Late:
+    except CallTimeout:
         raise RendezvousConnectionError(
             f"the store at {where} has not answered within {limit:g} s; it may be paused or unreachable"
         ) from None

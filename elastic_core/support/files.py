@@ -25,7 +25,7 @@ _MOST_LINKS = 40  # as many as the kernel follows
 _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows all users
 
 
-def why_untrusted(path: Path) -> str:
+def distrust_reason(path: Path) -> str:
     """Why users other than this one and root can decide what is at the absolute `path`; empty if none can. Each folder
     and link on the way counts, because a user who can rename or redirect one decides as well. Raises OSError if there
     is nothing at `path`."""
@@ -35,7 +35,7 @@ def why_untrusted(path: Path) -> str:
             return f"{here} belongs to {_user(status.st_uid)}"
         if stat.S_ISLNK(status.st_mode) or (is_folder and status.st_mode & stat.S_ISVTX):
             continue
-        if others_write(status) and not os.statvfs(here).f_flag & os.ST_RDONLY:
+        if writable_by_others(status) and not os.statvfs(here).f_flag & os.ST_RDONLY:
             return f"other users may write to {here}"
     return ""
 
@@ -53,7 +53,7 @@ def foreign(path: Path) -> str:
     return ""
 
 
-def others_write(status: os.stat_result) -> bool:
+def writable_by_others(status: os.stat_result) -> bool:
     """Whether the permissions let other users write: all of them, or a group that is not the owner's private one."""
     if status.st_mode & stat.S_IWOTH:
         return True
@@ -136,7 +136,7 @@ def _check(status: os.stat_result, path: Path) -> None:
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
-    if not others_write(folder):
+    if not writable_by_others(folder):
         return
     where = f"in {path.parent}, where others may write"
     if not _is_ours(status) and status.st_uid != folder.st_uid:

@@ -66,7 +66,7 @@ def _forget_page() -> None:
 os.register_at_fork(after_in_child=_forget_page)
 
 
-class BeatFile:
+class HeartbeatFile:
     """The agent's side: one worker's heartbeat file, created before the worker starts. Not thread-safe.
 
     Args:

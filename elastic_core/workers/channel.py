@@ -106,7 +106,7 @@ class OwnFile:
         return []
 
 
-class Screen:
+class TerminalLine:
     """The state of the terminal's current line, which the streams of all workers share. It writes nothing; `line`
     returns the bytes to write next.
 
@@ -191,7 +191,7 @@ class Channel:
     """Not thread-safe: fed by the output pump, read after it has ended."""
 
     def __init__(
-        self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: Screen
+        self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: TerminalLine
     ) -> None:
         self._plan = plan
         self._screen = screen

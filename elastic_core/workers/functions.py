@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
+from elastic_core.workers.interrupts import interrupts_allowed, raise_noted
 from elastic_core.workers.numa import bind
 from elastic_core.workers.process import reap_child, substitute_local_rank
 
@@ -149,7 +149,9 @@ class _PickledCall:
     args: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
-        with interrupts_let_in():  # arguments may be large, and multiprocessing pickles them before it starts a process
+        with (
+            interrupts_allowed()
+        ):  # arguments may be large, and multiprocessing pickles them before it starts a process
             return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
 
 

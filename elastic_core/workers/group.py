@@ -26,7 +26,7 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, Killed
+from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, KillRecord
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import RoundOutput, make_folder, unwritable
@@ -83,7 +83,7 @@ class _Round:
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
-    killed: dict[int, Killed] = field(default_factory=dict)
+    killed: dict[int, KillRecord] = field(default_factory=dict)
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
     unseen: bool = False  # the process table could not be read, so processes may be left
 
@@ -244,7 +244,7 @@ class LocalWorkers:
         if leader is None or (local := running[leader].ranks.local) in current.killed:
             return None
         hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
-        current.killed[local] = Killed(reason, hanging.stacks(pid) if ask else NOT_ASKED)
+        current.killed[local] = KillRecord(reason, hanging.stacks(pid) if ask else NOT_ASKED)
         current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
         hanging.kill(pid, wait=ask)
         return local

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
 from elastic_core.interfaces.workers import WorkerSample
-from elastic_core.watchdog.beat import BEAT_FILE, BeatFile
+from elastic_core.watchdog.beat import BEAT_FILE, HeartbeatFile
 from elastic_core.workers import sessions
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
@@ -76,7 +76,7 @@ class Activity:
         self._sources = frozenset(sources)
         self._output = output
         self._delivered = -1
-        self._files: dict[int, BeatFile] = {}
+        self._files: dict[int, HeartbeatFile] = {}
         self._beats: dict[int, int] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
@@ -85,7 +85,7 @@ class Activity:
             return {}
         path = scratch / f"beat-{local_rank}"
         path.unlink(missing_ok=True)
-        self._files[local_rank] = BeatFile(path)
+        self._files[local_rank] = HeartbeatFile(path)
         return {BEAT_FILE: str(path)}
 
     def samples(self, workers: Sequence[WorkerProcess]) -> list[WorkerSample]:
@@ -193,7 +193,7 @@ def bounded(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Killed:
+class KillRecord:
     """Why a worker was killed, and what to report if no stack has arrived through its stderr."""
 
     reason: str
@@ -218,8 +218,8 @@ class HangingWorker:
         if self.output.dump(self.worker.ranks.local):
             return ""
         silent = asked[0] if asked else pid
-        why = why_silent(silent, ANSWER) if asked else _NOT_PYTHON
-        text, no_spy = spied(silent, self.environ, SPY) if _runs(silent) else ("", "")
+        why = silence_reason(silent, ANSWER) if asked else _NOT_PYTHON
+        text, no_spy = pyspy_dump(silent, self.environ, SPY) if _runs(silent) else ("", "")
         return text or explained([why, no_spy])
 
     def kill(self, pid: int, wait: bool) -> None:
@@ -291,7 +291,7 @@ def abort(pid: int) -> None:
     sessions.send(pid, signal.SIGCONT)
 
 
-def why_silent(pid: int, seconds: Duration) -> str:
+def silence_reason(pid: int, seconds: Duration) -> str:
     """The likely reason why a process that catches SIGABRT has written no stack."""
     stat = sessions.best_table().stat(pid)
     if stat is None or stat.ended:
@@ -303,7 +303,7 @@ def why_silent(pid: int, seconds: Duration) -> str:
     return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it itself"
 
 
-def spied(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
+def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
     """What py-spy prints about the process within `patience` seconds; if nothing, why."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:

@@ -51,7 +51,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupts_let_in() -> Iterator[None]:
+def interrupts_allowed() -> Iterator[None]:
     """The reverse, inside `interrupts_held`, for a long step that starts no process."""
     holds = _gate.holds
     if not holds or _gate.thread != threading.get_ident():

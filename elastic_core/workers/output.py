@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
 from elastic_core.support import files, forks
-from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, OwnFile, Screen
+from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, OwnFile, TerminalLine
 from elastic_core.workers.process import cannot_start, remedy, wait_readable
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 
@@ -210,7 +210,7 @@ class RoundOutput:
     ) -> None:
         self._report = report
         self._consoles = {stream: ConsoleSink(int(stream)) for stream in Stream}
-        self._screen = Screen()
+        self._screen = TerminalLine()
         self._filtered: dict[Path, FileSink] = {}
         self._channels: dict[int, Channel] = {}
         self._ends: dict[tuple[int, Stream], int] = {}

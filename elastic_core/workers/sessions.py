@@ -99,7 +99,7 @@ def _content(path: str, most: int = -1) -> bytes:
         return file.read(most)
 
 
-class NoTable:
+class ProcessIds:
     """Without /proc: a process is known by its id, and after its end by the process group that it made."""
 
     def pids(self) -> Iterable[int]:
@@ -121,12 +121,12 @@ class NoTable:
 
 
 @functools.cache
-def best_table() -> ProcTable | NoTable:
+def best_table() -> ProcTable | ProcessIds:
     try:
         ours = os.readlink(f"{_PROC}/self") == str(os.getpid())  # noqa: PTH115
     except OSError:
         ours = False
-    return ProcTable() if ours else NoTable()
+    return ProcTable() if ours else ProcessIds()
 
 
 def start_of(pid: int) -> int:

@@ -80,7 +80,7 @@ def test_more_events_than_the_pipe_holds_lose_nothing(queue):
     for number in range(count):
         queue.expired(Expiry(number, ""))
     queue.wait((), None)
-    assert numbers(queue.take_expired()) == list(range(count))
+    assert numbers(queue.pop_expired()) == list(range(count))
     queue.signalled(TERM)
     queue.wait((), in_a_minute())
     assert queue.signals == [TERM]
@@ -97,7 +97,7 @@ def test_events_of_many_threads_all_arrive(queue):
     found = []
     while len(found) < 1600:
         queue.wait((), in_a_minute())  # may bring nothing: an event can be taken before its wake-up call is sent
-        found += numbers(queue.take_expired())
+        found += numbers(queue.pop_expired())
     for thread in threads:
         thread.join()
     assert sorted(found) == list(range(1600))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.agent import RestartBudget, RunResult, WorkerState
-from elastic_core.agent.supervise import Observation, Order, RestartCause, how_ended, judged, supervise
+from elastic_core.agent.supervise import Observation, Order, RestartCause, cause_of_end, judged, supervise
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.node import Round
@@ -135,14 +135,14 @@ TABLE = [
 ]
 
 
-def in_words(decision):
+def error_in_words(decision):
     return " ".join(order.value for order in decision.orders)
 
 
 @pytest.mark.parametrize(("complete", "budget", "result", "signum", "verdict", "orders", "cause", "reason"), TABLE)
 def test_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
     decision = supervise(budget, Observation(result, signum, verdict, complete))
-    assert (in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
+    assert (error_in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
     used = decision.budget.failures - budget.failures
     assert used == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
 
@@ -157,11 +157,11 @@ def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_ro
 
 
 def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
-    assert how_ended(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
-    missed = how_ended(7, 5, Round(9, (), restart_count=5, ended=COME))
+    assert cause_of_end(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
+    missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=COME))
     assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
-    assert how_ended(7, 5, Round(9, (), restart_count=6, ended=COME)) is None
-    assert how_ended(7, 5, Round(2, (), restart_count=5, ended=COME)) is None  # a store that has forgotten
+    assert cause_of_end(7, 5, Round(9, (), restart_count=6, ended=COME)) is None
+    assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=COME)) is None  # a store that has forgotten
 
 
 ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
@@ -171,7 +171,7 @@ def test_the_failure_that_came_first_decides_and_is_named():
     effect = failure(rank=0, caused_by=1, curable=False)
     cause = failure(rank=1)
     decision = supervise(FRESH, Observation(failed(effect, cause), complete=True))
-    assert (in_words(decision), decision.reason) == (AGAIN, "rank 1: exit code 3; restart 1 of 1")
+    assert (error_in_words(decision), decision.reason) == (AGAIN, "rank 1: exit code 3; restart 1 of 1")
 
 
 @pytest.mark.parametrize(("verdict", "certain"), [(None, False), (LOST, True), (COME, True), (FENCED, True)])
@@ -219,7 +219,7 @@ def supervised(max_restarts, story):
             RESULTS[what], signal.SIGTERM if what == "signal" else None, COME if waiting else None, complete=False
         )
         decision = supervise(budget, seen)
-        if in_words(decision) in (TELL_AND_STOP, "collect"):
+        if error_in_words(decision) in (TELL_AND_STOP, "collect"):
             decision = supervise(budget, replace(seen, complete=True))
         budget = decision.budget
         if ENDS.intersection(decision.orders):

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core import cli, log
 from elastic_core.clock import SystemClock
-from elastic_core.compat.over_state import with_roster
+from elastic_core.compat.state_store import with_roster
 from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord

@@ -18,7 +18,7 @@ def installed() -> PluginManager:
     return PluginManager.load({})
 
 
-class Desk:
+class ConfigReader:
     """Reads configurations in a folder of its own; nothing of the real environment gets in."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,12 +43,12 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path):
+def config_reader(tmp_path):
     # An empty elastic.toml one level up keeps the search from leaving the test's folder.
     (tmp_path / "elastic.toml").write_text("")
     folder = tmp_path / "job"
     folder.mkdir()
-    return Desk(folder)
+    return ConfigReader(folder)
 
 
 @pytest.fixture

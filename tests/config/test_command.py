@@ -23,9 +23,9 @@ REQUIRED = {"rdzv_endpoint": "expected a place"}
 
 
 @pytest.fixture
-def pat(desk):
+def pat(config_reader):
     def pat(line, environ=None, **more):
-        sources = Sources(line.split(), environ or {}, desk.folder, PAT.words, mixed=True)
+        sources = Sources(line.split(), environ or {}, config_reader.folder, PAT.words, mixed=True)
         return read_command(PAT, sources, **more)
 
     return pat
@@ -54,27 +54,27 @@ def test_after_two_dashes_everything_is_an_operand(pat):
     assert pat("-- --json").operands == ("--json",)
 
 
-def test_variables_and_the_config_file_count_as_for_run(desk, pat):
-    desk.write('endpoint = "file:1"\nnnodes = 3\n[rdzv_conf]\na = 1')
+def test_variables_and_the_config_file_count_as_for_run(config_reader, pat):
+    config_reader.write('endpoint = "file:1"\nnnodes = 3\n[rdzv_conf]\na = 1')
     assert pat("cat").values["rdzv_endpoint"] == "file:1"
     assert pat("cat").values["rdzv_conf"] == {"a": "1"}
     assert pat("cat", {"PET_RDZV_ENDPOINT": "pet:1", "ELASTIC_NNODES": "x"}).values["rdzv_endpoint"] == "pet:1"
     assert pat("cat --rdzv-endpoint flag:1", {"PET_RDZV_ENDPOINT": "pet:1"}).values["rdzv_endpoint"] == "flag:1"
 
 
-def test_a_config_file_may_be_named(desk, pat):
-    path = desk.write('endpoint = "named:1"', "other.toml")
+def test_a_config_file_may_be_named(config_reader, pat):
+    path = config_reader.write('endpoint = "named:1"', "other.toml")
     assert pat(f"cat --config {path}").values["rdzv_endpoint"] == "named:1"
 
 
-def test_own_flags_have_neither_variables_nor_keys(desk, pat, problems):
+def test_own_flags_have_neither_variables_nor_keys(config_reader, pat, problems):
     assert pat("cat", {"ELASTIC_TIMEOUT": "9", "ELASTIC_JSON": "1"}).values["timeout"] == 3.0
-    desk.write("timeout = 9")
+    config_reader.write("timeout = 9")
     assert "timeout" in str(problems("cat"))
 
 
-def test_options_that_plugins_add_to_run_are_no_mistakes(desk, pat):
-    desk.write("volume = 3")
+def test_options_that_plugins_add_to_run_are_no_mistakes(config_reader, pat):
+    config_reader.write("volume = 3")
     assert pat("cat", {"ELASTIC_VOLUME": "4"}, added_options=[Option("volume", int, 1, "loudness")]).operands
 
 
@@ -102,8 +102,8 @@ def test_the_number_of_operands_must_fit(problems, line, found):
 
 
 @pytest.mark.parametrize(("line", "wants"), [("--help", True), ("cat -h", True), ("cat", False), ("-- -h", False)])
-def test_asking_for_help(desk, line, wants):
-    assert Sources(line.split(), {}, desk.folder, PAT.words, mixed=True).line(PAT.specs).help is wants
+def test_asking_for_help(config_reader, line, wants):
+    assert Sources(line.split(), {}, config_reader.folder, PAT.words, mixed=True).line(PAT.specs).help is wants
 
 
 def test_the_help_names_every_flag_and_its_variables():

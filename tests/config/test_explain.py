@@ -13,8 +13,8 @@ from elastic_core.hooks.records import Option
 OPTION = Option("drain-after", float, 5.0, "when to leave", "seconds")
 
 
-def test_as_dict_is_json_with_a_version(desk):
-    reading = desk.read("--tee 0:3,11:1 --local-ranks-filter 3,1 train.py --x", added_options=(OPTION,))
+def test_as_dict_is_json_with_a_version(config_reader):
+    reading = config_reader.read("--tee 0:3,11:1 --local-ranks-filter 3,1 train.py --x", added_options=(OPTION,))
     document = as_dict(reading, (OPTION,))
     assert json.loads(json.dumps(document)) == document
     assert document["version"] == 2
@@ -27,8 +27,8 @@ def test_as_dict_is_json_with_a_version(desk):
     assert document["plugin_options"]["drain-after"] == {"value": 5.0, "unit": "seconds", "origin": "default"}
 
 
-def test_what_the_backend_does_not_need_is_told_beside_the_others(desk):
-    reading = desk.read("--rdzv-conf join_timeout=9,rank=0 train.py")
+def test_what_the_backend_does_not_need_is_told_beside_the_others(config_reader):
+    reading = config_reader.read("--rdzv-conf join_timeout=9,rank=0 train.py")
     told = as_dict(reading, (), (), ["rank"])["settings"]["rdzv_conf"]
     assert told == {
         "value": {"join_timeout": "9", "rank": "0"},
@@ -40,9 +40,9 @@ def test_what_the_backend_does_not_need_is_told_beside_the_others(desk):
     assert "--rdzv-conf; not used: rank\n" in as_text(reading, (), (), ["rank"])
 
 
-def test_as_text_has_a_line_for_everything(desk):
-    path = desk.write("rdzv_conf = {join_timeout = 9}")
-    text = as_text(desk.read(added_options=(OPTION,)), (OPTION,))
+def test_as_text_has_a_line_for_everything(config_reader):
+    path = config_reader.write("rdzv_conf = {join_timeout = 9}")
+    text = as_text(config_reader.read(added_options=(OPTION,)), (OPTION,))
     lines = {line.split()[0]: line for line in text.splitlines()[3:]}
     assert f"config file: {path}" in text
     assert set(lines) == {*SPECS, "drain-after"}
@@ -78,7 +78,7 @@ def test_settings_are_frozen():
 
 
 @pytest.mark.integration
-def test_reading_flags_imports_nothing_heavy(desk):
+def test_reading_flags_imports_nothing_heavy(config_reader):
     code = (
         "import sys, pathlib\n"
         "from elastic_core.config import Sources, read\n"
@@ -86,10 +86,10 @@ def test_reading_flags_imports_nothing_heavy(desk):
         "heavy = {'torch', 'structlog', 'pluggy', 'importlib.metadata', 'tomllib', 'argparse', 'uuid', 'difflib'}\n"
         "print(sorted(heavy & sys.modules.keys()))\n"
     )
-    (desk.folder.parent / "elastic.toml").unlink()
+    (config_reader.folder.parent / "elastic.toml").unlink()
     run = subprocess.run(
         [sys.executable, "-c", code, "--nnodes", "1", "train.py"],
-        cwd=desk.folder,
+        cwd=config_reader.folder,
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
@@ -98,12 +98,12 @@ def test_reading_flags_imports_nothing_heavy(desk):
     assert run.stdout.strip() == "[]"
 
 
-def test_secrets_are_not_shown(desk):
+def test_secrets_are_not_shown(config_reader):
     secret = Option("api-key", str, None, "a key", secret=True)
-    desk.write("api_key = 'hidden'")
+    config_reader.write("api_key = 'hidden'")
     health = "--health-port 1 --health-conf host=::,token=hidden"
     others = "--rdzv-conf user=me,password=hidden --watchdog-conf Pass-Word=hidden"
-    reading = desk.read(f"{health} {others} train.py", added_options=(secret,))
+    reading = config_reader.read(f"{health} {others} train.py", added_options=(secret,))
     for shown in (json.dumps(as_dict(reading, (secret,), {"pass_word"})), as_text(reading, (secret,), {"pass_word"})):
         assert "hidden" not in shown
         assert shown.count("***") == 4
@@ -112,24 +112,27 @@ def test_secrets_are_not_shown(desk):
     assert reading.added == {"api-key": "hidden"}
 
 
-def test_a_secret_that_is_not_set_is_unset(desk):
+def test_a_secret_that_is_not_set_is_unset(config_reader):
     secret = Option("api-key", str, None, "a key", secret=True)
     assert (
-        as_dict(desk.read("train.py", added_options=(secret,)), (secret,))["plugin_options"]["api-key"]["value"] is None
+        as_dict(config_reader.read("train.py", added_options=(secret,)), (secret,))["plugin_options"]["api-key"][
+            "value"
+        ]
+        is None
     )
 
 
-def test_errors_show_no_secret_either(desk):
+def test_errors_show_no_secret_either(config_reader):
     secret = Option("pin", int, None, "a pin", secret=True)
     with pytest.raises(ConfigurationError) as failed:
-        desk.read("--pin hidden --health-conf token=half,hidden train.py", added_options=(secret,))
+        config_reader.read("--pin hidden --health-conf token=half,hidden train.py", added_options=(secret,))
     assert [problem.origin for problem in failed.value.problems] == ["--health-conf", "--pin"]
     assert "hidden" not in str(failed.value)
     assert str(failed.value).count("found ***") == 2
 
 
-def test_facts_of_the_worker_starter_are_shown_but_for_secrets(desk):
-    reading = desk.read("train.py")
+def test_facts_of_the_worker_starter_are_shown_but_for_secrets(config_reader):
+    reading = config_reader.read("train.py")
     facts = {"modules": 7, "pw": "s3cret", "left": {"numpy.random": "it draws random values"}}
     assert as_dict(reading, (), {"pw"}, starter=facts)["worker_starter"] == {**facts, "pw": "***"}
     told = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]

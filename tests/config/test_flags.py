@@ -9,65 +9,65 @@ from elastic_core.parsing import parse_boolean
 
 
 @pytest.mark.parametrize("line", ["--rdzv-id 7", "--rdzv_id 7", "--rdzv-id=7", "--rdzv_id=7"])
-def test_both_spellings_with_and_without_equals(desk, line):
-    reading = desk.read(f"{line} train.py")
+def test_both_spellings_with_and_without_equals(config_reader, line):
+    reading = config_reader.read(f"{line} train.py")
     assert reading.settings.rdzv_id == "7"
     assert reading.origins["rdzv_id"] == "--rdzv-id"
 
 
 @pytest.mark.parametrize("line", ["-r 3", "-r3", "-r=3", "--redirects 3"])
-def test_short_flags(desk, line):
-    assert desk.read(f"{line} train.py").settings.redirects.for_rank(12) == Std.ALL
+def test_short_flags(config_reader, line):
+    assert config_reader.read(f"{line} train.py").settings.redirects.for_rank(12) == Std.ALL
 
 
-def test_everything_after_the_script_is_the_scripts(desk):
-    reading = desk.read("--nnodes 1 train.py --nnodes 9 -m -- --help")
+def test_everything_after_the_script_is_the_scripts(config_reader):
+    reading = config_reader.read("--nnodes 1 train.py --nnodes 9 -m -- --help")
     assert reading.script == "train.py"
     assert reading.script_args == ("--nnodes", "9", "-m", "--", "--help")
     assert reading.settings.nnodes == NodeRange(1, 1)
 
 
-def test_two_dashes_end_the_flags(desk):
-    reading = desk.read("--max-restarts 2 -- train.py --x")
+def test_two_dashes_end_the_flags(config_reader):
+    reading = config_reader.read("--max-restarts 2 -- train.py --x")
     assert (reading.script, reading.script_args) == ("train.py", ("--x",))
 
 
-def test_a_script_may_look_like_a_flag_after_two_dashes(desk):
-    desk.write("", "--odd.py")
-    assert desk.read("-- --odd.py").script == "--odd.py"
+def test_a_script_may_look_like_a_flag_after_two_dashes(config_reader):
+    config_reader.write("", "--odd.py")
+    assert config_reader.read("-- --odd.py").script == "--odd.py"
 
 
-def test_switches_take_no_word_but_can_be_turned_off(desk):
-    assert desk.read("--virtual-local-rank train.py").settings.virtual_local_rank is True
-    off = desk.read("--standalone=false train.py", {"PET_STANDALONE": "1"})
+def test_switches_take_no_word_but_can_be_turned_off(config_reader):
+    assert config_reader.read("--virtual-local-rank train.py").settings.virtual_local_rank is True
+    off = config_reader.read("--standalone=false train.py", {"PET_STANDALONE": "1"})
     assert off.settings.standalone is False
 
 
-def test_repeated_options_add_up_and_other_flags_are_overwritten(desk):
-    reading = desk.read("--rdzv-conf a=1,b=2 --rdzv_conf b=3 --role x --role y train.py")
+def test_repeated_options_add_up_and_other_flags_are_overwritten(config_reader):
+    reading = config_reader.read("--rdzv-conf a=1,b=2 --rdzv_conf b=3 --role x --role y train.py")
     assert reading.settings.rdzv_conf == {"a": "1", "b": "3"}
     assert reading.settings.role == "y"
 
 
-def test_every_bad_flag_is_reported_at_once(desk):
-    problems = desk.problems("--nnode 2 --max-restarts=-1 --tee 9 --start-method thread --module train")
+def test_every_bad_flag_is_reported_at_once(config_reader):
+    problems = config_reader.problems("--nnode 2 --max-restarts=-1 --tee 9 --start-method thread --module train")
     assert set(problems) == {"--nnode", "--max-restarts", "--tee", "--start-method"}
     assert "did you mean --nnodes?" in problems["--nnode"]
 
 
-def test_a_flag_like_nothing_we_have_gets_general_advice(desk):
-    problems = desk.problems("--zzzzqqq train.py")
+def test_a_flag_like_nothing_we_have_gets_general_advice(config_reader):
+    problems = config_reader.problems("--zzzzqqq train.py")
     assert "flags of the script go after the script" in problems["--zzzzqqq"]
 
 
 @pytest.mark.parametrize("line", ["--nnodes", "--nnodes --role x train.py", "--nnodes -m train"])
-def test_a_missing_value(desk, line):
-    assert "requires a value; write --nnodes=N|MIN:MAX" in desk.problems(line)["--nnodes"]
+def test_a_missing_value(config_reader, line):
+    assert "requires a value; write --nnodes=N|MIN:MAX" in config_reader.problems(line)["--nnodes"]
 
 
 @pytest.mark.parametrize("line", ["-nnodes 1 train.py", "-mfoo train.py", "-x train.py"])
-def test_single_dashes_before_words_are_unknown_flags(desk, line):
-    assert "unknown" in desk.problems(line)[line.split()[0]]
+def test_single_dashes_before_words_are_unknown_flags(config_reader, line):
+    assert "unknown" in config_reader.problems(line)[line.split()[0]]
 
 
 def line_of(*words, options=()):
@@ -81,13 +81,13 @@ def test_help_counts_before_the_script_only():
     assert not line_of("--rdzv-id=-h", "train.py").help
 
 
-def test_help_is_not_an_error_of_the_reading(desk):
-    assert desk.read("--help", require_script=False).script is None
+def test_help_is_not_an_error_of_the_reading(config_reader):
+    assert config_reader.read("--help", require_script=False).script is None
 
 
-def test_options_of_plugins_are_flags_with_types(desk):
+def test_options_of_plugins_are_flags_with_types(config_reader):
     options = (Option("drain-after", float, 5.0, "when", "seconds"), Option("chatty", bool, False, "talk"))
-    reading = desk.read("--drain_after=2 --chatty train.py", added_options=options)
+    reading = config_reader.read("--drain_after=2 --chatty train.py", added_options=options)
     assert reading.added == {"drain-after": 2.0, "chatty": True}
     assert reading.origins["drain-after"] == "--drain-after"
     assert line_of("--drain-after", "3", "-h", options=options).help
@@ -108,9 +108,9 @@ def test_names_that_no_option_of_a_plugin_may_have(name):
         ("--json", True, ""),
     ],
 )
-def test_a_flag_of_the_commands_own(desk, line, found, words):
+def test_a_flag_of_the_commands_own(config_reader, line, found, words):
     json = Spec("json", parse_boolean, False, "own", "as JSON", flag_only=True)
-    reading = desk.read(line, own=(json,), require_script=False)
+    reading = config_reader.read(line, own=(json,), require_script=False)
     assert reading.own == {"json": found}
     assert [reading.script, *reading.script_args] == (words.split() or [None])
 

@@ -19,9 +19,9 @@ is_host = "whatever"
 """
 
 
-def test_backend_endpoint_id_and_the_options_of_the_backend(desk):
-    desk.write(TABLE)
-    reading = desk.read()
+def test_backend_endpoint_id_and_the_options_of_the_backend(config_reader):
+    config_reader.write(TABLE)
+    reading = config_reader.read()
     settings = reading.settings
     assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id) == ("etcd", "node0:2379", "7")
     assert settings.rdzv_conf == {"prefix": "teams/vision", "join_timeout": "9"}
@@ -33,31 +33,31 @@ def test_backend_endpoint_id_and_the_options_of_the_backend(desk):
     }
 
 
-def test_those_of_the_backend_that_is_chosen_count_whoever_chose_it(desk):
-    desk.write(TABLE)
-    assert desk.read("--rdzv-backend c10d train.py").settings.rdzv_conf == {"is_host": "whatever"}
-    assert desk.read("train.py", {"PET_RDZV_BACKEND": "other"}).settings.rdzv_conf == {}
-    standalone = desk.read("--standalone train.py")
+def test_those_of_the_backend_that_is_chosen_count_whoever_chose_it(config_reader):
+    config_reader.write(TABLE)
+    assert config_reader.read("--rdzv-backend c10d train.py").settings.rdzv_conf == {"is_host": "whatever"}
+    assert config_reader.read("train.py", {"PET_RDZV_BACKEND": "other"}).settings.rdzv_conf == {}
+    standalone = config_reader.read("--standalone train.py")
     assert (standalone.settings.rdzv_backend, standalone.settings.rdzv_conf) == ("local", {})
 
 
-def test_a_backend_that_nobody_named_has_its_options_too(desk):
-    desk.write("[rendezvous]\nendpoint = 'node0'\nid = 'j'\n[rendezvous.c10d]\nis_host = true")
-    assert desk.read().settings.rdzv_conf == {"is_host": "true"}
-    desk.write("nnodes = 2\n[rendezvous]\nbackend = 'static'\n[rendezvous.static]\nrank = 1")
-    assert desk.read().settings.node_rank == 1
+def test_a_backend_that_nobody_named_has_its_options_too(config_reader):
+    config_reader.write("[rendezvous]\nendpoint = 'node0'\nid = 'j'\n[rendezvous.c10d]\nis_host = true")
+    assert config_reader.read().settings.rdzv_conf == {"is_host": "true"}
+    config_reader.write("nnodes = 2\n[rendezvous]\nbackend = 'static'\n[rendezvous.static]\nrank = 1")
+    assert config_reader.read().settings.node_rank == 1
 
 
-def test_stronger_options_replace_the_table(desk):
-    desk.write(TABLE)
-    reading = desk.read("--rdzv-conf last_call_timeout=1 train.py")
+def test_stronger_options_replace_the_table(config_reader):
+    config_reader.write(TABLE)
+    reading = config_reader.read("--rdzv-conf last_call_timeout=1 train.py")
     assert reading.settings.rdzv_conf == {"last_call_timeout": "1"}
     assert reading.origins["rdzv_conf"] == "--rdzv-conf"
 
 
-def test_in_pyproject(desk):
-    desk.write("[tool.elastic.rendezvous]\nbackend = 'c10d'\nendpoint = 'a'\nid = 'j'", "pyproject.toml")
-    assert desk.read().origins["rdzv_backend"] == "pyproject.toml: tool.elastic.rendezvous.backend"
+def test_in_pyproject(config_reader):
+    config_reader.write("[tool.elastic.rendezvous]\nbackend = 'c10d'\nendpoint = 'a'\nid = 'j'", "pyproject.toml")
+    assert config_reader.read().origins["rdzv_backend"] == "pyproject.toml: tool.elastic.rendezvous.backend"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ def test_in_pyproject(desk):
         ("[rendezvuos]\nbackend = 'a'", "rendezvuos", "did you mean rendezvous?"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_table_and_key(desk, text, origin, words):
-    desk.write(text)
-    assert words in desk.problems()[f"elastic.toml: {origin}"]
+def test_what_is_wrong_is_told_with_its_table_and_key(config_reader, text, origin, words):
+    config_reader.write(text)
+    assert words in config_reader.problems()[f"elastic.toml: {origin}"]

@@ -11,150 +11,152 @@ def rendezvous(reading):
     return settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id
 
 
-def test_one_node_needs_nothing(desk):
-    reading = desk.read()
+def test_one_node_needs_nothing(config_reader):
+    reading = config_reader.read()
     assert rendezvous(reading) == ("local", "", "made-up")
     assert reading.origins["rdzv_backend"] == "one node and no endpoint"
     assert reading.origins["rdzv_id"] == "generated for a single node"
 
 
-def test_an_id_that_was_given_stays(desk):
-    assert rendezvous(desk.read("--rdzv-id x train.py")) == ("local", "", "x")
+def test_an_id_that_was_given_stays(config_reader):
+    assert rendezvous(config_reader.read("--rdzv-id x train.py")) == ("local", "", "x")
 
 
-def test_an_endpoint_asks_for_c10d(desk):
-    assert rendezvous(desk.read("--rdzv-endpoint h:1 train.py")) == ("c10d", "h:1", "made-up")
-    assert rendezvous(desk.read("--nnodes 2 --rdzv-endpoint h --rdzv-id j train.py")) == ("c10d", "h", "j")
+def test_an_endpoint_asks_for_c10d(config_reader):
+    assert rendezvous(config_reader.read("--rdzv-endpoint h:1 train.py")) == ("c10d", "h:1", "made-up")
+    assert rendezvous(config_reader.read("--nnodes 2 --rdzv-endpoint h --rdzv-id j train.py")) == ("c10d", "h", "j")
 
 
-def test_standalone_overrides(desk):
+def test_standalone_overrides(config_reader):
     line = "--standalone --rdzv-backend c10d --rdzv-endpoint h --rdzv-id x --nnodes 1:4 train.py"
-    reading = desk.read(line)
+    reading = config_reader.read(line)
     assert rendezvous(reading) == ("local", "", "made-up")
     assert reading.settings.nnodes == NodeRange(1, 1)
     assert reading.origins["rdzv_backend"] == reading.origins["nnodes"] == "--standalone"
 
 
-def test_to_standalone_the_master_is_nothing(desk):
-    reading = desk.read("--standalone train.py", {"PET_MASTER_ADDR": "head", "PET_MASTER_PORT": "29500"})
+def test_to_standalone_the_master_is_nothing(config_reader):
+    reading = config_reader.read("--standalone train.py", {"PET_MASTER_ADDR": "head", "PET_MASTER_PORT": "29500"})
     assert (reading.settings.master_addr, reading.settings.master_port) == (None, None)
     assert reading.origins["master_port"] == "--standalone"
 
 
-def test_standalone_with_several_nodes_is_a_contradiction(desk):
-    assert set(desk.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
+def test_standalone_with_several_nodes_is_a_contradiction(config_reader):
+    assert set(config_reader.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
 
 
-def test_a_rule_names_the_place_of_the_value(desk):
-    assert set(desk.problems("--standalone train.py", {"PET_NODE_RANK": "1"})) == {"PET_NODE_RANK"}
+def test_a_rule_names_the_place_of_the_value(config_reader):
+    assert set(config_reader.problems("--standalone train.py", {"PET_NODE_RANK": "1"})) == {"PET_NODE_RANK"}
 
 
-def test_static_stays_static(desk):
-    reading = desk.read("--rdzv-backend static train.py")
+def test_static_stays_static(config_reader):
+    reading = config_reader.read("--rdzv-backend static train.py")
     assert rendezvous(reading) == ("static", "127.0.0.1:29500", "none")
 
 
-def test_static_is_what_a_master_address_asks_for(desk):
+def test_static_is_what_a_master_address_asks_for(config_reader):
     line = "--nnodes 2 --node-rank 1 --master-addr fd00::1 --master-port 1234 train.py"
-    reading = desk.read(line)
+    reading = config_reader.read(line)
     assert rendezvous(reading) == ("static", "[fd00::1]:1234", "none")
     assert reading.settings.node_rank == 1
     environ = {"PET_NNODES": "2", "PET_MASTER_ADDR": "head", "PET_NODE_RANK": "0"}
-    assert rendezvous(desk.read("train.py", environ)) == ("static", "head:29500", "none")
+    assert rendezvous(config_reader.read("train.py", environ)) == ("static", "head:29500", "none")
 
 
-def test_static_binds_the_rank_and_counts_a_missing_one_as_zero(desk):
-    reading = desk.read("--nnodes 2 --master-addr head train.py")
+def test_static_binds_the_rank_and_counts_a_missing_one_as_zero(config_reader):
+    reading = config_reader.read("--nnodes 2 --master-addr head train.py")
     assert (reading.settings.node_rank, reading.origins["node_rank"].split(";")[0]) == (0, "torchrun's default")
-    elastic = desk.read("--nnodes 1:2 --rdzv-endpoint h --rdzv-id j train.py")
+    elastic = config_reader.read("--nnodes 1:2 --rdzv-endpoint h --rdzv-id j train.py")
     assert elastic.settings.node_rank is None
 
 
-def test_the_option_rank_binds_where_there_is_no_other(desk):
+def test_the_option_rank_binds_where_there_is_no_other(config_reader):
     line = "--nnodes 3 --rdzv-backend static --master-addr head --rdzv-conf rank=2"
-    reading = desk.read(f"{line} train.py")
+    reading = config_reader.read(f"{line} train.py")
     assert (reading.settings.node_rank, reading.origins["node_rank"]) == (2, "the option rank")
-    assert desk.read(f"{line} --node-rank 2 train.py").settings.node_rank == 2
-    assert set(desk.problems(f"{line} --rdzv-conf rank=3 train.py")) == {"--node-rank"}
-    assert "rank=2 contradicts" in desk.problems(f"{line} --node-rank 1 train.py")["--rdzv-conf"]
+    assert config_reader.read(f"{line} --node-rank 2 train.py").settings.node_rank == 2
+    assert set(config_reader.problems(f"{line} --rdzv-conf rank=3 train.py")) == {"--node-rank"}
+    assert "rank=2 contradicts" in config_reader.problems(f"{line} --node-rank 1 train.py")["--rdzv-conf"]
 
 
 @pytest.mark.parametrize("rank", ["abc", "-1", "1.0", "9" * 5000])
-def test_an_option_rank_that_is_none_is_not_taken_for_zero(rank, desk):
-    problems = desk.problems(f"--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf rank={rank} train.py")
+def test_an_option_rank_that_is_none_is_not_taken_for_zero(rank, config_reader):
+    problems = config_reader.problems(
+        f"--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf rank={rank} train.py"
+    )
     assert "contradicts --node-rank" in problems["--rdzv-conf"]
 
 
-def test_the_option_rank_may_be_spelled_in_any_case(desk):
+def test_the_option_rank_may_be_spelled_in_any_case(config_reader):
     line = "--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf Rank=01 train.py"
-    assert desk.read(line).settings.node_rank == 1
+    assert config_reader.read(line).settings.node_rank == 1
 
 
-def test_static_needs_a_fixed_number_of_nodes(desk):
-    problems = desk.problems("--nnodes 1:3 --rdzv-backend static --master-addr head --rdzv-id j train.py")
+def test_static_needs_a_fixed_number_of_nodes(config_reader):
+    problems = config_reader.problems("--nnodes 1:3 --rdzv-backend static --master-addr head --rdzv-id j train.py")
     assert list(problems) == ["--nnodes"]
     assert "the static backend requires a fixed number of nodes, not 1:3" in problems["--nnodes"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:1"])
-def test_several_agents_of_one_machine_may_meet_at_its_loopback_address(desk, host):
-    reading = desk.read(f"--nnodes 1:2 --rdzv-endpoint {host} --rdzv-id j train.py")
+def test_several_agents_of_one_machine_may_meet_at_its_loopback_address(config_reader, host):
+    reading = config_reader.read(f"--nnodes 1:2 --rdzv-endpoint {host} --rdzv-id j train.py")
     assert rendezvous(reading) == ("c10d", host, "j")
 
 
-def test_more_nodes_at_least_than_at_most(desk):
-    problems = desk.problems("--nnodes 3:2 --rdzv-endpoint h --rdzv-id j train.py")
+def test_more_nodes_at_least_than_at_most(config_reader):
+    problems = config_reader.problems("--nnodes 3:2 --rdzv-endpoint h --rdzv-id j train.py")
     assert list(problems) == ["--nnodes"]
     assert "3:2" in problems["--nnodes"]
 
 
 @pytest.mark.parametrize("line", ["--rdzv-id=", "--rdzv-id= --nnodes 2 --rdzv-endpoint h"])
-def test_an_empty_run_id(desk, line):
-    problems = desk.problems([*line.split(), "train.py"])
+def test_an_empty_run_id(config_reader, line):
+    problems = config_reader.problems([*line.split(), "train.py"])
     assert problems == {"--rdzv-id": "expected a non-empty text, found ''"}
 
 
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])
-def test_a_range_of_nodes_that_cannot_be_is_shown_as_it_was_written(desk, nodes):
-    told = desk.problems(f"--nnodes {nodes} train.py")
+def test_a_range_of_nodes_that_cannot_be_is_shown_as_it_was_written(config_reader, nodes):
+    told = config_reader.problems(f"--nnodes {nodes} train.py")
     assert told == {"--nnodes": f"expected N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4), found {nodes!r}"}
 
 
-def test_a_range_of_nodes_may_be_as_wide_as_a_program_for_torch_writes_it(desk):
-    reading = desk.read(f"--nnodes 1:{sys.maxsize} --rdzv-endpoint h --rdzv-id job train.py")
+def test_a_range_of_nodes_may_be_as_wide_as_a_program_for_torch_writes_it(config_reader):
+    reading = config_reader.read(f"--nnodes 1:{sys.maxsize} --rdzv-endpoint h --rdzv-id job train.py")
     assert reading.settings.nnodes == NodeRange(1, sys.maxsize)
 
 
-def test_a_node_may_be_given_a_name_and_a_patience(desk):
-    settings = desk.read("--node_id=n7 --exit-barrier-timeout 0 train.py", {"ELASTIC_NODE_ID": "x"}).settings
+def test_a_node_may_be_given_a_name_and_a_patience(config_reader):
+    settings = config_reader.read("--node_id=n7 --exit-barrier-timeout 0 train.py", {"ELASTIC_NODE_ID": "x"}).settings
     assert (settings.node_id, settings.exit_barrier_timeout) == ("n7", 0.0)
-    settings = desk.read("train.py", {"PET_NODE_ID": "x", "PET_EXIT_BARRIER_TIMEOUT": "1"}).settings
+    settings = config_reader.read("train.py", {"PET_NODE_ID": "x", "PET_EXIT_BARRIER_TIMEOUT": "1"}).settings
     assert (settings.node_id, settings.exit_barrier_timeout) == (None, 300.0)
-    assert set(desk.problems("--node-id= --exit-barrier-timeout -1 train.py")) == {
+    assert set(config_reader.problems("--node-id= --exit-barrier-timeout -1 train.py")) == {
         "--node-id",
         "--exit-barrier-timeout",
     }
 
 
-def test_a_range_of_nodes_is_never_static_by_itself(desk):
-    assert set(desk.problems("--nnodes 1:2 --rdzv-id j --master-addr head train.py")) == {"--rdzv-endpoint"}
+def test_a_range_of_nodes_is_never_static_by_itself(config_reader):
+    assert set(config_reader.problems("--nnodes 1:2 --rdzv-id j --master-addr head train.py")) == {"--rdzv-endpoint"}
 
 
-def test_several_nodes_need_a_place_and_a_name(desk):
-    problems = desk.problems("--nnodes 1:2 train.py")
+def test_several_nodes_need_a_place_and_a_name(config_reader):
+    problems = config_reader.problems("--nnodes 1:2 train.py")
     assert set(problems) == {"--rdzv-endpoint", "--rdzv-id"}
-    assert set(desk.problems("--nnodes 2 --rdzv-backend etcd train.py")) == {"--rdzv-id"}
+    assert set(config_reader.problems("--nnodes 2 --rdzv-backend etcd train.py")) == {"--rdzv-id"}
 
 
-def test_a_value_that_cannot_be_read_starts_no_chain_of_errors(desk):
-    assert set(desk.problems("--nnodes many --rdzv-backend c10d train.py")) == {"--nnodes"}
+def test_a_value_that_cannot_be_read_starts_no_chain_of_errors(config_reader):
+    assert set(config_reader.problems("--nnodes many --rdzv-backend c10d train.py")) == {"--nnodes"}
 
 
-def test_a_health_port_is_enough(desk):
-    reading = desk.read("--health-port 80 train.py")
+def test_a_health_port_is_enough(config_reader):
+    reading = config_reader.read("--health-port 80 train.py")
     assert (reading.settings.health, reading.origins["health"]) == ("http", "--health-port is set")
-    assert desk.read("--health-port 80 --health none train.py").settings.health is None
-    assert set(desk.problems("--health http train.py")) == {"--health-port"}
+    assert config_reader.read("--health-port 80 --health none train.py").settings.health is None
+    assert set(config_reader.problems("--health http train.py")) == {"--health-port"}
 
 
 def test_settings_from_python(tmp_path):
@@ -172,11 +174,11 @@ def test_run_ids_made_up_differ():
 
 
 @pytest.mark.parametrize("line", ["--node-rank 1", "--nnodes 2 --node-rank 2 --master-addr head"])
-def test_a_rank_that_no_node_has(desk, line):
-    problems = desk.problems(f"{line} train.py")
+def test_a_rank_that_no_node_has(config_reader, line):
+    problems = config_reader.problems(f"{line} train.py")
     assert set(problems) == {"--node-rank"}
     assert "expected a rank from 0 to" in problems["--node-rank"]
 
 
-def test_the_last_rank_there_is(desk):
-    assert desk.read("--nnodes 2 --node-rank 1 --master-addr head train.py").settings.node_rank == 1
+def test_the_last_rank_there_is(config_reader):
+    assert config_reader.read("--nnodes 2 --node-rank 1 --master-addr head train.py").settings.node_rank == 1

@@ -21,38 +21,40 @@ LADDER = [
 
 
 @pytest.mark.parametrize("rung", range(len(LADDER)))
-def test_precedence(desk, rung):
+def test_precedence(config_reader, rung):
     present = [origin for origin, _ in LADDER[rung:]]
     if "elastic.toml: role" in present:
-        desk.write(FILE)
+        config_reader.write(FILE)
     environ = {origin: value for origin, value in LADDER[rung:] if "_ROLE" in origin}
     line = "--role flag train.py" if "--role" in present else "train.py"
-    reading = desk.read(line, environ)
+    reading = config_reader.read(line, environ)
     assert (reading.origins["role"], reading.settings.role) == LADDER[rung]
 
 
-def test_only_the_winning_value_is_parsed(desk):
-    desk.write("max_restarts = 'many'")
-    assert desk.read("--max-restarts 1 train.py", {"PET_MAX_RESTARTS": "some"}).settings.max_restarts == 1
+def test_only_the_winning_value_is_parsed(config_reader):
+    config_reader.write("max_restarts = 'many'")
+    assert config_reader.read("--max-restarts 1 train.py", {"PET_MAX_RESTARTS": "some"}).settings.max_restarts == 1
 
 
-def test_a_stronger_source_replaces_a_table_whole(desk):
-    desk.write("[rdzv_conf]\njoin_timeout = 9")
-    assert desk.read("--rdzv-conf last_call_timeout=1 train.py").settings.rdzv_conf == {"last_call_timeout": "1"}
+def test_a_stronger_source_replaces_a_table_whole(config_reader):
+    config_reader.write("[rdzv_conf]\njoin_timeout = 9")
+    assert config_reader.read("--rdzv-conf last_call_timeout=1 train.py").settings.rdzv_conf == {
+        "last_call_timeout": "1"
+    }
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("0", False), ("true", True), ("No", False)])
-def test_switches_in_the_environment(desk, text, value):
-    assert desk.read("train.py", {"PET_STANDALONE": text}).settings.standalone is value
+def test_switches_in_the_environment(config_reader, text, value):
+    assert config_reader.read("train.py", {"PET_STANDALONE": text}).settings.standalone is value
 
 
-def test_empty_variables_count_as_unset(desk):
-    reading = desk.read("train.py", {"ELASTIC_ROLE": "", "PET_ROLE": "pet"})
+def test_empty_variables_count_as_unset(config_reader):
+    reading = config_reader.read("train.py", {"ELASTIC_ROLE": "", "PET_ROLE": "pet"})
     assert reading.origins["role"] == "PET_ROLE"
 
 
-def test_bad_values_name_their_variable(desk):
-    problems = desk.problems("train.py", {"ELASTIC_NNODES": "4:1", "PET_TEE": "7"})
+def test_bad_values_name_their_variable(config_reader):
+    problems = config_reader.problems("train.py", {"ELASTIC_NNODES": "4:1", "PET_TEE": "7"})
     assert set(problems) == {"ELASTIC_NNODES", "PET_TEE"}
 
 
@@ -68,40 +70,40 @@ def test_bad_values_name_their_variable(desk):
         ({"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0"}, {"kill_timeout": 10.0}),
     ],
 )
-def test_variables_that_torchrun_gives_a_meaning(desk, environ, expected):
-    reading = desk.read("train.py", environ)
+def test_variables_that_torchrun_gives_a_meaning(config_reader, environ, expected):
+    reading = config_reader.read("train.py", environ)
     assert {name: getattr(reading.settings, name) for name in expected} == expected
     changed = [name for name, value in expected.items() if value != SPECS[name].default]
     assert all(reading.origins[name] == next(iter(environ)) for name in changed)
 
 
-def test_special_variables_rank_below_named_ones_and_above_the_file(desk):
-    desk.write("shutdown_timeout = 1\nkill_timeout = 2")
+def test_special_variables_rank_below_named_ones_and_above_the_file(config_reader):
+    config_reader.write("shutdown_timeout = 1\nkill_timeout = 2")
     environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", "PET_SHUTDOWN_TIMEOUT": "6"}
-    assert desk.read("train.py", environ).settings.shutdown_timeout == 6
+    assert config_reader.read("train.py", environ).settings.shutdown_timeout == 6
     del environ["PET_SHUTDOWN_TIMEOUT"]
-    assert desk.read("train.py", environ).settings.shutdown_timeout == 5
-    assert desk.read("train.py").settings.kill_timeout == 2
+    assert config_reader.read("train.py", environ).settings.shutdown_timeout == 5
+    assert config_reader.read("train.py").settings.kill_timeout == 2
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_HEALTH_CHECK_PORT"])
-def test_a_bad_special_variable_is_named(desk, name):
-    assert "found 'soon'" in desk.problems("train.py", {name: "soon"})[name]
+def test_a_bad_special_variable_is_named(config_reader, name):
+    assert "found 'soon'" in config_reader.problems("train.py", {name: "soon"})[name]
 
 
-def test_loglevel_is_weaker_than_the_file(desk):
-    assert desk.read("train.py", {"LOGLEVEL": "DEBUG"}).settings.log_level == "debug"
-    desk.write("log-level = 'error'")
-    assert desk.read("train.py", {"LOGLEVEL": "DEBUG"}).settings.log_level == "error"
-    assert desk.read("train.py", {"LOGLEVEL": "DEBUG"}).origins["log_level"] == "elastic.toml: log-level"
+def test_loglevel_is_weaker_than_the_file(config_reader):
+    assert config_reader.read("train.py", {"LOGLEVEL": "DEBUG"}).settings.log_level == "debug"
+    config_reader.write("log-level = 'error'")
+    assert config_reader.read("train.py", {"LOGLEVEL": "DEBUG"}).settings.log_level == "error"
+    assert config_reader.read("train.py", {"LOGLEVEL": "DEBUG"}).origins["log_level"] == "elastic.toml: log-level"
 
 
 def left_out(reading):
     return {problem.origin: problem.message for problem in reading.left_out}
 
 
-def test_misspelled_variables_are_left_out_with_a_warning(desk):
-    found = left_out(desk.read("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"}))
+def test_misspelled_variables_are_left_out_with_a_warning(config_reader):
+    found = left_out(config_reader.read("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"}))
     assert found["ELASTIC_NNODE"].endswith("did you mean ELASTIC_NNODES?")
     assert "ELASTIC_MAX_RESTARTS" in found["ELASTIC_MAX_RESTART"]
 
@@ -115,27 +117,27 @@ def test_misspelled_variables_are_left_out_with_a_warning(desk):
         ("ELASTIC_LOGLEVEL", "x"),
     ],
 )
-def test_variables_of_other_programs_stop_no_run(desk, name, value):
-    reading = desk.read("train.py", {name: value})
-    assert reading.settings == desk.read("train.py").settings
+def test_variables_of_other_programs_stop_no_run(config_reader, name, value):
+    reading = config_reader.read("train.py", {name: value})
+    assert reading.settings == config_reader.read("train.py").settings
     assert left_out(reading).keys() <= {name}
 
 
 @pytest.mark.parametrize("prefix", ["ELASTIC", "PET"])
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
-def test_address_of_a_kubernetes_service_is_no_port(desk, prefix, kind):
+def test_address_of_a_kubernetes_service_is_no_port(config_reader, prefix, kind):
     """Kubernetes gives every pod such variables for services called elastic-master, pet-master or elastic-health."""
     environ = {f"{prefix}_MASTER_PORT": f"{kind}://10.0.0.1:8080", "ELASTIC_HEALTH_PORT": "tcp://10.0.0.2:80"}
     environ["TORCHELASTIC_HEALTH_CHECK_PORT"] = "tcp://10.0.0.3:80"
-    reading = desk.read("train.py", environ)
-    assert reading.settings == desk.read("train.py").settings
+    reading = config_reader.read("train.py", environ)
+    assert reading.settings == config_reader.read("train.py").settings
     assert left_out(reading).keys() == environ.keys()
-    assert desk.problems("train.py", {"ELASTIC_HEALTH_PORT": "http"})
+    assert config_reader.problems("train.py", {"ELASTIC_HEALTH_PORT": "http"})
 
 
-def test_a_service_does_not_hide_a_weaker_variable(desk):
+def test_a_service_does_not_hide_a_weaker_variable(config_reader):
     environ = {"ELASTIC_MASTER_PORT": "tcp://10.0.0.1:8080", "PET_MASTER_PORT": "1234"}
-    assert desk.read("train.py", environ).settings.master_port == 1234
+    assert config_reader.read("train.py", environ).settings.master_port == 1234
 
 
 @pytest.mark.parametrize(
@@ -153,12 +155,12 @@ def test_a_service_does_not_hide_a_weaker_variable(desk):
         "TORCHELASTIC_NNODES",
     ],
 )
-def test_strangers_with_our_prefix_are_left_alone(desk, name):
-    desk.read("train.py", {name: "x"})
+def test_strangers_with_our_prefix_are_left_alone(config_reader, name):
+    config_reader.read("train.py", {name: "x"})
 
 
-def test_our_own_settings_are_not_read_from_torchruns_prefix(desk):
-    assert desk.read("train.py", {"PET_WATCHDOG": "file"}).settings.watchdog is None
+def test_our_own_settings_are_not_read_from_torchruns_prefix(config_reader):
+    assert config_reader.read("train.py", {"PET_WATCHDOG": "file"}).settings.watchdog is None
 
 
 @given(st.dictionaries(st.text(), st.text()))
@@ -166,17 +168,17 @@ def test_no_environment_breaks_the_reading(environ):
     assert not from_environment({f"X{name}": value for name, value in environ.items()}, SPECS).found
 
 
-def test_options_of_plugins_have_variables_and_keys(desk):
+def test_options_of_plugins_have_variables_and_keys(config_reader):
     option = Option("drain-after", float, None, "when", "seconds")
-    assert desk.read(added_options=(option,)).added == {"drain-after": None}
-    desk.write("drain_after = 3")
-    assert desk.read(added_options=(option,)).added == {"drain-after": 3.0}
-    reading = desk.read("train.py", {"ELASTIC_DRAIN_AFTER": "4"}, added_options=(option,))
+    assert config_reader.read(added_options=(option,)).added == {"drain-after": None}
+    config_reader.write("drain_after = 3")
+    assert config_reader.read(added_options=(option,)).added == {"drain-after": 3.0}
+    reading = config_reader.read("train.py", {"ELASTIC_DRAIN_AFTER": "4"}, added_options=(option,))
     assert (reading.added["drain-after"], reading.origins["drain-after"]) == (4.0, "ELASTIC_DRAIN_AFTER")
 
 
-def test_natural_types_in_the_file(desk):
-    path = desk.write(
+def test_natural_types_in_the_file(config_reader):
+    path = config_reader.write(
         """
         nnodes = 1
         nproc-per-node = "gpu"
@@ -197,7 +199,7 @@ def test_natural_types_in_the_file(desk):
         join_timeout = 9
         """
     )
-    reading = desk.read()
+    reading = config_reader.read()
     settings = reading.settings
     assert reading.config_file == path
     assert settings.nnodes == NodeRange(1, 1)
@@ -210,130 +212,130 @@ def test_natural_types_in_the_file(desk):
     assert reading.origins["rdzv_backend"] == "elastic.toml: backend"
 
 
-def test_types_that_do_not_fit_are_named_with_their_key(desk):
-    desk.write("nproc_per_node = true\nstandalone = 'perhaps'\nmax-restarts = 1.5")
-    assert set(desk.problems()) == {
+def test_types_that_do_not_fit_are_named_with_their_key(config_reader):
+    config_reader.write("nproc_per_node = true\nstandalone = 'perhaps'\nmax-restarts = 1.5")
+    assert set(config_reader.problems()) == {
         "elastic.toml: nproc_per_node",
         "elastic.toml: standalone",
         "elastic.toml: max-restarts",
     }
 
 
-def test_unknown_and_repeated_keys(desk):
-    desk.write("nnode = 1\nbackend = 'a'\nrdzv-backend = 'b'\nconfig = 'x'\nqqqq = 1")
-    problems = desk.problems()
+def test_unknown_and_repeated_keys(config_reader):
+    config_reader.write("nnode = 1\nbackend = 'a'\nrdzv-backend = 'b'\nconfig = 'x'\nqqqq = 1")
+    problems = config_reader.problems()
     assert "did you mean nnodes?" in problems["elastic.toml: nnode"]
     assert "already set as elastic.toml: backend" in problems["elastic.toml: rdzv-backend"]
     assert "unknown" in problems["elastic.toml: config"]
     assert "elastic explain lists" in problems["elastic.toml: qqqq"]
 
 
-def test_broken_toml_tells_the_line(desk):
-    path = desk.write("role = 'x'\nnnodes = = 2")
-    assert "line 2" in desk.problems()[str(path)]
+def test_broken_toml_tells_the_line(config_reader):
+    path = config_reader.write("role = 'x'\nnnodes = = 2")
+    assert "line 2" in config_reader.problems()[str(path)]
 
 
-def test_a_file_that_is_not_text(desk):
-    (desk.folder / "elastic.toml").write_bytes(b"role = '\xff'")
-    assert "UTF-8" in next(iter(desk.problems().values()))
+def test_a_file_that_is_not_text(config_reader):
+    (config_reader.folder / "elastic.toml").write_bytes(b"role = '\xff'")
+    assert "UTF-8" in next(iter(config_reader.problems().values()))
 
 
-def test_the_nearest_file_counts_and_elastic_toml_wins_in_a_folder(desk):
-    desk.write("[tool.elastic]\nrole = 'shared'", "pyproject.toml")
-    assert desk.read().settings.role == "shared"
-    assert desk.read().origins["role"] == "pyproject.toml: tool.elastic.role"
-    desk.write("role = 'own'")
-    assert desk.read().settings.role == "own"
-    (desk.folder.parent / "elastic.toml").write_text("role = 'above'")
-    (desk.folder / "elastic.toml").unlink()
-    (desk.folder / "pyproject.toml").write_text("[project]\nname = 'elastic-user'")
-    assert desk.read().settings.role == "above"
+def test_the_nearest_file_counts_and_elastic_toml_wins_in_a_folder(config_reader):
+    config_reader.write("[tool.elastic]\nrole = 'shared'", "pyproject.toml")
+    assert config_reader.read().settings.role == "shared"
+    assert config_reader.read().origins["role"] == "pyproject.toml: tool.elastic.role"
+    config_reader.write("role = 'own'")
+    assert config_reader.read().settings.role == "own"
+    (config_reader.folder.parent / "elastic.toml").write_text("role = 'above'")
+    (config_reader.folder / "elastic.toml").unlink()
+    (config_reader.folder / "pyproject.toml").write_text("[project]\nname = 'elastic-user'")
+    assert config_reader.read().settings.role == "above"
 
 
-def test_a_strangers_broken_pyproject_is_passed_by(desk):
-    desk.write("dependencies = [elastic-core", "pyproject.toml")
-    assert desk.read().config_file == desk.folder.parent / "elastic.toml"
-    path = desk.write("[tool.elastic]\nrole = ", "pyproject.toml")
-    assert "not valid TOML" in desk.problems()[str(path)]
+def test_a_strangers_broken_pyproject_is_passed_by(config_reader):
+    config_reader.write("dependencies = [elastic-core", "pyproject.toml")
+    assert config_reader.read().config_file == config_reader.folder.parent / "elastic.toml"
+    path = config_reader.write("[tool.elastic]\nrole = ", "pyproject.toml")
+    assert "not valid TOML" in config_reader.problems()[str(path)]
 
 
-def test_a_tool_table_of_another_type(desk):
-    path = desk.write("tool.elastic = 3", "pyproject.toml")
-    assert "expected a table [tool.elastic]" in desk.problems()[str(path)]
+def test_a_tool_table_of_another_type(config_reader):
+    path = config_reader.write("tool.elastic = 3", "pyproject.toml")
+    assert "expected a table [tool.elastic]" in config_reader.problems()[str(path)]
 
 
-def test_a_named_file_is_the_only_one_read(desk):
-    desk.write(FILE)
-    desk.write("role = 'other'", "conf/other.toml")
-    assert desk.read("--config conf/other.toml train.py").settings.role == "other"
-    assert desk.read("train.py", {"ELASTIC_CONFIG": "conf/other.toml"}).settings.role == "other"
-    named = desk.read("--config elastic.toml train.py", {"ELASTIC_CONFIG": "conf/other.toml"})
+def test_a_named_file_is_the_only_one_read(config_reader):
+    config_reader.write(FILE)
+    config_reader.write("role = 'other'", "conf/other.toml")
+    assert config_reader.read("--config conf/other.toml train.py").settings.role == "other"
+    assert config_reader.read("train.py", {"ELASTIC_CONFIG": "conf/other.toml"}).settings.role == "other"
+    named = config_reader.read("--config elastic.toml train.py", {"ELASTIC_CONFIG": "conf/other.toml"})
     assert named.settings.role == "file"
 
 
-def test_a_named_file_that_is_not_there(desk):
-    assert "No such file" in desk.problems("--config nowhere.toml train.py")["--config"]
-    assert "No such file" in desk.problems("train.py", {"ELASTIC_CONFIG": "nowhere.toml"})["ELASTIC_CONFIG"]
+def test_a_named_file_that_is_not_there(config_reader):
+    assert "No such file" in config_reader.problems("--config nowhere.toml train.py")["--config"]
+    assert "No such file" in config_reader.problems("train.py", {"ELASTIC_CONFIG": "nowhere.toml"})["ELASTIC_CONFIG"]
 
 
-def test_problems_of_all_sources_come_together(desk):
-    desk.write("nnode = 1")
-    problems = desk.problems("--max-restarts x missing.py", {"ELASTIC_ROLES": "a", "PET_TEE": "9"})
+def test_problems_of_all_sources_come_together(config_reader):
+    config_reader.write("nnode = 1")
+    problems = config_reader.problems("--max-restarts x missing.py", {"ELASTIC_ROLES": "a", "PET_TEE": "9"})
     assert set(problems) == {"--max-restarts", "ELASTIC_ROLES", "PET_TEE", "elastic.toml: nnode", "script"}
 
 
-def test_folders_and_files_that_cannot_be_read(desk, tmp_path_factory):
+def test_folders_and_files_that_cannot_be_read(config_reader, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
-    assert "Is a directory" in desk.problems(f"--config {other} train.py")["--config"]
-    assert desk.read("train.py", {"ELASTIC_CONFIG": str(desk.write(FILE))}).settings.role == "file"
+    assert "Is a directory" in config_reader.problems(f"--config {other} train.py")["--config"]
+    assert config_reader.read("train.py", {"ELASTIC_CONFIG": str(config_reader.write(FILE))}).settings.role == "file"
 
 
-def test_the_search_ends_at_the_home_folder(desk):
-    above = desk.folder.parent / "elastic.toml"
-    assert desk.read("train.py", {"HOME": "/nowhere"}).config_file == above
-    assert desk.read("train.py", {"HOME": str(desk.folder.parent)}).config_file == above
-    assert desk.read("train.py", {"HOME": str(desk.folder)}).config_file is None
+def test_the_search_ends_at_the_home_folder(config_reader):
+    above = config_reader.folder.parent / "elastic.toml"
+    assert config_reader.read("train.py", {"HOME": "/nowhere"}).config_file == above
+    assert config_reader.read("train.py", {"HOME": str(config_reader.folder.parent)}).config_file == above
+    assert config_reader.read("train.py", {"HOME": str(config_reader.folder)}).config_file is None
 
 
 @pytest.mark.parametrize("mode", [0o2775, 0o1777])
-def test_file_in_a_folder_that_a_group_may_write_counts(desk, mode):
+def test_file_in_a_folder_that_a_group_may_write_counts(config_reader, mode):
     """As on most clusters. It is the file's owner who counts."""
-    path = desk.write("role = 'ours'")
+    path = config_reader.write("role = 'ours'")
     path.chmod(0o664)
-    desk.folder.chmod(mode)
+    config_reader.folder.chmod(mode)
     if os.geteuid() == 0:
-        os.chown(desk.folder, NOBODY, -1)
-    reading = desk.read()
+        os.chown(config_reader.folder, NOBODY, -1)
+    reading = config_reader.read()
     assert (reading.settings.role, reading.left_out) == ("ours", [])
-    assert desk.read(f"--config {path} train.py").settings.role == "ours"
+    assert config_reader.read(f"--config {path} train.py").settings.role == "ours"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
 @pytest.mark.parametrize("of", ["file", "link"])
-def test_file_of_somebody_else_is_left_out_and_the_next_one_counts(desk, of):
-    path = desk.write("role = 'theirs'")
+def test_file_of_somebody_else_is_left_out_and_the_next_one_counts(config_reader, of):
+    path = config_reader.write("role = 'theirs'")
     if of == "link":
-        path.rename(desk.folder / "mine.toml")
+        path.rename(config_reader.folder / "mine.toml")
         path.symlink_to("mine.toml")
     os.chown(path, NOBODY, -1, follow_symlinks=False)
-    reading = desk.read()
-    assert (reading.settings.role, reading.config_file) == ("default", desk.folder.parent / "elastic.toml")
+    reading = config_reader.read()
+    assert (reading.settings.role, reading.config_file) == ("default", config_reader.folder.parent / "elastic.toml")
     (problem,) = reading.left_out
     assert problem.origin == str(path)
     assert f"ignored, because {path} belongs to user " in problem.message
-    assert desk.read(f"--config {path} train.py").settings.role == "theirs"
+    assert config_reader.read(f"--config {path} train.py").settings.role == "theirs"
 
 
-def test_file_that_everybody_may_write_is_left_out(desk):
-    path = desk.write("role = 'whose'")
+def test_file_that_everybody_may_write_is_left_out(config_reader):
+    path = config_reader.write("role = 'whose'")
     path.chmod(0o666)
-    reading = desk.read()
+    reading = config_reader.read()
     assert reading.settings.role == "default"
     assert [problem.message for problem in reading.left_out if f"{path} is writable by everyone" in problem.message]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
-def test_what_is_left_out_is_told_beside_what_is_missing(desk):
-    path = desk.write("nnodes = '2'")
+def test_what_is_left_out_is_told_beside_what_is_missing(config_reader):
+    path = config_reader.write("nnodes = '2'")
     os.chown(path, NOBODY, -1)
-    assert set(desk.problems("--nnodes=x train.py")) == {"--nnodes", str(path)}
+    assert set(config_reader.problems("--nnodes=x train.py")) == {"--nnodes", str(path)}

@@ -227,7 +227,7 @@ if find_spec("elastic_etcd_legacy") and find_spec("google.protobuf"):
 
 
 if find_spec("elastic_warm"):
-    from elastic_warm import learned
+    from elastic_warm import learned_imports
 
     @target(
         (),
@@ -238,12 +238,12 @@ if find_spec("elastic_warm"):
     def warm_cache(data):
         """What an earlier run has learned for the warm start."""
         with suppress(UnicodeDecodeError):
-            learned.from_json(data.decode("ascii"))
+            learned_imports.from_json(data.decode("ascii"))
 
     @target((), b"0\t1\tnumpy\t/usr/lib/numpy.py", b"1\t0\tnumpy\t\n7\t7\t__main__\tx")
     def warm_lines(data):
         """What workers tell of their imports."""
-        known = learned.Learned()
+        known = learned_imports.LearnedImports()
         for line in data.split(b"\n"):
             known.hear(line.decode("utf-8", "surrogateescape"), 1)
         json.loads(known.as_json({}, (), ()))

@@ -24,7 +24,7 @@ from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 from elastic_core import config, report, result_file
 from elastic_core.agent import link
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.compat.over_state import StateStore
+from elastic_core.compat.state_store import StateStore
 from elastic_core.errors import (
     ChildFailedError,
     ConfigurationError,
@@ -44,15 +44,15 @@ from elastic_core.operate.observation import JobObservation
 from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State
 from elastic_core.rendezvous.observation import Observation
-from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.policy import Write, decide
 from elastic_core.rendezvous.roster_log import LogRecord, decoded_record
 from elastic_core.rendezvous.seal import HmacSeal, SignedBackend, seal_of
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import Keys, epoch_named
-from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port
+from elastic_core.support.addresses import hosts_of, is_remote, joined_host_port, split_host_port
 from elastic_core.support.secret_files import read_secret
 from elastic_core.text import in_one_line, printable
 from elastic_core.workers.failure import Evidence, describe, explain, read_error_file
@@ -226,7 +226,12 @@ def store_info(data):
     RendezvousStoreInfo.build(1, store)
 
 
-@target((), peers.encoded(peers.Card("a", "10.0.0.1", 1, {"python": "3"})), b'{"version": 1, "port": Infinity}', DEEP)
+@target(
+    (),
+    peers.encoded(peers.Announcement("a", "10.0.0.1", 1, {"python": "3"})),
+    b'{"version": 1, "port": Infinity}',
+    DEEP,
+)
 def card(data):
     """What doctors tell each other."""
     found = peers.decoded(data)
@@ -262,7 +267,7 @@ class Mover:
     def moved(self, where):
         split_host_port(where, 1)
 
-    def leads_to(self, where):
+    def connected_to(self, where):
         return where == "here:1"
 
 
@@ -284,7 +289,7 @@ def keys(data):
     store.set(EPOCH.id, EPOCH.epoch)
     lines = data.split(b"\n")[:20]
     moves = Mover() if b"!moves" in lines else None
-    node = OverStore(InMemory(lambda: store, "memory"), "job", clock=clock, mover=moves)
+    node = StoreBackend(InMemory(lambda: store, "memory"), "job", clock=clock, mover=moves)
     if b"!signed" in lines:
         node.sign_with(HmacSeal("job", [SECRET]))
     acts = {
@@ -445,7 +450,7 @@ def secret_file(data):
 @target((ValueError,), b"node7:29400", b"[fe80::1%eth0]:1", b"etcd://u:p@a:1,b:2/x", b"localhost:000000000080", b"::1")
 def endpoint(data):
     text = text_of(data)[:1000]
-    reaches_beyond(text)
+    is_remote(text)
     for host, port in hosts_of(text, 1):
         assert split_host_port(joined_host_port(host, port), 1) == (host, port)
 

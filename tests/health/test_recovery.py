@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.clock import Instant
-from elastic_core.health.changes import Marks, Parts
+from elastic_core.health.changes import Parts, RecoveryMarks
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import PhaseChanged
 
 
 def parts(*phases):
     """Of the recoveries that these phases make: each is its name and time, and the time of its first sign."""
-    marks, found = Marks(), []
+    marks, found = RecoveryMarks(), []
     for name, at, *sign in phases:
         fact = PhaseChanged("job", AgentPhase(name), "", Instant(at), *(Instant(each) for each in sign))
         found.append(marks.parts(fact))

@@ -1,4 +1,4 @@
-"""A small world below the node: production nodes over a production `OverStore`, where each store operation is one
+"""A small world below the node: production nodes over a production `StoreBackend`, where each store operation is one
 separate step. Between any two of them another node may act, the connection may break, the store may lose its data or
 move, and its host may die. A seed decides which of these happens.
 
@@ -23,11 +23,11 @@ from elastic_core.errors import ProcessFailure, RendezvousConnectionError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous.driver import Operations
-from elastic_core.rendezvous.effects import HandOver, Rest, WriteState
+from elastic_core.rendezvous.effects import HandOver, Idle, WriteState
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
-from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import StoreConnection
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Connection(StoreConnection):
             if self._world.clock.now() >= until:
                 return None
 
-    def hasten(self, seconds: float) -> None:
+    def shorten_timeout(self, seconds: float) -> None:
         pass
 
     def abort(self) -> None:
@@ -157,7 +157,7 @@ class Machine:
         self.key = f"n{number}/{life}"
         node = described.Node(f"n{number}", f"n{number}", max_restarts=99)
         self.node = Node(Entry.of(node, self.key), world.settings)
-        self.backend = OverStore(self, "job", clock=world.clock, mover=self if world.moves else None)
+        self.backend = StoreBackend(self, "job", clock=world.clock, mover=self if world.moves else None)
         self.operations = Operations(self.backend)
         self.threads: dict[str, Thread] = {}
         self.answers: list[tuple[str, Any, Exception | None]] = []
@@ -208,7 +208,7 @@ class Machine:
             self.serves = self._world.served(where, self)
         return self.serves.where, Connection(self._world, self, self.serves)
 
-    def serve_no_more(self) -> None:
+    def stop_serving(self) -> None:
         if self.serves is not None:
             self.serves.alive, self.serves = False, None
 
@@ -217,7 +217,7 @@ class Machine:
         if self.serves is not None and self.serves.where != where:
             self.serves = None
 
-    def leads_to(self, where: str) -> bool:
+    def connected_to(self, where: str) -> bool:
         return self.where == where
 
     def at_the_endpoint(self) -> Iterator[Connection]:
@@ -260,7 +260,7 @@ class Machine:
 
     def _leaves(self) -> None:
         """One after the other, as at the end of a handler: it retires, hands over, and closes."""
-        for fault in self.node.take_settled():
+        for fault in self.node.pop_settled():
             if self.told is not None and fault[0] is self.told:
                 if self._world.moves and self.hosts and self.handed_over is None:
                     self.handed_over = False
@@ -456,7 +456,7 @@ class Below:
         machine.looks()
         if not machine.acts:
             return
-        if isinstance(step, Rest):
+        if isinstance(step, Idle):
             machine.rests_until = max(step.until, now + 0.01)
             self._watches(machine, now)
             return

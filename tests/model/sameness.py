@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from small_world import SLACK, Actor
 
-from elastic_core.rendezvous.effects import Amend, Announce, Beat, Retire, WriteState
+from elastic_core.rendezvous.effects import Announce, ChangeState, Heartbeat, Retire, WriteState
 from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.policy import Write
 
@@ -79,7 +79,7 @@ class Sameness:
         news = actor.heard_writes != store.writes and actor.machine.token != store.token
         rosters = actor.heard_rosters != store.rosters
         due = math.ceil(min(max(actor.due - world.now - SLACK, 0), _FAR))
-        flags = (actor.frozen, actor.cut_off, actor.spoilt, news, rosters, isinstance(actor.goodbye, Retire))
+        flags = (actor.frozen, actor.cut_off, actor.foreign_state, news, rosters, isinstance(actor.goodbye, Retire))
         stops = max(actor.stops_by - world.now, 0)
         young = min(world.now - actor.since, 3 * self._window) if self._dead(world) else 0
         own = (actor.key, actor.phase, actor.works_in, actor.number, due, stops, heard, actor.told_done, young)
@@ -119,12 +119,12 @@ class Sameness:
             return self._state(operation.state, view.serial), self._token(operation.token, view)
         if isinstance(operation, Announce):
             return "announce", self._number(operation.entry)
-        if isinstance(operation, Beat):
+        if isinstance(operation, Heartbeat):
             return "beat", operation.leading, operation.look
         return operation and (type(operation).__name__, getattr(operation, "key", ""))
 
     def _request(self, request: Any) -> Any:
-        if not isinstance(request, Amend):
+        if not isinstance(request, ChangeState):
             return type(request).__name__
         first = request.arguments[:1] + tuple(getattr(a, "certain", None) for a in request.arguments)
         return request.change.__name__, str(first)

@@ -28,7 +28,7 @@ from elastic_core.errors import ElasticError, ProcessFailure, RendezvousConnecti
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
 from elastic_core.rendezvous import model
-from elastic_core.rendezvous.effects import Announce, Beat, Rest, Retire, Withdraw, WriteState
+from elastic_core.rendezvous.effects import Announce, Heartbeat, Idle, Retire, Withdraw, WriteState
 from elastic_core.rendezvous.model import NO_ROUND, Entry, RoundId, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -106,7 +106,7 @@ class Actor(NamedTuple):
     operations: int = 0
     frozen: bool = False
     cut_off: bool = False
-    spoilt: bool = False
+    foreign_state: bool = False
 
     @property
     def name(self) -> str:
@@ -238,8 +238,11 @@ class Rules:
             yield f"{actor.key} goes on", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
         if actor.cut_off and world.turn == NOBODY:
             yield f"{actor.key} reaches the store again", partial(_with, world, place, actor._replace(cut_off=False))
-        if actor.spoilt and world.turn == NOBODY:
-            yield f"what {actor.key} writes is taken again", partial(_with, world, place, actor._replace(spoilt=False))
+        if actor.foreign_state and world.turn == NOBODY:
+            yield (
+                f"what {actor.key} writes is taken again",
+                partial(_with, world, place, actor._replace(foreign_state=False)),
+            )
         if self.lifelines and actor.acts and world.turn == NOBODY:
             yield from self._seen_to_end(world, place, actor)
         if actor.phase == CRASHED and actor.key in world.to_restart:
@@ -348,7 +351,7 @@ class Rules:
         try:
             if actor.cut_off:
                 raise RendezvousConnectionError("cut off")
-            if actor.spoilt and isinstance(operation, WriteState):
+            if actor.foreign_state and isinstance(operation, WriteState):
                 raise RendezvousStateError("what this node writes is refused")
             world, answer = self._performed(world, operation, actor.operations, place)
             if not answered:
@@ -383,8 +386,8 @@ class Rules:
             if actor.asked is not None:
                 return _with(world, place, actor._replace(machine=machine))
             step = machine.next(now)
-            machine.take_notes()
-            if isinstance(step, Rest):
+            machine.pop_log_lines()
+            if isinstance(step, Idle):
                 if actor.cut_off and step.until <= world.now + SLACK:
                     actor = actor._replace(behind=max(step.until - world.now, actor.behind))
                     continue
@@ -399,7 +402,7 @@ class Rules:
 
     def _follow(self, world: World, actor: Actor, machine: Node, now: Instant) -> Actor:
         """What an agent does about what its node tells."""
-        settled = machine.take_settled()
+        settled = machine.pop_settled()
         if actor.phase == WANTS:
             member = machine.membership
             if member.running:
@@ -457,7 +460,7 @@ class Rules:
         before = world.store.state
         store, answer = world.store.performed(operation, number)
         after = world._replace(store=store)
-        if isinstance(operation, (Announce, Beat)) and store is not world.store:
+        if isinstance(operation, (Announce, Heartbeat)) and store is not world.store:
             entry = operation.entry if isinstance(operation, Announce) else None
             key, done = (entry.key, entry.done) if entry else (operation.key, NO_ROUND)
             heard = (_heard(a, world.now, done) if a.key == key else a for a in world.actors)
@@ -512,8 +515,8 @@ class Rules:
     def _troubles(self, world: World, place: int, actor: Actor) -> Steps:
         if not actor.cut_off:
             yield "is cut off", partial(_with, world, place, actor._replace(cut_off=True))
-        if not actor.spoilt:
-            yield "cannot write", partial(_with, world, place, actor._replace(spoilt=True))
+        if not actor.foreign_state:
+            yield "cannot write", partial(_with, world, place, actor._replace(foreign_state=True))
         if world.asleep:
             return
         drained = model.drained(world.state, actor.key)
@@ -560,8 +563,10 @@ class Rules:
     def healed(self, world: World) -> World:
         """Nothing bad happens any more: who was frozen or cut off goes on, the store answers."""
         actors = tuple(
-            a._replace(frozen=False, cut_off=False, spoilt=False, due=min(a.due, world.now) if a.frozen else a.due)
-            if a.frozen or a.cut_off or a.spoilt
+            a._replace(
+                frozen=False, cut_off=False, foreign_state=False, due=min(a.due, world.now) if a.frozen else a.due
+            )
+            if a.frozen or a.cut_off or a.foreign_state
             else a
             for a in world.actors
         )
@@ -623,8 +628,8 @@ def brief(operation: Operation) -> str:
         return f"WriteState({what}, gone {' '.join(state.gone)}, done {' '.join(state.done)})"
     if isinstance(operation, Announce):
         return f"Announce({operation.entry.key}, after {operation.entry.after}, done {operation.entry.done})"
-    if isinstance(operation, Beat):
-        return "Beat(leading)" if operation.leading else "Beat"
+    if isinstance(operation, Heartbeat):
+        return "Heartbeat(leading)" if operation.leading else "Heartbeat"
     if isinstance(operation, Withdraw):
         return f"Withdraw({operation.key})"
     return type(operation).__name__

@@ -8,7 +8,7 @@ import pytest
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.over_state import with_roster
+from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining

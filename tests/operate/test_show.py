@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.interfaces.backend import Announced
-from elastic_core.operate.snapshot import Standing, snapshot_of
+from elastic_core.operate.snapshot import NodeStanding, snapshot_of
 from elastic_core.operate.status import as_dict, as_text
 from elastic_core.rendezvous.model import Cause, Closed, Report, RoundId, closed, ended, failed, refused
 
@@ -133,7 +133,7 @@ def test_every_field_is_documented_and_no_other(job, told, failure):
     fields, nodes, standings = re.split(r"\nA node:\n|\n\| standing ", REFERENCE.read_text())
     assert documented(fields) == set(full)
     assert documented(nodes) == set(full["members"][0]) == set(full["others"][0])
-    assert documented(standings) == {standing.value for standing in Standing}
+    assert documented(standings) == {standing.value for standing in NodeStanding}
     ends = standings.partition("`last_end` has")[2]
     assert {*full["last_end"], *full["last_end"]["reports"][0], *full["closed"]} <= set(re.findall(r"`(\w+)`", ends))
     assert set(re.findall(r"`([a-z]+(?: [a-z]+)?)`", ends)) >= {cause.value for cause in Cause}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.operate.snapshot import Phase, Standing, snapshot_of
+from elastic_core.operate.snapshot import NodeStanding, Phase, snapshot_of
 from elastic_core.rendezvous.model import (
     Cause,
     Closed,
@@ -49,8 +49,8 @@ def test_a_round_that_runs(job, snapshot):
     found = snapshot(state, job.entries("abc", after=3))
     assert found.phase is Phase.RUNNING
     assert [(view.rank, view.node, view.standing) for view in found.members] == [
-        (0, "b", Standing.RUNNING),
-        (1, "a", Standing.RUNNING),
+        (0, "b", NodeStanding.RUNNING),
+        (1, "a", NodeStanding.RUNNING),
     ]
     assert standings(found.others) == {"c": "waiting"}
     assert (found.nodes.min, found.nodes.max, found.formed_because) == (1, 3, "all are there")
@@ -132,7 +132,7 @@ def test_who_was_asked_to_leave_is_not_missing(job, snapshot):
 def test_who_may_not_take_part(job, snapshot):
     state = refused(job.state("a"), [("b/1", "the name is taken")])
     (view,) = snapshot(state, job.entries("ab")).others
-    assert (view.standing, view.note) == (Standing.REFUSED, "the name is taken")
+    assert (view.standing, view.note) == (NodeStanding.REFUSED, "the name is taken")
 
 
 def test_a_node_of_an_earlier_round_that_is_not_back_yet(job, snapshot):
@@ -159,4 +159,4 @@ def test_the_first_failure_and_why_the_round_ended(job, snapshot, failure):
 
 def test_a_store_that_keeps_the_entries_itself_tells_no_ages(job, snapshot):
     found = snapshot(job.state("a"), job.entries("a"), leased=True)
-    assert (found.members[0].standing, found.members[0].beat.age) == (Standing.RUNNING, None)
+    assert (found.members[0].standing, found.members[0].beat.age) == (NodeStanding.RUNNING, None)

@@ -13,7 +13,7 @@ from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousCon
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.node import Node
-from elastic_core.operate.snapshot import Phase, Standing
+from elastic_core.operate.snapshot import NodeStanding, Phase
 from elastic_core.operate.status import status
 from elastic_core.operate.target import parameters, settings_of_job
 from elastic_core.plugin import BACKEND_OPTIONS
@@ -37,7 +37,7 @@ def test_it_only_looks_and_closes_what_it_opened(job, look, fixed_backend):
     entry = job.entry("a")
     backend = fixed_backend(*((job.state("a"), [job.announced(entry, beats)]) for beats in (1, 1, 2)))
     found = look(backend, clock=clock, pause=clock.advance)
-    assert [view.standing for view in found.members] == [Standing.RUNNING]
+    assert [view.standing for view in found.members] == [NodeStanding.RUNNING]
     assert found.observed == pytest.approx(0.4)
     assert backend.closed
 
@@ -110,10 +110,10 @@ def test_nodes_that_are_real_over_a_backend_of_two_methods(job, look, memory_bac
         found = _until(observe, lambda found: found.others)
         assert found.phase is Phase.RUNNING
         assert sorted(view.node for view in found.members) == ["a", "b"]
-        assert {view.standing for view in found.members} == {Standing.RUNNING}
+        assert {view.standing for view in found.members} == {NodeStanding.RUNNING}
         assert all(view.beat.seen for view in (*found.members, *found.others))
         _until(observe, lambda found: all(view.beat.age < 2 for view in (*found.members, *found.others)))
-        assert [(view.node, view.standing) for view in found.others] == [("c", Standing.SPARE)]
+        assert [(view.node, view.standing) for view in found.others] == [("c", NodeStanding.SPARE)]
         assert handlers[0].leave("it was asked to", 60)
         assert handlers[0].shutdown()
         found = observe()

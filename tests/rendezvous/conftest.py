@@ -11,7 +11,7 @@ from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.model import Entry, Report, RoundId, State
-from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.roster import ObservedEntry
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
@@ -31,7 +31,7 @@ class Say:
 
     @classmethod
     def seen(cls, key, late=False, since=0.0, **changes):
-        return Seen(cls.entry(key, **changes), late, Instant(since))
+        return ObservedEntry(cls.entry(key, **changes), late, Instant(since))
 
     @classmethod
     def roster(cls, keys, late="", **changes):

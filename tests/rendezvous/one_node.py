@@ -9,7 +9,7 @@ from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_state
 from elastic_core.rendezvous.driver import Operations
-from elastic_core.rendezvous.effects import Rest
+from elastic_core.rendezvous.effects import Idle
 from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -50,7 +50,7 @@ class OneNode:
     def step(self):
         """What it asks for next, performed and answered; a rest where it asks for nothing."""
         step = self.node.next(self.clock.now(), self.memory.vacant)
-        if isinstance(step, Rest):
+        if isinstance(step, Idle):
             self.rest = step
             return step
         self.asked.append(type(step))
@@ -67,7 +67,7 @@ class OneNode:
     def settle(self):
         """Let it do all there is to do now. The operations, in order."""
         done = []
-        while not isinstance(step := self.step(), Rest):
+        while not isinstance(step := self.step(), Idle):
             done.append(step)
             assert len(done) < MOST, f"expected an end, found {done[-5:]}"
         return done
@@ -112,4 +112,4 @@ class OneNode:
 
     @property
     def notes(self):
-        return [note.event for note in self.node.take_notes()]
+        return [note.event for note in self.node.pop_log_lines()]

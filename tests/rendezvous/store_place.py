@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.rendezvous.over_store import OverStore
+from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.rendezvous.versions import Keys
 
@@ -69,7 +69,7 @@ class Place:
 
     def backend(self, run_id="job", clock=None, **options):
         connector = FactoryConnector(self.client, "a place in memory")
-        self._made.append(OverStore(connector, run_id, "store", clock, **options))
+        self._made.append(StoreBackend(connector, run_id, "store", clock, **options))
         return self._made[-1]
 
     def close(self):

@@ -41,39 +41,39 @@ def test_an_outage_begins_with_the_first_attempt_that_was_not_answered(well):
 
 def test_pauses_between_attempts_grow(well):
     away = failing(well, [0.0])
-    assert not away.may_try(Instant(0.04))
-    assert away.may_try(Instant(0.05))
-    assert not failing(away, [0.05]).may_try(Instant(0.14))
+    assert not away.retry_due(Instant(0.04))
+    assert away.retry_due(Instant(0.05))
+    assert not failing(away, [0.05]).retry_due(Instant(0.14))
     assert failing(well, range(9)).retry_at == 9.0
-    assert failing(well, range(9)).hurries().may_try(Instant(8.0))
+    assert failing(well, range(9)).retry_now().retry_due(Instant(8.0))
 
 
 def test_once_nothing_is_left_to_do_what_went_wrong_is_past(well):
     away = failing(well, range(9))
     assert answered(away).outage is OUTAGE
-    assert answered(away).rests() == well
-    assert well.rests() == well
+    assert answered(away).faults_forgotten() == well
+    assert well.faults_forgotten() == well
 
 
 def test_a_slow_answer_means_that_the_store_was_away(well):
-    assert not well.was_away(Instant(0.0), Instant(0.9))
-    assert well.was_away(Instant(0.0), Instant(1.1))
-    assert failing(well, [0.0]).was_away(Instant(5.0), Instant(5.0))
+    assert not well.was_outage(Instant(0.0), Instant(0.9))
+    assert well.was_outage(Instant(0.0), Instant(1.1))
+    assert failing(well, [0.0]).was_outage(Instant(5.0), Instant(5.0))
 
 
 def test_a_store_whose_answers_are_slow_again_and_again_was_away_once_in_a_window(well):
     """Else nobody who looks at the others through it would ever call one of them gone."""
     slow = well.answered(Instant(0.0), Instant(1.1))
-    assert not slow.was_away(Instant(1.1), Instant(2.2))
+    assert not slow.was_outage(Instant(1.1), Instant(2.2))
     quick = slow.answered(Instant(1.1), Instant(1.2))
-    assert not quick.was_away(Instant(1.2), Instant(2.3))
-    assert slow.answered(Instant(1.1), Instant(2.2)).was_away(Instant(5.0), Instant(6.1))
+    assert not quick.was_outage(Instant(1.2), Instant(2.3))
+    assert slow.answered(Instant(1.1), Instant(2.2)).was_outage(Instant(5.0), Instant(6.1))
 
 
 def test_an_outage_is_news_once_it_has_lasted_for_as_long_as_a_beat_may_take(well):
     asked = Instant(10.0)
-    assert not well.is_news(asked, Instant(11.9))
-    assert well.is_news(asked, Instant(12.0))
+    assert not well.should_log(asked, Instant(11.9))
+    assert well.should_log(asked, Instant(12.0))
     assert well.next_look(asked, Instant(10.5)) == 12.0
     assert well.next_look(asked, Instant(13.0)) == 15.0
     assert well.next_look(None, Instant(20.0)) == 22.0

@@ -19,7 +19,7 @@ from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.driver import Driver, Patience
-from elastic_core.rendezvous.effects import Amend, Look
+from elastic_core.rendezvous.effects import ChangeState, RefreshRoster
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -202,7 +202,7 @@ def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory):
 @pytest.mark.parametrize("who", ["gathering", "following", "member"])
 def test_what_is_asked_for_is_done_at_once(request, who):
     one = request.getfixturevalue(who)
-    assert all(one.driver.carry_out(lambda node: node.request(Look()), LONG) for _ in range(20))
+    assert all(one.driver.carry_out(lambda node: node.request(RefreshRoster()), LONG) for _ in range(20))
     assert one.driver.carry_out(lambda node: node.leave("test"), LONG)
 
 
@@ -212,7 +212,7 @@ def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_on
     assert member.backend.hung.wait(LONG)
     answers = Background(lambda: [member.driver.ask(lambda node, now: node.key) for _ in range(5)])
     assert answers.result() == ["a/1"] * 5
-    assert not member.driver.carry_out(lambda node: node.request(Look()), 0.05)
+    assert not member.driver.carry_out(lambda node: node.request(RefreshRoster()), 0.05)
     asked = Background(lambda: member.driver.carry_out(lambda node: node.close("test", True), LONG))
     assert not asked.over(0.1)
     member.backend.hold.set()
@@ -224,10 +224,10 @@ def test_a_state_that_cannot_be_read_is_no_news_again_and_again(gathering, start
     following = followed(start, patience=LONG_PAUSES)
     gathering.backend.hold.clear()  # it leads, and would put the state right
     with memory.changed:
-        spoilt = memory.writes + 1
-        memory.state = (b"not ours", spoilt)
+        foreign_state = memory.writes + 1
+        memory.state = (b"not ours", foreign_state)
         memory.changed.notify_all()
-    eventually(lambda: following.driver.ask(lambda node, now: node.token == spoilt))
+    eventually(lambda: following.driver.ask(lambda node, now: node.token == foreign_state))
     begun, first = time.monotonic(), following.backend.calls["get_state"]
     for _ in range(10):
         looks = following.backend.calls["get_state"]
@@ -244,7 +244,7 @@ def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory
     for number in range(100):
         one.driver.tell(lambda node: None)
         if number % 10 == 0:
-            assert one.driver.carry_out(lambda node: node.request(Look()), LONG)
+            assert one.driver.carry_out(lambda node: node.request(RefreshRoster()), LONG)
         assert len(rendezvous_threads() - before) <= 3
     one.member()
     eventually(lambda: len(rendezvous_threads() - before) == 3)
@@ -254,7 +254,7 @@ def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory
 
 
 def test_the_fault_of_a_request_is_told_to_who_asked_and_the_rest_goes_on(member):
-    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(Amend(goes_wrong)), LONG))
+    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(ChangeState(goes_wrong)), LONG))
     good = Background(lambda: member.driver.carry_out(lambda node: node.close("enough", True), LONG))
     with pytest.raises(ZeroDivisionError, match="a change that cannot be made"):
         bad.result()
@@ -434,5 +434,5 @@ def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(member):
     finally:
         os.close(reader)
         os.waitpid(child, 0)
-    assert member.driver.carry_out(lambda node: node.request(Look()), LONG)
+    assert member.driver.carry_out(lambda node: node.request(RefreshRoster()), LONG)
     assert not member.driver.ask(lambda node, now: node.membership.left)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.clock import Instant
-from elastic_core.rendezvous.election import Election, goes_by_age, position
+from elastic_core.rendezvous.election import Election, ordered_by_age, position
 from elastic_core.rendezvous.model import Cause, RoundId, State, drained, ended, succeeded
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
@@ -41,7 +41,7 @@ def test_who_was_asked_to_leave_or_is_done_does_not_lead_any_more(say):
 
 def test_the_place_of_a_member_that_works_does_not_depend_on_the_age_of_others(say):
     state = drained(succeeded(say.state("abc"), ["b"], RoundId(1)), "c")
-    assert [goes_by_age(state, key) for key in "abcd"] == [False, True, True, True]
+    assert [ordered_by_age(state, key) for key in "abcd"] == [False, True, True, True]
 
 
 def test_the_nearer_the_sooner(waits):
@@ -88,12 +88,12 @@ def test_of_two_that_count_the_first_in_line_goes_on(waits):
 
 
 def test_a_vacancy_need_not_be_waited_for(waits):
-    assert waits.saw_vacant(True, Instant(0.0), 1).stepping_in == "the leader has left"
-    second = waits.saw_vacant(True, Instant(0.0), 2)
+    assert waits.leader_left(True, Instant(0.0), 1).stepping_in == "the leader has left"
+    second = waits.leader_left(True, Instant(0.0), 2)
     assert not second.stepping_in
-    assert second.saw_vacant(True, Instant(1.25), 2).stepping_in
-    filled = second.saw_vacant(False, Instant(1.0), 2)
-    assert not filled.saw_vacant(True, Instant(2.0), 2).stepping_in
+    assert second.leader_left(True, Instant(1.25), 2).stepping_in
+    filled = second.leader_left(False, Instant(1.0), 2)
+    assert not filled.leader_left(True, Instant(2.0), 2).stepping_in
 
 
 def test_who_cannot_do_the_work_stops_leading_and_leaves_it_to_others_for_a_while(waits):
@@ -103,8 +103,8 @@ def test_who_cannot_do_the_work_stops_leading_and_leaves_it_to_others_for_a_whil
         assert leads.leading
     gave_up = leads.failed(Instant(2.0))
     assert not gave_up.leading
-    assert gave_up.barred(Instant(51.0))
-    assert not gave_up.barred(Instant(53.0))
+    assert gave_up.paused(Instant(51.0))
+    assert not gave_up.paused(Instant(53.0))
     assert not after(gave_up, range(3, 30)).stepping_in
     assert after(gave_up, range(30, 60)).stepping_in
     assert leads.worked().failed(Instant(2.0)).leading

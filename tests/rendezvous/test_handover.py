@@ -11,8 +11,8 @@ from store_place import KEYS, Place
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.handover import Pointer, turn
-from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import Versions
 
@@ -86,13 +86,13 @@ class Mover:
     def serve(self):
         return "here:1", StoreConnection(self.place.client(), "here")
 
-    def serve_no_more(self):
+    def stop_serving(self):
         raise AssertionError
 
     def moved(self, where):
         self.followed = where
 
-    def leads_to(self, where):
+    def connected_to(self, where):
         return where == self.followed
 
     def at_the_endpoint(self):
@@ -117,7 +117,7 @@ def test_heir_that_loses_an_answer_tries_again_and_leaves_pointers(lands):
     old, mover = Place().begin(), Mover()
     host = Versions(KEYS, HmacSeal("job"))
     host.write(old.store, b"state", 0)
-    node = OverStore(Connector(old, mover), "job", mover=mover)
+    node = StoreBackend(Connector(old, mover), "job", mover=mover)
     node.announce("a/1", b"entry")
     host.freeze(old.store, ["a/1"])
     old.lose("compare_set", KEYS.moved, lands)

@@ -22,12 +22,12 @@ from elastic_core.rendezvous import model
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.driver import Operations
 from elastic_core.rendezvous.effects import (
-    Amend,
     Announce,
-    Beat,
+    ChangeState,
+    Heartbeat,
+    Idle,
     ReadRoster,
     ReadState,
-    Rest,
     Withdraw,
     WriteState,
 )
@@ -135,10 +135,10 @@ def test_a_round_that_it_joins_too_late_is_waited_for_without_a_deadline(alone):
 
 def test_a_request_is_settled_once_it_is_carried_out(alone):
     request = alone.node.close("enough", succeeded=False)
-    assert alone.node.take_settled() == ()
+    assert alone.node.pop_settled() == ()
     assert kinds(alone.settle()) == [WriteState, ReadRoster]
-    assert alone.node.take_settled() == ((request, None),)
-    assert alone.node.take_settled() == ()
+    assert alone.node.pop_settled() == ((request, None),)
+    assert alone.node.pop_settled() == ()
     assert alone.state.closed.reason == "enough"
 
 
@@ -147,7 +147,7 @@ def test_a_request_that_changes_nothing_is_settled_without_a_write(alone):
     alone.settle()
     again = alone.node.close("once more", succeeded=False)
     assert kinds(alone.settle()) == []
-    assert (again, None) in alone.node.take_settled()
+    assert (again, None) in alone.node.pop_settled()
     assert alone.state.closed.reason == "enough"
 
 
@@ -155,15 +155,15 @@ def test_a_write_that_came_after_anothers_is_decided_anew(alone):
     alone.write(lambda state: model.drained(state, "z/1"))
     request = alone.node.close("enough", succeeded=False)
     assert kinds(alone.settle())[:2] == [WriteState, WriteState]
-    assert (request, None) in alone.node.take_settled()
+    assert (request, None) in alone.node.pop_settled()
     assert (alone.state.draining, bool(alone.state.closed)) == (("z/1",), True)
 
 
 def test_a_change_that_cannot_be_made_is_settled_with_its_fault_and_the_next_is_made(alone):
-    bad = alone.node.request(Amend(goes_wrong))
+    bad = alone.node.request(ChangeState(goes_wrong))
     good = alone.node.close("enough", succeeded=False)
     alone.settle()
-    (first, fault), (second, none) = alone.node.take_settled()
+    (first, fault), (second, none) = alone.node.pop_settled()
     assert (first, second, none) == (bad, good, None)
     assert isinstance(fault, ZeroDivisionError)
 
@@ -172,25 +172,25 @@ def test_a_request_that_always_fails_is_settled_with_its_fault_after_a_window_an
     alone.faults[WriteState] = fault = RuntimeError("too large")
     request = alone.node.close("enough", succeeded=False)
     alone.run(WINDOW - 1.0)
-    assert alone.node.take_settled() == ()  # it may pass
+    assert alone.node.pop_settled() == ()  # it may pass
     alone.run(2.0)
-    assert alone.node.take_settled() == ((request, fault),)
+    assert alone.node.pop_settled() == ((request, fault),)
     assert alone.asked.count(WriteState) <= 12
     assert alone.memory.entries["a/1"].beats >= 5
     del alone.faults[WriteState]
     again = alone.node.close("enough", succeeded=False)
     alone.settle()
-    assert alone.node.take_settled() == ((again, None),)
+    assert alone.node.pop_settled() == ((again, None),)
 
 
 def test_a_request_waits_for_the_end_of_an_outage_however_long_that_takes(alone):
     alone.backend.reachable = False
     request = alone.node.close("enough", succeeded=False)
     alone.run(1000.0)
-    assert alone.node.take_settled() == ()
+    assert alone.node.pop_settled() == ()
     alone.backend.reachable = True
     alone.run(1.1)
-    assert alone.node.take_settled() == ((request, None),)
+    assert alone.node.pop_settled() == ((request, None),)
 
 
 def test_pauses_between_the_tries_of_a_request_grow_though_all_else_is_answered(alone):
@@ -244,9 +244,9 @@ def test_a_write_whose_answer_was_lost_is_found_to_stand(alone):
     alone.backend.lose_answers = 1
     request = alone.node.close("enough", succeeded=False)
     alone.settle()
-    assert alone.node.take_settled() == ()
+    assert alone.node.pop_settled() == ()
     alone.run(0.1)
-    assert alone.node.take_settled() == ((request, None),)
+    assert alone.node.pop_settled() == ((request, None),)
     assert alone.memory.writes == 2  # and not a third time
 
 
@@ -297,11 +297,11 @@ def test_whoever_asks_for_something_does_not_wait_for_the_pause(alone):
 
 
 def test_what_goes_wrong_is_told_once(alone):
-    alone.faults[Beat] = RuntimeError("odd")
+    alone.faults[Heartbeat] = RuntimeError("odd")
     alone.run(20.0)
     assert alone.notes.count("rendezvous fault") == 1
-    assert alone.node.fault is alone.faults[Beat]
-    del alone.faults[Beat]
+    assert alone.node.fault is alone.faults[Heartbeat]
+    del alone.faults[Heartbeat]
     alone.run(2.0)
     assert alone.node.fault is None
 
@@ -319,7 +319,7 @@ def test_a_long_outage_is_told_once_and_so_is_its_end(alone):
 
 def test_an_operation_that_hangs_is_an_outage_too(alone):
     alone.clock.advance(INTERVAL)
-    assert isinstance(alone.node.next(alone.clock.now()), Beat)
+    assert isinstance(alone.node.next(alone.clock.now()), Heartbeat)
     assert alone.node.fence_at(alone.clock.now(), 0.0) == alone.clock.now() + WINDOW - INTERVAL
     alone.clock.advance(WINDOW - INTERVAL)
     assert alone.node.verdict(alone.clock.now()).outcome is Outcome.FENCED
@@ -368,7 +368,7 @@ def test_workers_of_a_fenced_node_have_half_a_beat(pair):
 
 def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
     one, other = pair
-    one.node.request(Amend(model.ended, (Cause.LOST, "b", "lost b", (other.key,))))
+    one.node.request(ChangeState(model.ended, (Cause.LOST, "b", "lost b", (other.key,))))
     one.run(0.1)
     other.hear()
     assert other.node.state.gone == (other.key,)
@@ -414,7 +414,7 @@ def test_a_failure_of_another_node_may_have_followed_from_a_fence(pair):
     assert other.node.verdict(other.clock.now()).outcome is Outcome.FENCED
     one.node.fail({})
     one.run(0.1)
-    assert one.state.end.awaits_judgement
+    assert one.state.end.cause_unclear
     other.node.want(WHERE)
     other.backend.reachable = True
     other.run(2.0)
@@ -624,7 +624,7 @@ def test_who_sees_that_another_has_ended_tells_it_whoever_leads(pair, leads):
     assert (one.state.end.cause, one.state.gone) == (Cause.LOST, (ended.key,))
     assert one.state.end.reason == f"lost {ended.node.entry.node}: its agent has ended"
     assert list(one.entries) == [one.key]
-    assert kinds(one.run(1.0)) == [Beat, ReadRoster]
+    assert kinds(one.run(1.0)) == [Heartbeat, ReadRoster]
 
 
 def test_the_next_round_forms_without_waiting_for_who_has_ended():
@@ -722,7 +722,7 @@ def test_whose_store_falls_silent_while_it_waits_for_a_round_to_end_gives_up_aft
     spare.join()
     leader.clock.advance(100.0)
     assert spare.node.obstacle(spare.clock.now()) is None
-    assert not isinstance(spare.node.next(spare.clock.now()), Rest)  # it has asked, and there is no answer
+    assert not isinstance(spare.node.next(spare.clock.now()), Idle)  # it has asked, and there is no answer
     spare.clock.advance(59.0)
     assert spare.node.obstacle(spare.clock.now()) is None
     spare.clock.advance(2.0)
@@ -768,14 +768,14 @@ def test_who_leaves_says_so_and_its_entry_goes_when_its_workers_have_stopped(pai
     leader, other = pair
     request = other.node.leave("it was asked to")
     assert [kind for kind in kinds(other.settle()) if kind in (WriteState, Withdraw)] == [WriteState]
-    assert other.node.take_settled()[-1] == (request, None)
+    assert other.node.pop_settled()[-1] == (request, None)
     assert leader.state.end.reason == "b left: it was asked to"
     leader.hear()
     leader.join()
     assert leader.node.gathering.missing == ("b",)
     request = other.node.retire("it was shut down")
     assert kinds(other.settle()) == [Withdraw]
-    assert other.node.take_settled()[-1] == (request, None)
+    assert other.node.pop_settled()[-1] == (request, None)
     assert list(leader.memory.entries) == ["a/1"]
 
 
@@ -799,7 +799,7 @@ def test_who_leaves_before_it_was_announced_has_nothing_to_withdraw():
     one = OneNode()
     request = one.node.leave("it was asked to")
     assert kinds(one.settle()) == [ReadState]
-    assert one.node.take_settled()[-1] == (request, None)
+    assert one.node.pop_settled()[-1] == (request, None)
 
 
 def test_to_begin_after_it_left_does_not_undo_that(alone):

@@ -72,7 +72,7 @@ def test_looks_at_an_uneven_pace_count_too():
 
 def test_who_should_lead_and_does_not_is_late_at_once_and_until_its_next_beat():
     seen = looked(Observation(INTERVAL, ATTEMPTS), {"a": 7, "b": 3, "c": 1}, 0.0)
-    seen = seen.presumed_late(["b"], ["c"], Instant(2.5))
+    seen = seen.overdue_by_log(["b"], ["c"], Instant(2.5))
     assert [seen.late(key, Instant(2.5)) for key in "abc"] == [False, True, False]
     assert looked(seen, {"b": 3}, 2.6).late("b", Instant(2.6))
     assert not looked(seen, {"b": 4}, 2.6).late("b", Instant(2.6))
@@ -85,7 +85,7 @@ def test_who_should_lead_is_not_late_if_it_may_have_beaten_since_the_look_before
     """It may have been cut off and be back, and not have had the time to lead."""
     for pause, late in ((1.0, False), (1.4, False), (1.6, True)):
         seen = looked(looked(Observation(INTERVAL, ATTEMPTS), {"b": 3}, 0.0), {"b": 3}, pause)
-        assert seen.presumed_late(["b"], [], Instant(pause)).late("b", Instant(pause)) is late
+        assert seen.overdue_by_log(["b"], [], Instant(pause)).late("b", Instant(pause)) is late
 
 
 def test_who_was_looked_at_before_an_outage_is_late_after_two_more_looks_at_the_earliest():

@@ -23,7 +23,7 @@ from elastic_core.rendezvous.model import (
     succeeded,
 )
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
-from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.roster import ObservedEntry
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 NOW = Instant(100.0)
@@ -436,7 +436,7 @@ def test_who_meets_is_what_the_dumb_version_says(unreachable, least):
     cut_off = zip("abcdefgh", unreachable, strict=True)
     entries = [Entry(key, key, after=RoundId(1), unreachable=tuple(sorted(keys))) for key, keys in cut_off]
     state = ended(formed(State(), [entry.seat for entry in entries], 3, ""), Cause.LEFT, "a", "")
-    roster = tuple(Seen(entry, late=False, since=NOW) for entry in entries)
+    roster = tuple(ObservedEntry(entry, late=False, since=NOW) for entry in entries)
     decision = decide(roster, state, RendezvousSettings("job", least, 8, RendezvousTimeout()), NOW, None)
     assert members(decision) == dumb_meeting(entries, least)
 

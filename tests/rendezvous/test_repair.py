@@ -51,11 +51,11 @@ def test_others_that_answer_each_challenge_live():
 
 def test_a_state_of_no_round_may_be_overwritten_by_who_was_challenged():
     challenged, _ = SEEN.sees(OF_ANOTHER_SECRET, None, LATE)
-    assert challenged.doubts(NEW, Instant(109.9))
-    assert challenged.doubts(None, Instant(109.9))
-    assert not challenged.doubts(NEW, Instant(110.0))
-    assert not challenged.doubts(AGREED, Instant(109.9))
-    assert not SEEN.doubts(NEW, EARLY)
+    assert challenged.distrusts(NEW, Instant(109.9))
+    assert challenged.distrusts(None, Instant(109.9))
+    assert not challenged.distrusts(NEW, Instant(110.0))
+    assert not challenged.distrusts(AGREED, Instant(109.9))
+    assert not SEEN.distrusts(NEW, EARLY)
 
 
 def test_who_leads_puts_back_now_and_then_and_who_challenges_at_once():

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.rendezvous.round_stores import LateStore, MadeStores, PrefixedStore, PrefixedStores
+from elastic_core.rendezvous.round_stores import MadeStores, PrefixedStore, PrefixedStores, StoreOnFirstUse
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +109,7 @@ def test_what_was_made_for_a_round_is_closed_with_it_and_made_only_if_it_was_use
         made.append(Closable())
         return made[-1]
 
-    stores = MadeStores(lambda name: LateStore(make, f"round/{name}"), "10.0.0.1")
+    stores = MadeStores(lambda name: StoreOnFirstUse(make, f"round/{name}"), "10.0.0.1")
     stores.open("1-a", stores.reserve(), True)
     used = stores.open("2-a", stores.reserve(), True)
     assert (made, Closable.closed) == ([], 0)

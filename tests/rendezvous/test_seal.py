@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.rendezvous import RendezvousParameters
 from elastic_core.rendezvous.seal import HmacSeal, seal_of
 
@@ -101,7 +101,7 @@ def test_what_is_refused_is_counted_and_told_once_with_its_place(seal, capsys):
     ],
 )
 def test_a_state_that_may_be_of_other_nodes_is_told_from_rubbish(seal, value, others):
-    with pytest.raises(SpoiltStateError, match="--rdzv-secret-file") as caught:
+    with pytest.raises(ForeignStateError, match="--rdzv-secret-file") as caught:
         seal.state(PLACE, value, 7)
     assert (caught.value.token, caught.value.others) == (7, others)
 

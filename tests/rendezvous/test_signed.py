@@ -9,8 +9,8 @@ from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 from store_place import KEYS, Place
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.over_state import with_roster
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.compat.state_store import with_roster
+from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.rendezvous.seal import HmacSeal
 
 pytestmark = pytest.mark.integration
@@ -78,7 +78,7 @@ def test_a_state_of_strangers_can_be_replaced(makers):
     ours, strangers = makers(SECRET), makers()
     _, token, _ = ours.set_state(b"1")
     assert strangers.set_state(b"2", token)[2]
-    with pytest.raises(SpoiltStateError) as caught:
+    with pytest.raises(ForeignStateError) as caught:
         ours.get_state()
     assert ours.set_state(b"3", caught.value.token)[2]
     assert makers(SECRET).get_state()[0] == b"3"

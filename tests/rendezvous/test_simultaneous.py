@@ -5,7 +5,7 @@ import pytest
 from one_node import WHERE, OneNode
 
 from elastic_core.errors import ProcessFailure
-from elastic_core.rendezvous.effects import Announce, Rest, WriteState
+from elastic_core.rendezvous.effects import Announce, Idle, WriteState
 from elastic_core.rendezvous.model import Cause
 
 FEW, MANY = 8, 32
@@ -32,7 +32,7 @@ def interleaved(nodes):
     """One operation each, in turn; then each hears what has changed, and time passes where all rest."""
     memory, heard = nodes[0].memory, {one.key: (nodes[0].memory.writes, nodes[0].memory.rosters) for one in nodes}
     for _ in range(100 * len(nodes)):
-        rests = [isinstance(one.step(), Rest) for one in nodes]
+        faults_forgotten = [isinstance(one.step(), Idle) for one in nodes]
         for one in nodes:
             writes, rosters = heard[one.key]
             if memory.writes != writes:
@@ -42,7 +42,7 @@ def interleaved(nodes):
             heard[one.key] = (memory.writes, memory.rosters)
         if nodes[0].state.round.number == 2:
             return
-        if all(rests):
+        if all(faults_forgotten):
             nodes[0].clock.advance(0.05)
     raise AssertionError(f"no second round: {nodes[0].node.progress()}")
 

@@ -8,7 +8,7 @@ import pytest
 from elastic_testing import Background, eventually
 
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.support.bounded import BackgroundCall, Late, within
+from elastic_core.support.bounded import BackgroundCall, CallTimeout, within
 
 LONG = 60.0
 
@@ -35,7 +35,7 @@ def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
 
 def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
     call = BackgroundCall(lambda: go_on.wait(LONG) and "at last")
-    with pytest.raises(Late):
+    with pytest.raises(CallTimeout):
         call.result(0.01)
     go_on.set()
     assert call.result(LONG) == "at last"

@@ -37,62 +37,62 @@ def file(folder):
 
 
 def test_a_file_of_ours_is_trusted(file):
-    assert files.why_untrusted(file) == ""
+    assert files.distrust_reason(file) == ""
 
 
 @root_only
 def test_a_file_of_somebody_else_is_not(file):
-    assert files.why_untrusted(give(file)) == f"{file} belongs to user {STRANGER}"
+    assert files.distrust_reason(give(file)) == f"{file} belongs to user {STRANGER}"
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
 def test_a_file_that_everybody_can_write_is_not(file, mode):
     file.chmod(mode)
-    assert files.why_untrusted(file) == f"other users may write to {file}"
+    assert files.distrust_reason(file) == f"other users may write to {file}"
 
 
 @root_only
 def test_a_group_counts_as_others_unless_it_is_the_owner_s_own(file):
     file.chmod(0o664)
-    assert files.why_untrusted(file) == ""  # root's own group
-    assert "other users may write" in files.why_untrusted(give(file, -1, gid=STRANGER))
-    assert "other users may write" in files.why_untrusted(give(file, -1, gid=65534))
+    assert files.distrust_reason(file) == ""  # root's own group
+    assert "other users may write" in files.distrust_reason(give(file, -1, gid=STRANGER))
+    assert "other users may write" in files.distrust_reason(give(file, -1, gid=65534))
 
 
 @root_only
 def test_folders_on_the_way_count(file, folder, tmp_path):
     folder.chmod(0o777)
-    assert files.why_untrusted(file) == f"other users may write to {folder}"
+    assert files.distrust_reason(file) == f"other users may write to {folder}"
     folder.chmod(0o1777)
-    assert files.why_untrusted(file) == ""
+    assert files.distrust_reason(file) == ""
     give(tmp_path)
-    assert files.why_untrusted(file) == f"{tmp_path} belongs to user {STRANGER}"
+    assert files.distrust_reason(file) == f"{tmp_path} belongs to user {STRANGER}"
 
 
 @root_only
 def test_links_on_the_way_count_and_where_they_lead(file, folder, tmp_path):
     link = tmp_path / "link"
     link.symlink_to("folder/../folder")
-    assert files.why_untrusted(link / "file") == ""
+    assert files.distrust_reason(link / "file") == ""
     give(link)
-    assert files.why_untrusted(link / "file") == f"{link} belongs to user {STRANGER}"
+    assert files.distrust_reason(link / "file") == f"{link} belongs to user {STRANGER}"
     give(link, 0)
     folder.chmod(0o777)
-    assert files.why_untrusted(link / "file") == f"other users may write to {folder}"
+    assert files.distrust_reason(link / "file") == f"other users may write to {folder}"
 
 
 def test_what_is_missing_or_leads_nowhere(tmp_path):
     with pytest.raises(FileNotFoundError):
-        files.why_untrusted(tmp_path / "missing")
+        files.distrust_reason(tmp_path / "missing")
     (tmp_path / "circle").symlink_to("circle")
-    for look in (files.why_untrusted, files.followed):
+    for look in (files.distrust_reason, files.followed):
         with pytest.raises(OSError, match="symbolic links"):
             look(tmp_path / "circle")
 
 
 def test_a_pipe_of_a_shell_is_trusted():
     reader, writer = os.pipe()
-    assert files.why_untrusted(Path(f"/dev/fd/{reader}")) == ""
+    assert files.distrust_reason(Path(f"/dev/fd/{reader}")) == ""
     os.close(reader)
     os.close(writer)
 
@@ -103,8 +103,8 @@ def test_a_read_only_mount_cannot_be_written_and_unknown_folders_of_a_container_
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    look = "import sys; from pathlib import Path; from elastic_core.support.files import why_untrusted"
-    look = f"{look}; print(why_untrusted(Path(sys.argv[1])))"
+    look = "import sys; from pathlib import Path; from elastic_core.support.files import distrust_reason"
+    look = f"{look}; print(distrust_reason(Path(sys.argv[1])))"
     mounts = 'mount -t tmpfs none "$1" && chmod 777 "$1" && echo > "$1/file" && chmod 644 "$1/file" && '
     tell = '"$2" -c "$3" "$1/file"'
     words = ["sh", str(folder), sys.executable, look]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from elastic_core.watchdog import beat
-from elastic_core.watchdog.beat import BEAT_FILE, BeatFile
+from elastic_core.watchdog.beat import BEAT_FILE, HeartbeatFile
 
 pytestmark = pytest.mark.integration
 
@@ -17,7 +17,7 @@ LIMIT_S = 60
 
 @pytest.fixture
 def beats(tmp_path):
-    file = BeatFile(tmp_path / "beats")
+    file = HeartbeatFile(tmp_path / "beats")
     yield file
     file.close()
 
@@ -89,7 +89,7 @@ def test_children_of_a_worker_beat_for_it(beats):
 
 
 def test_a_forked_worker_has_a_file_of_its_own(beats, tmp_path):
-    other = BeatFile(tmp_path / "other")
+    other = HeartbeatFile(tmp_path / "other")
     here = f"os.environ[{BEAT_FILE!r}] = {str(other.path)!r}"
     script = f"import os\nbeat()\nif os.fork() == 0:\n  {here}; beat(); os._exit(0)"
     run_well("beat()", beats.path)
@@ -148,7 +148,7 @@ def test_a_beat_survives_the_deletion_of_the_file(beats):
 
 
 def test_the_file_is_private_and_removed(tmp_path):
-    file = BeatFile(tmp_path / "beats")
+    file = HeartbeatFile(tmp_path / "beats")
     assert file.path.stat().st_mode & 0o777 == 0o600
     file.close()
     file.close()
@@ -158,7 +158,7 @@ def test_the_file_is_private_and_removed(tmp_path):
 def test_it_takes_no_file_that_is_there(tmp_path):
     (tmp_path / "beats").write_text("work")
     with pytest.raises(FileExistsError):
-        BeatFile(tmp_path / "beats")
+        HeartbeatFile(tmp_path / "beats")
     assert (tmp_path / "beats").read_text() == "work"
 
 
@@ -168,7 +168,7 @@ def test_no_descriptor_and_no_thread_stays(tmp_path):
 
     threads = set(threading.enumerate())  # of others some may be about to end
     for number in range(20):
-        file = BeatFile(tmp_path / str(number))
+        file = HeartbeatFile(tmp_path / str(number))
         assert len(ours()) == 1
         file.close()
     assert ours() == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.workers.channel import Channel, FileSink, Screen
+from elastic_core.workers.channel import Channel, FileSink, TerminalLine
 from elastic_core.workers.streams import StreamPlan
 
 
@@ -35,13 +35,13 @@ def ignore(path, error):
 def make(filtered=None, report=ignore, **plan):
     console = Console()
     plan = StreamPlan(**{"captured": True, "keeps_tail": True, **plan})
-    return Channel(plan, console, filtered, report, Screen()), console
+    return Channel(plan, console, filtered, report, TerminalLine()), console
 
 
 @pytest.fixture
 def terminal():
     """Two workers that share a terminal, and its content."""
-    console, screen = Console(), Screen()
+    console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
     return [Channel(plan, console, None, ignore, screen) for plan in plans], console
 
@@ -222,7 +222,7 @@ def test_line_that_another_worker_interrupts_is_whole(terminal, begins, goes_on,
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([b"a", b"bc", b"\n", b"d\n\ne"]), st.booleans())))
 def test_terminal_loses_and_doubles_no_text_of_two_workers(pieces):
-    console, screen = Console(), Screen()
+    console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
     channels = [Channel(plan, console, None, ignore, screen) for plan in plans]
     for rank, text, pauses in pieces:

@@ -110,7 +110,7 @@ while True:
 """
 
 
-class Late(sessions.ProcTable):
+class CallTimeout(sessions.ProcTable):
     """A process forks right after each of the first lists of processes was made, the one of holders among them."""
 
     def __init__(self, forking, forked):
@@ -137,7 +137,7 @@ def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, runnin
     link = sessions.link_of(mark[1])
     for end in mark:
         os.close(end)
-    table = Late(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
+    table = CallTimeout(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
     monkeypatch.setattr(sessions, "best_table", lambda: table)
     sessions.guard(io.StringIO(f"expect {link}\n"))
     assert holder.wait() == -signal.SIGKILL

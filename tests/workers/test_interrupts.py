@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from elastic_core.workers.hang import spied
-from elastic_core.workers.interrupts import interrupts_held, interrupts_let_in
+from elastic_core.workers.hang import pyspy_dump
+from elastic_core.workers.interrupts import interrupts_allowed, interrupts_held
 
 pytestmark = pytest.mark.integration
 
@@ -95,7 +95,7 @@ def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running
     path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600\n")
     path.chmod(0o755)
     with pytest.raises(KeyboardInterrupt):
-        spied(77, {"PATH": f"{tmp_path}:/usr/bin:/bin"}, LONG)
+        pyspy_dump(77, {"PATH": f"{tmp_path}:/usr/bin:/bin"}, LONG)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not running(pid), "the end of py-spy")
 
@@ -222,7 +222,7 @@ def test_a_long_step_may_let_them_in(handle):
     handle(signal.SIGTERM, lambda number, frame: seen.append("SIGTERM"))
     with interrupts_held():
         signal.raise_signal(signal.SIGTERM)
-        with interrupts_let_in():
+        with interrupts_allowed():
             assert seen == ["SIGTERM"]
             signal.raise_signal(signal.SIGTERM)
             assert seen == ["SIGTERM"] * 2
@@ -236,7 +236,7 @@ def test_another_thread_lets_nothing_in(handle):
     handle(signal.SIGTERM, lambda number, frame: seen.append(number))
 
     def let_in():
-        with interrupts_let_in():
+        with interrupts_allowed():
             pass
 
     with interrupts_held():

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from elastic_core.workers.channel import Channel, ConsoleSink, Screen
+from elastic_core.workers.channel import Channel, ConsoleSink, TerminalLine
 from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import wait_readable
 from elastic_core.workers.streams import StreamPlan
@@ -36,7 +36,7 @@ def pump(pipe, make_pipe):
         for number in range(count):
             reader, writer = make_pipe()
             made = {"captured": True, "keeps_tail": True, "prefix": b"[%d]:" % number, **plan}
-            channels[reader] = Channel(StreamPlan(**made), sink, None, ignore, Screen())
+            channels[reader] = Channel(StreamPlan(**made), sink, None, ignore, TerminalLine())
             writers.append(writer)
         made = OutputPump(channels)
         made.start()
@@ -124,7 +124,7 @@ def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
 
 def test_a_pump_that_was_never_started_delivers_all_the_same(pipe):
     reader, writer = os.pipe()
-    made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, ignore, Screen())})
+    made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, ignore, TerminalLine())})
     os.write(writer, b"hello\n")
     os.close(writer)
     made.end()
@@ -190,7 +190,7 @@ class BrokenConsole:
 def test_a_fault_costs_output_and_holds_nobody_up(capfd):
     """Told once; the worker writes many times what its pipe holds, and its last words are kept."""
     reader, writer = os.pipe()
-    channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore, Screen())
+    channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore, TerminalLine())
     made = OutputPump({reader: channel})
     made.start()
     for number in range(5000):

@@ -255,7 +255,7 @@ def test_a_leader_that_ignores_signals_is_no_helper(spawn, pipe, lines_of):
 
 @pytest.fixture
 def no_proc(monkeypatch):
-    monkeypatch.setattr(sessions, "best_table", sessions.NoTable)
+    monkeypatch.setattr(sessions, "best_table", sessions.ProcessIds)
 
 
 def test_without_any_table_the_leaders_and_their_groups_count(tree, until, running, no_proc):

@@ -20,8 +20,8 @@ from elastic_core.workers.hang import (
     abort,
     arranged,
     bounded,
-    spied,
-    why_silent,
+    pyspy_dump,
+    silence_reason,
 )
 
 DUMP = """\
@@ -233,10 +233,10 @@ def test_it_dies_of_sigabrt_without_a_core_dump_also_when_it_is_stopped(sleeper)
 def test_why_nothing_came(sleeper, until):
     process = sleeper()
     until(lambda: sessions.best_table().stat(process.pid).state == "S", "it to sleep")
-    assert "did not react to SIGABRT for 0.5 s" in why_silent(process.pid, 0.5)
+    assert "did not react to SIGABRT for 0.5 s" in silence_reason(process.pid, 0.5)
     process.kill()
     process.wait()
-    assert "it died of SIGABRT" in why_silent(process.pid, 0.5)
+    assert "it died of SIGABRT" in silence_reason(process.pid, 0.5)
 
 
 @pytest.fixture
@@ -254,20 +254,23 @@ def spy(tmp_path):
 
 @pytest.mark.integration
 def test_what_py_spy_says_is_told(spy):
-    text, why = spied(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
+    text, why = pyspy_dump(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
     assert (text, why) == ("asked: dump --pid 77\n\nThread 77 (idle)", "")
 
 
 @pytest.mark.integration
 def test_what_py_spy_could_not_do_is_told(spy):
-    text, why = spied(77, spy('echo "Error: Permission Denied" >&2; exit 1'), LONG)
+    text, why = pyspy_dump(77, spy('echo "Error: Permission Denied" >&2; exit 1'), LONG)
     assert (text, why) == ("", "py-spy exited with 1 and printed: Error: Permission Denied")
-    assert spied(77, {"PATH": "/nowhere"}, LONG) == ("", "py-spy, which could read them from outside, is not installed")
+    assert pyspy_dump(77, {"PATH": "/nowhere"}, LONG) == (
+        "",
+        "py-spy, which could read them from outside, is not installed",
+    )
 
 
 @pytest.mark.integration
 def test_output_of_py_spy_is_bounded_while_it_writes(spy):
-    text, why = spied(77, spy("exec yes"), LONG)
+    text, why = pyspy_dump(77, spy("exec yes"), LONG)
     assert (text, why) == ("", "py-spy exited with 1 and printed: y")
 
 
@@ -280,7 +283,7 @@ def test_a_py_spy_that_does_not_end_is_killed(spy, until, running, tmp_path, mon
         return wait(process, min(timeout, 0.5))
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait_until_it_has_spoken)
-    text, why = spied(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG)
+    text, why = pyspy_dump(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG)
     assert text == ""
     assert f"did not answer within {LONG:g} s" in why
     pid = int(why.rpartition(" ")[2])

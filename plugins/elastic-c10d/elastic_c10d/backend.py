@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from elastic_c10d.connector import as_connector
 from elastic_c10d.tcp_connector import TcpConnector
-from elastic_core.plugin import HOLE_PATIENCE, OverStore
+from elastic_core.plugin import HOLE_PATIENCE, StoreBackend
 
 if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.plugin import Clock, Duration, StoreConnector
 
 
-class C10dRendezvousBackend(OverStore):
-    """A rendezvous backend over any torch store. See `OverStore`.
+class C10dRendezvousBackend(StoreBackend):
+    """A rendezvous backend over any torch store. See `StoreBackend`.
 
     Args:
         store: a TCPStore, FileStore or HashStore, possibly below PrefixStores, which the caller continues to own; or a

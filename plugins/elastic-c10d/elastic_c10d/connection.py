@@ -5,7 +5,7 @@ possible through the socket: a receive timeout ends an operation that a paused s
 ends all operations immediately. The store's `repr` contains the socket's descriptor. If it does not (in another version
 of torch), the socket cannot be found, and waits are split into short ones instead.
 
-A hung constructor (see `connector.Dialler`) holds a socket with an unknown descriptor, and a thread. If the thread
+A hung constructor (see `connector.StoreDialer`) holds a socket with an unknown descriptor, and a thread. If the thread
 returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end it, its socket is identified:
 it is connected to that port, is not known here, and has not received any data, unlike the sockets of finished
 constructors.
@@ -70,9 +70,9 @@ class TorchConnection(StoreConnection):
             raise
         finally:
             if self._patience is not None:
-                self.hasten(self._patience)
+                self.shorten_timeout(self._patience)
 
-    def hasten(self, seconds: Duration) -> None:
+    def shorten_timeout(self, seconds: Duration) -> None:
         if self.socket is not None and hasattr(self.store, "set_timeout"):
             self._patience = seconds
             self.store.set_timeout(timedelta(seconds=seconds))
@@ -139,7 +139,7 @@ def cut_unanswered(port: int) -> None:
                 handle.shutdown(socket.SHUT_RDWR)
 
 
-class Accepted(NamedTuple):
+class AcceptedConnection(NamedTuple):
     """A connection that a server in this process has accepted on `port`: its peer, and the number of bytes received."""
 
     host: str
@@ -148,10 +148,10 @@ class Accepted(NamedTuple):
     received: int
 
 
-def accepted() -> list[Accepted]:
+def accepted() -> list[AcceptedConnection]:
     """All accepted connections of this process, sorted by received bytes, most first."""
     ports: set[int] = set()
-    found: list[Accepted] = []
+    found: list[AcceptedConnection] = []
     for handle in _open_sockets():
         if handle.family not in (socket.AF_INET, socket.AF_INET6):
             continue
@@ -162,7 +162,7 @@ def accepted() -> list[Accepted]:
             else:
                 host, its_port = handle.getpeername()[:2]
                 taken = _number(handle, "=Q", _RECEIVED)
-                found.append(Accepted(host.removeprefix("::ffff:"), its_port, port, taken))
+                found.append(AcceptedConnection(host.removeprefix("::ffff:"), its_port, port, taken))
     return sorted((peer for peer in found if peer.port in ports), key=lambda peer: -peer.received)
 
 

@@ -53,7 +53,7 @@ class BorrowedTcpConnector:
     def __init__(self, store: Store, base: Store) -> None:
         self._first: Store | None = store
         self._store, self._base = store, base
-        self._dialler = Dialler()
+        self._dialler = StoreDialer()
         self._host, self._port = str(_attribute(base, "host")), int(_attribute(base, "port"))
 
     @property
@@ -88,7 +88,7 @@ class _Stuck:
     attempt: BackgroundCall[Store]
 
 
-class Dialler:
+class StoreDialer:
     """Creates TCPStore clients, each in a separate thread, because torch's constructor waits forever for a listener
     that does not answer. The next call for the same address waits for a stuck constructor instead of starting another
     one. Connections whose callers may wait indefinitely are created without a thread.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_c10d.backend import C10dRendezvousBackend
 from elastic_c10d.connector import CONNECT_TIMEOUT, SharedConnector
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
-from elastic_c10d.hosting import Hosting
+from elastic_c10d.hosting import HostElection
 from elastic_c10d.plugin import C10D
 from elastic_c10d.round_stores import round_stores
 from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
@@ -45,7 +45,7 @@ _SERVED = 1000  # number of nodes to size a server for, if it is created as a st
 
 
 @dataclass(frozen=True)
-class Parts:
+class HandlerParts:
     """The parts of a handler, not connected yet."""
 
     backend: C10dRendezvousBackend
@@ -75,7 +75,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         raise
 
 
-def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> Parts:
+def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> HandlerParts:
     """A backend that connects on first use, and the stores of its rounds. Each attempt takes about `patience` seconds.
 
     Args:
@@ -91,7 +91,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     connector = connector_for(params, options, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
     address, workers = _advertised(params, connector), WorkersStore(everywhere=bool(master))
-    return Parts(backend, round_stores(connector, params.run_id, address, workers, master))
+    return HandlerParts(backend, round_stores(connector, params.run_id, address, workers, master))
 
 
 def connector_for(
@@ -109,7 +109,7 @@ def connector_for(
         _warn_of_loopback(endpoint, params.max_nodes, is_master=bool(options["is_host"]))
     return TcpConnector(
         endpoint,
-        Hosting(endpoint, options["is_host"], params.max_nodes, reservation=reservation),
+        HostElection(endpoint, options["is_host"], params.max_nodes, reservation=reservation),
         patience,
         min(CONNECT_TIMEOUT, longest),
         options["read_timeout"],
@@ -203,7 +203,7 @@ def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> St
     Raises:
         RendezvousConnectionError: it could not be created within `timeout` seconds.
     """
-    hosting = Hosting(endpoint, is_host, _SERVED)
+    hosting = HostElection(endpoint, is_host, _SERVED)
     connector = TcpConnector(endpoint, hosting, patience=timeout)
     try:
         store = connector.connect().store

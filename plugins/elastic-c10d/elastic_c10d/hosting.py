@@ -68,7 +68,7 @@ def in_order(address: Address) -> tuple[int, bytes]:
     return len(packed), packed
 
 
-class Hosting:
+class HostElection:
     """One node's part in the decision, and then the server, if this node hosts it.
 
     Args:

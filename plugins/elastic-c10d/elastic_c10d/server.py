@@ -1,7 +1,7 @@
 """TCPStore servers. The socket listens before it is passed to torch, so that the port is known to be free.
 
 torch's server limits neither the amount of data nor the number of connections. `elastic serve` therefore watches its
-server with `FloodWatch`, and replaces it if the process grows too much or runs out of file descriptors.
+server with `OverloadWatch`, and replaces it if the process grows too much or runs out of file descriptors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connection import Accepted, accepted
+from elastic_c10d.connection import AcceptedConnection, accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
 from elastic_core.plugin import (
@@ -108,7 +108,7 @@ def own_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-class FloodWatch:
+class OverloadWatch:
     """Checks every second, in a thread, whether the process has grown too much, or its server has too many connections.
     If so, the server is replaced by an empty one, which nodes treat as an outage. If the process does not shrink,
     something other than the store has grown, and growth is then measured from the new size.
@@ -193,7 +193,7 @@ class FloodWatch:
         self._least = min(self._least, now)
         return now - self._least
 
-    def _accepted(self) -> list[Accepted]:
+    def _accepted(self) -> list[AcceptedConnection]:
         return [peer for peer in accepted() if peer.port == self._port]
 
     def _replace(self) -> None:
@@ -240,7 +240,7 @@ class StoreServer:
         self._endpoint = next(filter(_is_here, named.each), named.each[0])
         self._nodes = max_nodes_hint
         self._store: Store | None = None
-        self._watch: FloodWatch | None = None
+        self._watch: OverloadWatch | None = None
         self._port = self._endpoint.port
 
     @property
@@ -260,7 +260,7 @@ class StoreServer:
         sock = self._bound()
         self._port = int(sock.getsockname()[1])
         self._store = start_server(sock)
-        self._watch = FloodWatch(self._renewed, self._port, connections)
+        self._watch = OverloadWatch(self._renewed, self._port, connections)
         return self._port
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
+from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, StoreDialer
 from elastic_c10d.endpoint import parse_endpoint
 from elastic_c10d.hosting import resolved
 from elastic_core.plugin import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
-    from elastic_c10d.hosting import Hosting
+    from elastic_c10d.hosting import HostElection
     from elastic_core.plugin import Address, Clock, Duration, Instant
 
 _PROBE: Duration = 5.0
@@ -61,7 +61,7 @@ class TcpConnector:
     def __init__(
         self,
         endpoint: Endpoint,
-        hosting: Hosting | None = None,
+        hosting: HostElection | None = None,
         patience: Duration = PATIENCE,
         connect_timeout: Duration = CONNECT_TIMEOUT,
         read_timeout: Duration = READ_TIMEOUT,
@@ -78,7 +78,7 @@ class TcpConnector:
         self._connect_timeout = connect_timeout
         self._clock = clock or SystemClock()
         self._resolve = resolver
-        self._dialler = Dialler(read_timeout)
+        self._dialler = StoreDialer(read_timeout)
         self._grace = grace
         self._main: Callable[[], TorchConnection | None] = lambda: None  # a weak reference; its user owns it
         self._machine_answers = False
@@ -146,10 +146,10 @@ class TcpConnector:
         try:
             return str(at), self._dial(self._resolve(at.host, at.port)[0])
         except Exception:
-            self.serve_no_more()  # otherwise this node would appear to host the store
+            self.stop_serving()  # otherwise this node would appear to host the store
             raise
 
-    def serve_no_more(self) -> None:
+    def stop_serving(self) -> None:
         if self._hosting is not None:
             self._hosting.take_back()
 
@@ -159,7 +159,7 @@ class TcpConnector:
         if self._hosting is not None:
             self._hosting.moved(self._at)
 
-    def leads_to(self, where: str) -> bool:
+    def connected_to(self, where: str) -> bool:
         return self._good in resolved(parse_endpoint(where), self._resolve)
 
     def at_the_endpoint(self) -> Iterator[TorchConnection]:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from elastic_c10d.server import MOST_BYTES, FloodWatch
+from elastic_c10d.server import MOST_BYTES, OverloadWatch
 from elastic_c10d.torch_store import distributed
 from elastic_testing import eventually
 
@@ -91,7 +91,7 @@ def test_growth_outside_store_replaces_server_once():
         looks.append(1)
         return sum(sizes.values())
 
-    watch = FloodWatch(renew, 0, 0, most=500, size=size, every=0.01)
+    watch = OverloadWatch(renew, 0, 0, most=500, size=size, every=0.01)
     for grown, told in (("store", 1), ("else", 2), ("store", 3)):
         sizes[grown] += 600
         eventually(lambda told=told: len(ended) == told)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from elastic_c10d.create import create_parts, open_backend
 
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import KEPT, Keys
@@ -260,7 +260,7 @@ def _token(backend):
     """Of what stands in the place of the state."""
     try:
         found = backend.get_state()
-    except SpoiltStateError as error:
+    except ForeignStateError as error:
         return error.token
     return None if found is None else found[1]
 

@@ -9,7 +9,7 @@ import pytest
 from elastic_c10d import C10dRendezvousBackend, create_backend
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import parse_endpoint
-from elastic_c10d.hosting import Hosting
+from elastic_c10d.hosting import HostElection
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
@@ -182,7 +182,7 @@ def test_closing_ends_the_store_hosted_here(parts, free_port):
 
 def test_a_server_of_the_job_is_known_by_any_address_of_this_machine(free_port):
     """Who points at it would lead its nodes in a circle."""
-    hosting = Hosting(parse_endpoint(f"127.0.0.1:{free_port()}"), None, 4)
+    hosting = HostElection(parse_endpoint(f"127.0.0.1:{free_port()}"), None, 4)
     taken = hosting.take_over("127.0.0.1")
     another = Address(socket.AF_INET, ("127.0.0.2", taken.port))
     assert hosting.serves_at(another)

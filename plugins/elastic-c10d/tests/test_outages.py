@@ -271,7 +271,7 @@ def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventual
 def test_a_key_that_was_deleted_between_two_operations_is_not_waited_for_long(port):
     """torch's `multi_get` waits for it. Nothing else fails with that: the connection is as good as before."""
     connection = TcpConnector(Endpoint("127.0.0.1", port)).connect()
-    connection.hasten(0.2)
+    connection.shorten_timeout(0.2)
     connection.store.set("there", b"1")
     assert values_of(connection.store, ["there", "deleted"]) is None
     assert values_of(connection.store, ["there"]) == [b"1"]

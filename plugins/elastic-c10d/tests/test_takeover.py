@@ -9,7 +9,7 @@ import pytest
 from elastic_c10d import C10dRendezvousBackend
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
-from elastic_c10d.hosting import Hosting
+from elastic_c10d.hosting import HostElection
 from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import RendezvousConnectionError
@@ -154,7 +154,7 @@ def of_a_name():
 
     def make(*addresses, listening=(), is_host=None):
         endpoint = Endpoint("a-name.example", addresses[0].port)
-        hosting = Hosting(endpoint, is_host, 2, probe=lambda address: address.host in listening)
+        hosting = HostElection(endpoint, is_host, 2, probe=lambda address: address.host in listening)
         connector = TcpConnector(endpoint, hosting, 0.2, connect_timeout=20.0, resolver=lambda *_: list(addresses))
         made.append(C10dRendezvousBackend(connector, "job"))
         return made[-1]
@@ -171,7 +171,7 @@ def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
         raise socket.gaierror
 
     endpoint = Endpoint("127.0.0.1", free_port())
-    connector = TcpConnector(endpoint, Hosting(endpoint, None, 2), resolver=unknown)
+    connector = TcpConnector(endpoint, HostElection(endpoint, None, 2), resolver=unknown)
     with pytest.raises(socket.gaierror):
         connector.serve()
     assert not connector.hosts

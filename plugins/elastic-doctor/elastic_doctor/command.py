@@ -28,7 +28,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     manager, reading = cli.read_like_run(
         words, lambda _: doctor_help(), DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
-    cli.tell_left_out(reading.left_out)
+    cli.warn_left_out(reading.left_out)
     settings = compose.without_missing(reading.settings, manager, reading.origins)
     findings = examine.examined(settings, manager, doctor_options(reading.own), added=reading.added)
     report = finding.Report(socket.gethostname(), settings, findings)

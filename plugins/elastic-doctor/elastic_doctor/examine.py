@@ -30,7 +30,7 @@ from elastic_core.support.bounded import BackgroundCall, within
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
-from elastic_doctor.peers import Card, Doctor, cannot_reach, judged_peers
+from elastic_doctor.peers import Announcement, Doctor, cannot_reach, judged_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
     from elastic_doctor.command import DoctorOptions
     from elastic_doctor.machine import Torch
-    from elastic_doctor.network import Surroundings
+    from elastic_doctor.network import NetworkFindings
 
 _FOR_TORCH: Duration = 60.0
 _LEVELS = {CheckLevel.OK: Level.OK, CheckLevel.WARNING: Level.WARNING, CheckLevel.FAILURE: Level.FAULT}
@@ -119,7 +119,7 @@ class _Examination:
         return max(self.settings.nnodes.max, self.options.peers)
 
     def _store(
-        self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
+        self, record: RendezvousBackendRecord, around: NetworkFindings, versions: dict[str, str]
     ) -> Iterator[Finding]:
         expected = self.options.expect_store or bool(self.options.peers)
         if meets_itself(self.settings, record, self.nodes):
@@ -154,7 +154,7 @@ class _Examination:
             yield fault(Check.STORE, text, "check the endpoint; report a plugin's traceback to its authors")
 
     def _answers(
-        self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
+        self, record: RendezvousBackendRecord, around: NetworkFindings, versions: dict[str, str]
     ) -> Iterator[Finding]:
         run_id = self.settings.rdzv_id or ""
         with self._served(record, around) as served:
@@ -186,7 +186,7 @@ class _Examination:
             yield found
 
     @contextlib.contextmanager
-    def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:
+    def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
         """Host the store for the peers while the context is open, if no server runs and this machine would host it."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
@@ -201,11 +201,11 @@ class _Examination:
             if server is not None:
                 server.stop()
 
-    def _peers(self, backend: RosterBackend, around: Surroundings, versions: dict[str, str]) -> Iterator[Finding]:
+    def _peers(self, backend: RosterBackend, around: NetworkFindings, versions: dict[str, str]) -> Iterator[Finding]:
         host = socket.gethostname()
         name, patience, peers = f"{host}:{os.getpid()}", self.options.peers_timeout, self.options.peers
         with listening(2 * peers) as port:
-            card = Card(name, around.advertised or host, port, versions)
+            card = Announcement(name, around.advertised or host, port, versions)
             key = f"{name}:{secrets.token_hex(4)}"
             doctor = Doctor(backend, key, card, self.clock, threading.Event().wait, cannot_reach)
             met = within(patience + _FAREWELL, lambda: doctor.meet(peers, patience), self.settings.rdzv_endpoint)

@@ -23,7 +23,7 @@ from elastic_core.support.addresses import (
     means_this_machine,
     seen_from_outside,
 )
-from elastic_core.support.bounded import BackgroundCall, Late
+from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Address(sockets.Address):
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Lookup:
     """A place and its addresses. `problem`: why there are none. `seconds`: how long the lookup took; None if it did not
     finish."""
 
@@ -115,8 +115,8 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Reversed:
-    """The name of an address; empty if it has none. `seconds`: see `Resolved`."""
+class ReverseLookup:
+    """The name of an address; empty if it has none. `seconds`: see `Lookup`."""
 
     address: str
     name: str = ""
@@ -139,23 +139,23 @@ class Connected:
         return self.problem == sockets.REFUSED
 
 
-def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Resolved:
+def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Lookup:
     """Resolve the place within `limit` seconds. The resolver's own timeout may be half a minute."""
     begun = clock.now()
     try:
         found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
-    except Late:
-        return Resolved(place, problem=f"no answer within {limit:g} s")
+    except CallTimeout:
+        return Lookup(place, problem=f"no answer within {limit:g} s")
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         why = getattr(error, "strerror", None) or str(error)
-        return Resolved(place, seconds=clock.now() - begun, problem=why)
+        return Lookup(place, seconds=clock.now() - begun, problem=why)
     seconds = clock.now() - begun
-    return Resolved(
-        place, tuple(Address(it.family, it.sockaddr, sockets.is_local_address(it)) for it in found), seconds
-    )
+    return Lookup(place, tuple(Address(it.family, it.sockaddr, sockets.is_local_address(it)) for it in found), seconds)
 
 
-def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo) -> Reversed:
+def looked_up_backwards(
+    host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo
+) -> ReverseLookup:
     """Look up the name of an address within `limit` seconds, in the form that torch's store uses for every connection:
     IPv4 mapped into IPv6."""
     begun = clock.now()
@@ -163,11 +163,11 @@ def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Rever
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
     try:
         name, _ = BackgroundCall(lambda: reverse((mapped, 0, 0, 0), socket.NI_NUMERICSERV)).result(limit)
-    except Late:
-        return Reversed(mapped)
+    except CallTimeout:
+        return ReverseLookup(mapped)
     except (OSError, UnicodeError):
         name = ""
-    return Reversed(mapped, "" if ip_address(name) is not None else name, clock.now() - begun)
+    return ReverseLookup(mapped, "" if ip_address(name) is not None else name, clock.now() - begun)
 
 
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
@@ -187,7 +187,7 @@ def listening(backlog: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NetworkFindings:
     """The results of the network checks.
 
     Args:
@@ -208,7 +208,7 @@ class Surroundings:
 
 def surroundings_of(
     settings: Settings, record: RendezvousBackendRecord | None, nodes: int, limit: Duration, clock: Clock
-) -> Surroundings:
+) -> NetworkFindings:
     """Run the network checks. Checks of one kind run in parallel, each within `limit` seconds. `nodes`: the maximum
     number of nodes."""
     is_hosted = record is not None and record.hosted
@@ -216,7 +216,7 @@ def surroundings_of(
         places = () if meets_itself(settings, record, nodes) else places_of(settings, record)
     except ConfigurationError as error:
         wrong = fault(Check.NAME, str(error), "correct --rdzv-endpoint")
-        return Surroundings((), None, False, False, False, (wrong, *_ports(settings, ())))
+        return NetworkFindings((), None, False, False, False, (wrong, *_ports(settings, ())))
     names = _at_once(resolved, places, limit, clock)
     addresses = [address for name in names for address in name.addresses]
     tried = _at_once(connected, addresses, limit, clock)
@@ -237,7 +237,7 @@ def surroundings_of(
             whose |= {address.host: "our address" for address in own}
             found = _at_once(looked_up_backwards, whose, limit, clock)
             findings += map(judged_reverse, found, whose.values())
-    return Surroundings(places, advertised, is_served, is_hosted, bool(local), tuple(findings))
+    return NetworkFindings(places, advertised, is_served, is_hosted, bool(local), tuple(findings))
 
 
 def _at_once(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:
@@ -262,7 +262,7 @@ def _advertised(
     own = next((item.ours for item in tried if item.ours), None)
     if own is not None and (stays_here or not (is_loopback(own) and means_this_machine(places[0].host))):
         return seen_from_outside(own, places[0].host)
-    with contextlib.suppress(Late):
+    with contextlib.suppress(CallTimeout):
         return BackgroundCall(lambda: address_towards((place.host, place.port) for place in places)).result(limit)
     return None
 
@@ -282,7 +282,7 @@ def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
         yield judged_port(Check.HEALTH_PORT, "--health-port", settings.health_port, problem)
 
 
-def judged_name(found: Resolved, nodes: int) -> Finding:
+def judged_name(found: Lookup, nodes: int) -> Finding:
     """`nodes`: the maximum number of nodes."""
     host, addresses = found.place.host, found.addresses
     if found.problem:
@@ -310,7 +310,7 @@ def judged_name(found: Resolved, nodes: int) -> Finding:
     return ok(Check.NAME, text)
 
 
-def judged_reverse(found: Reversed, whose: str) -> Finding:
+def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
     """`whose`: describes the address. A missing name is harmless if the lookup is fast."""
     text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import later
-from elastic_core.support.bounded import BackgroundCall, Late
+from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.sockets import error_text
 from elastic_core.text import in_one_line
 from elastic_doctor.finding import Check, fault, ok, warning
@@ -44,7 +44,7 @@ class Stage(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Card:
+class Announcement:
     """A doctor's announcement.
 
     Args:
@@ -62,17 +62,17 @@ class Card:
     unreachable: Mapping[str, str] = field(default_factory=dict)
 
 
-def encoded(card: Card) -> bytes:
+def encoded(card: Announcement) -> bytes:
     return json.dumps({"version": _VERSION, **asdict(card)}).encode()
 
 
-def decoded(data: bytes) -> Card | None:
+def decoded(data: bytes) -> Announcement | None:
     """The card; None if this version cannot read it."""
     try:
         found: dict[str, Any] = json.loads(data) if len(data) <= _LONGEST else {}
         if found.pop("version", None) != _VERSION:
             return None
-        return Card(
+        return Announcement(
             _text(found["name"]),
             _text(found["address"]),
             int(found["port"]),
@@ -89,7 +89,7 @@ def _text(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class PeerMeeting:
     """One doctor's view of the other doctors.
 
     Args:
@@ -103,7 +103,7 @@ class Meeting:
     key: str
     size: int
     first: Mapping[str, tuple[int | None, bytes]] = field(default_factory=dict)
-    cards: Mapping[str, Card] = field(default_factory=dict)
+    cards: Mapping[str, Announcement] = field(default_factory=dict)
     here: frozenset[str] = frozenset()
 
     @property
@@ -115,7 +115,7 @@ class Meeting:
         """Whether all other doctors have reached this stage. A doctor that was present and has left is done."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
-    def after_look(self, announced: Sequence[Announced]) -> Meeting:
+    def after_look(self, announced: Sequence[Announced]) -> PeerMeeting:
         """The view after another read of the store."""
         others = [item for item in announced if item.key != self.key]
         first = {**{item.key: (item.beats, item.entry) for item in others}, **self.first}
@@ -142,23 +142,23 @@ class Doctor:
 
     backend: RosterBackend
     key: str
-    card: Card
+    card: Announcement
     clock: Clock
     pause: Callable[[Duration], object]
     reach: Callable[[str, int], str]
 
-    def meet(self, size: int, patience: Duration) -> Meeting:
+    def meet(self, size: int, patience: Duration) -> PeerMeeting:
         """Wait up to `patience` seconds until `size` doctors are present; then connect to each, report the result, and
         leave. If there are too few, `met` of the returned meeting is False. Raises RendezvousConnectionError."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:
-            meeting = self._looks(Meeting(self.key, size), until, lambda seen: seen.met)
+            meeting = self._looks(PeerMeeting(self.key, size), until, lambda seen: seen.met)
             return self._together(meeting) if meeting.met else meeting
         finally:
             self.backend.withdraw(self.key)
 
-    def _together(self, meeting: Meeting) -> Meeting:
+    def _together(self, meeting: PeerMeeting) -> PeerMeeting:
         calls = {
             key: BackgroundCall(partial(self.reach, card.address, card.port)) for key, card in meeting.cards.items()
         }
@@ -168,17 +168,17 @@ class Doctor:
             self.card = replace(self.card, stage=stage)
             self._announce()
             until = later(self.clock.now(), patience)
-            meeting = self._looks(meeting, until, partial(Meeting.reached, stage=stage))
+            meeting = self._looks(meeting, until, partial(PeerMeeting.reached, stage=stage))
         return meeting
 
-    def _looks(self, meeting: Meeting, until: Instant, enough: Callable[[Meeting], bool]) -> Meeting:
+    def _looks(self, meeting: PeerMeeting, until: Instant, enough: Callable[[PeerMeeting], bool]) -> PeerMeeting:
         meeting = self._look(meeting)
         while not enough(meeting) and self.clock.now() < until:
             self.backend.beat(self.key, leading=False, look=False)
             meeting = self._look(meeting)
         return meeting
 
-    def _look(self, meeting: Meeting) -> Meeting:
+    def _look(self, meeting: PeerMeeting) -> PeerMeeting:
         self.pause(max(_TICK, _TICK_PER_PEER * meeting.size))
         return meeting.after_look(self.backend.roster())
 
@@ -190,14 +190,14 @@ def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
     """Why no connection can be made within `limit` seconds; empty if one can."""
     try:
         BackgroundCall(lambda: socket.create_connection((address, port), limit).close()).result(limit)
-    except Late:
+    except CallTimeout:
         return "timed out"
     except (OSError, UnicodeError) as error:
         return error_text(error) if isinstance(error, OSError) else str(error)
     return ""
 
 
-def judged_peers(meeting: Meeting, own: Card, patience: Duration) -> Iterator[Finding]:
+def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) -> Iterator[Finding]:
     """`own`: this doctor's card at the end."""
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
@@ -222,7 +222,7 @@ def _counted(doctors: int) -> str:
     return f"{doctors} doctor{'' if doctors == 1 else 's'}"
 
 
-def _versions(cards: Mapping[str, Card]) -> Finding:
+def _versions(cards: Mapping[str, Announcement]) -> Finding:
     differing = []
     for what in sorted({what for card in cards.values() for what in card.versions}):
         by_version: dict[str, list[str]] = {}

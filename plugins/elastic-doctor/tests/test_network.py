@@ -73,18 +73,18 @@ def test_an_endpoint_that_cannot_be_one():
 @pytest.mark.parametrize(
     ("found", "nodes", "level", "words"),
     [
-        (n.Resolved(PLACE, (FAR,), 0.1), 4, "ok", "node0 is 10.0.0.1"),
-        (n.Resolved(PLACE, (NEAR,), 0.1), 4, "ok", "10.0.0.2 (this machine)"),
-        (n.Resolved(PLACE, problem="no answer within 1 s"), 1, "fault", "/etc/hosts"),
-        (n.Resolved(PLACE, (FAR,), 3.0), 4, "warning", "the lookup took 3.0 s"),
-        (n.Resolved(PLACE, (LOOPBACK,), 0.1), 4, "note", "getent hosts node0"),
-        (n.Resolved(PLACE, (LOOPBACK,), 0.1), 1, "ok", "127.0.1.1"),
-        (n.Resolved(Place("127.0.0.1", 1), (LOOPBACK,), 0.1), 4, "warning", "no other machine"),
-        (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 4, "warning", "only on the store's host"),
-        (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 1, "ok", "localhost"),
-        (n.Resolved(PLACE, (FAR, NEAR), 0.1), 4, "warning", "several machines"),
-        (n.Resolved(PLACE, (FAR, replace(FAR, sockaddr=("10.0.0.3", 1))), 0.1), 4, "note", "several addresses"),
-        (n.Resolved(PLACE, (FAR, replace(FAR, family=INET6)), 0.1), 4, "ok", "node0"),
+        (n.Lookup(PLACE, (FAR,), 0.1), 4, "ok", "node0 is 10.0.0.1"),
+        (n.Lookup(PLACE, (NEAR,), 0.1), 4, "ok", "10.0.0.2 (this machine)"),
+        (n.Lookup(PLACE, problem="no answer within 1 s"), 1, "fault", "/etc/hosts"),
+        (n.Lookup(PLACE, (FAR,), 3.0), 4, "warning", "the lookup took 3.0 s"),
+        (n.Lookup(PLACE, (LOOPBACK,), 0.1), 4, "note", "getent hosts node0"),
+        (n.Lookup(PLACE, (LOOPBACK,), 0.1), 1, "ok", "127.0.1.1"),
+        (n.Lookup(Place("127.0.0.1", 1), (LOOPBACK,), 0.1), 4, "warning", "no other machine"),
+        (n.Lookup(Place("localhost", 1), (LOOPBACK,), 0.1), 4, "warning", "only on the store's host"),
+        (n.Lookup(Place("localhost", 1), (LOOPBACK,), 0.1), 1, "ok", "localhost"),
+        (n.Lookup(PLACE, (FAR, NEAR), 0.1), 4, "warning", "several machines"),
+        (n.Lookup(PLACE, (FAR, replace(FAR, sockaddr=("10.0.0.3", 1))), 0.1), 4, "note", "several addresses"),
+        (n.Lookup(PLACE, (FAR, replace(FAR, family=INET6)), 0.1), 4, "ok", "node0"),
     ],
 )
 def test_a_name(found, nodes, level, words):
@@ -94,13 +94,13 @@ def test_a_name(found, nodes, level, words):
 
 
 def test_an_address_backwards():
-    assert n.judged_reverse(n.Reversed("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
-    assert "no name, in 2.0 ms" in n.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 0.002), "ours").told
-    slow = n.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 5.0), "ours")
+    assert n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
+    assert "no name, in 2.0 ms" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 0.002), "ours").told
+    slow = n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 5.0), "ours")
     assert (slow.level, "after 5.0 s" in slow.told) == (Level.WARNING, True)
     assert "'::ffff:10.0.0.1 NAME' to /etc/hosts" in slow.advice
     assert "RES_OPTIONS" in slow.advice
-    assert "no answer in time" in n.judged_reverse(n.Reversed("::ffff:10.0.0.1"), "ours").told
+    assert "no answer in time" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1"), "ours").told
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_addresses_are_looked_up_backwards_within_a_bound(never):
     assert n.looked_up_backwards("10.0.0.1", 15.0, CLOCK, answer).name == "node0"
     assert n.looked_up_backwards("fe80::1", 15.0, CLOCK, answer).name == ""
     assert asked == ["::ffff:10.0.0.1", "fe80::1"]
-    assert n.looked_up_backwards("10.0.0.1", 0.05, CLOCK, never) == n.Reversed("::ffff:10.0.0.1")
+    assert n.looked_up_backwards("10.0.0.1", 0.05, CLOCK, never) == n.ReverseLookup("::ffff:10.0.0.1")
     assert n.looked_up_backwards("127.0.0.1", 20.0, CLOCK).address == "::ffff:127.0.0.1"
 
 

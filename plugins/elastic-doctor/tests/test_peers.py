@@ -7,9 +7,9 @@ import threading
 import pytest
 from elastic_doctor.network import listening
 from elastic_doctor.peers import (
-    Card,
+    Announcement,
     Doctor,
-    Meeting,
+    PeerMeeting,
     Stage,
     cannot_reach,
     decoded,
@@ -19,7 +19,7 @@ from elastic_doctor.peers import (
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.compat.over_state import with_roster
+from elastic_core.compat.state_store import with_roster
 from elastic_core.interfaces.backend import Announced
 from elastic_core.support.bounded import BackgroundCall
 
@@ -27,7 +27,7 @@ SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}
 
 
 def card(name, **more):
-    return Card(**{"name": name, "address": "127.0.0.1", "versions": SAME, **more})
+    return Announcement(**{"name": name, "address": "127.0.0.1", "versions": SAME, **more})
 
 
 def shown(card, beats=1, key=None):
@@ -53,7 +53,7 @@ def test_a_card_from_outside_is_not_trusted():
 
 def test_who_died_is_not_there():
     ghost, living, leased = card("ghost"), card("b"), card("c")
-    seen = Meeting("a", 3).after_look([shown(ghost, 4), shown(living, 1), shown(leased, None), shown(card("a"), 1)])
+    seen = PeerMeeting("a", 3).after_look([shown(ghost, 4), shown(living, 1), shown(leased, None), shown(card("a"), 1)])
     assert set(seen.cards) == {"c"}
     assert not seen.met
     seen = seen.after_look([shown(ghost, 4), shown(living, 2), shown(leased, None)])
@@ -64,20 +64,20 @@ def test_who_died_is_not_there():
 
 
 def test_a_card_that_changes_lives_too():
-    seen = Meeting("a", 2).after_look([shown(card("b"), 2)])
+    seen = PeerMeeting("a", 2).after_look([shown(card("b"), 2)])
     assert not seen.met
     assert seen.after_look([shown(card("b", stage=Stage.TOLD), 2)]).met
 
 
 def test_how_far_all_have_come():
-    seen = Meeting("a", 2).after_look([shown(card("b", stage=Stage.TOLD), None)])
+    seen = PeerMeeting("a", 2).after_look([shown(card("b", stage=Stage.TOLD), None)])
     assert seen.reached(Stage.TOLD)
     assert not seen.reached(Stage.LEAVING)
     assert seen.after_look([]).reached(Stage.LEAVING), "who has left is done"
 
 
 def judged(*others, size=2):
-    met = Meeting("a", size).after_look([shown(other, None) for other in others])
+    met = PeerMeeting("a", size).after_look([shown(other, None) for other in others])
     return list(judged_peers(met, card("a"), 60.0))
 
 

@@ -204,7 +204,7 @@ def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found,
 
 def test_a_job_that_is_over(found, memory_backend):
     from elastic_core.clock import SystemClock
-    from elastic_core.compat.over_state import with_roster
+    from elastic_core.compat.state_store import with_roster
 
     backend = memory_backend()
     with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))

@@ -22,7 +22,7 @@ from elastic_core.plugin import (
     later,
 )
 from elastic_etcd_legacy import steps
-from elastic_etcd_legacy.decide import Closed, Done, Take, begins_call, decide, nodes_waiting
+from elastic_etcd_legacy.decide import Attempt, Closed, Done, begins_call, decide, nodes_waiting
 from elastic_etcd_legacy.document import KeepAlive
 from elastic_etcd_legacy.key_cache import RunCache
 from elastic_etcd_legacy.leases import Leases
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd_legacy.decide import Move, Wait
-    from elastic_etcd_legacy.document import View
+    from elastic_etcd_legacy.document import DocumentView
     from elastic_etcd_legacy.settings import LegacySettings
     from elastic_etcd_legacy.steps import Step
 
@@ -128,7 +128,7 @@ class Barrier:
                     raise
                 self._stopped.wait(_RETRY)
 
-    def look(self) -> View:
+    def look(self) -> DocumentView:
         """Read what etcd holds now. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._cache.refresh()
 
@@ -171,7 +171,7 @@ class Barrier:
                     return Joined(move.version, move.rank, move.world_size, (view.alive or {})[0])
                 if self._clock.now() >= deadline:
                     raise RendezvousTimeoutError(self._too_late(view))
-                if not isinstance(move, Take):
+                if not isinstance(move, Attempt):
                     self._cache.wait(changes, min(move.until or deadline, deadline) - self._clock.now())
                 elif self._written(view, move.step, move.reason):
                     late = 0
@@ -182,13 +182,13 @@ class Barrier:
                     raise
                 self._stopped.wait(_RETRY)
 
-    def _decided(self, view: View, token: str) -> Take | Done | Wait:
+    def _decided(self, view: DocumentView, token: str) -> Attempt | Done | Wait:
         move: Move = decide(view, token, self._settings.bounds, self._call_ends(view, token), self._clock.now())
         if isinstance(move, Closed):
             raise RendezvousClosedError(f"the job {self._settings.run_id!r} was closed; no further rounds will form")
         return move
 
-    def _call_ends(self, view: View, token: str) -> Instant | None:
+    def _call_ends(self, view: DocumentView, token: str) -> Instant | None:
         """Counted on this node's clock, from when it first sees that it makes the last call."""
         if not begins_call(view, token, self._settings.bounds):
             return None
@@ -196,7 +196,7 @@ class Barrier:
             self._call = (view.version, later(self._clock.now(), self._settings.last_call))
         return self._call[1]
 
-    def _too_late(self, view: View) -> str:
+    def _too_late(self, view: DocumentView) -> str:
         bounds, seconds = self._settings.bounds, self._settings.timeout
         found = "no rendezvous"
         if view.document is not None:
@@ -213,7 +213,7 @@ class Barrier:
 
     # -- writing
 
-    def _written(self, view: View, step: Step, reason: str = "") -> bool:
+    def _written(self, view: DocumentView, step: Step, reason: str = "") -> bool:
         """Whether the step stands now; what stands is in the cache afterwards. An answer that is lost raises
         EtcdUnreachable, and the next look shows whether the write landed: every step names its author."""
         effects, lease = step.transition.effects, 0
@@ -231,7 +231,7 @@ class Barrier:
             get_logger().debug("rendezvous state written", reason=reason, step=step.transition.event.value)
         return done.succeeded
 
-    def _remove(self, view: View) -> None:
+    def _remove(self, view: DocumentView) -> None:
         """Remove what is stored in the document's place and is not a document. Overwriting it would not be enough: the
         revision that created it would name the new rendezvous, and may have named an earlier one."""
         document = self._settings.keys.document
@@ -239,7 +239,7 @@ class Barrier:
         self._client.transact(Transaction((stands,), (Delete(document),)))
         self._cache.refresh()
 
-    def _lease_for(self, step: Step, view: View) -> int:
+    def _lease_for(self, step: Step, view: DocumentView) -> int:
         effects = step.transition.effects
         if Effect.LEASE_SETUP in effects:
             return self._client.grant(self._settings.setup).id
@@ -284,11 +284,11 @@ class Barrier:
             return False
         return view.lease != self._leases.run_if_held
 
-    def _leaving(self, view: View) -> Step | None:
+    def _leaving(self, view: DocumentView) -> Step | None:
         mine = view.document is not None and view.document.status is Status.FINAL and view.version == self._version
         return steps.break_(view.document) if mine and self._version else None
 
-    def _attempt(self, step_for: Callable[[View], Step | None]) -> View:
+    def _attempt(self, step_for: Callable[[DocumentView], Step | None]) -> DocumentView:
         view = self._cache.refresh()
         for _ in range(_LAST_ATTEMPTS):
             step = step_for(view)

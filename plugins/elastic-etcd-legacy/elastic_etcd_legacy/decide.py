@@ -12,12 +12,12 @@ from elastic_etcd_legacy.table import Status
 
 if TYPE_CHECKING:
     from elastic_core.plugin import Instant
-    from elastic_etcd_legacy.document import Rendezvous, View
+    from elastic_etcd_legacy.document import DocumentView, Rendezvous
     from elastic_etcd_legacy.steps import Bounds, Step
 
 
 @dataclass(frozen=True)
-class Take:
+class Attempt:
     """Try this step."""
 
     step: Step
@@ -46,10 +46,10 @@ class Closed:
     """No further round will form."""
 
 
-Move = Take | Wait | Done | Closed
+Move = Attempt | Wait | Done | Closed
 
 
-def decide(view: View, token: str, bounds: Bounds, call_ends: Instant | None, now: Instant) -> Move:
+def decide(view: DocumentView, token: str, bounds: Bounds, call_ends: Instant | None, now: Instant) -> Move:
     """The next move of the node `token`.
 
     Args:
@@ -57,7 +57,7 @@ def decide(view: View, token: str, bounds: Bounds, call_ends: Instant | None, no
     """
     document = view.document
     if document is None:
-        return Take(steps.create(None, token), "there is no rendezvous")
+        return Attempt(steps.create(None, token), "there is no rendezvous")
     if document.status is Status.CLOSED:
         return Closed()
     if document.status is Status.SETUP:
@@ -71,7 +71,7 @@ def decide(view: View, token: str, bounds: Bounds, call_ends: Instant | None, no
 
 def _in_setup(document: Rendezvous, token: str) -> Move:
     if document.creator == token:
-        return Take(steps.open_(document, token), "this node created it")
+        return Attempt(steps.open_(document, token), "this node created it")
     return Wait("another node sets the rendezvous up")
 
 
@@ -80,11 +80,11 @@ def _in_joinable(document: Rendezvous, token: str, bounds: Bounds, call_ends: In
     if token not in document.participants:
         if joined >= bounds.most:
             return Wait("the rendezvous is full though it can be joined: the nodes were told different bounds")
-        return Take(steps.join(document, token, bounds), f"{joined} of {bounds.most} nodes have joined")
+        return Attempt(steps.join(document, token, bounds), f"{joined} of {bounds.most} nodes have joined")
     if steps.caller(document, bounds) != token:
         return Wait(f"{joined} of at least {bounds.least} nodes have joined")
     if call_ends is not None and now >= call_ends:
-        return Take(steps.end_call(document, token, bounds), "the last call is over")
+        return Attempt(steps.end_call(document, token, bounds), "the last call is over")
     return Wait(f"last call: {joined} of {bounds.most} nodes have joined", call_ends)
 
 
@@ -92,28 +92,28 @@ def _in_frozen(document: Rendezvous, token: str) -> Move:
     if token not in document.participants:
         return Wait("a round without this node is about to be final")
     if token not in document.confirmed:
-        return Take(steps.confirm(document, token), "all participants are there")
+        return Attempt(steps.confirm(document, token), "all participants are there")
     return Wait(f"{len(document.confirmed)} of {len(document.participants)} participants have confirmed")
 
 
-def _in_final(view: View, document: Rendezvous, token: str) -> Move:
+def _in_final(view: DocumentView, document: Rendezvous, token: str) -> Move:
     if view.lost:
         # Also by a member that has not returned with this round yet: it need not begin what is broken already.
-        return Take(steps.break_(document), f"ranks without keep-alive: {view.lost}")
+        return Attempt(steps.break_(document), f"ranks without keep-alive: {view.lost}")
     if token in document.participants:
         return Done(view.version, document.participants.index(token), len(document.participants))
     if token not in document.waiting:
-        return Take(steps.announce(document, token), "a round runs")
+        return Attempt(steps.announce(document, token), "a round runs")
     return Wait("a round runs; its members were told that this node waits")
 
 
-def begins_call(view: View, token: str, bounds: Bounds) -> bool:
+def begins_call(view: DocumentView, token: str, bounds: Bounds) -> bool:
     """Whether this node makes the last call."""
     document = view.document
     return document is not None and document.status is Status.JOINABLE and steps.caller(document, bounds) == token
 
 
-def nodes_waiting(view: View, version: int, bounds: Bounds) -> int:
+def nodes_waiting(view: DocumentView, version: int, bounds: Bounds) -> int:
     """How many nodes want a new round, for a member of round `version` (0: of none).
 
     A round that has lost a member, or whose document is gone, counts as one more, so that its members begin a new one;

@@ -49,7 +49,7 @@ class Rendezvous:
 
 
 @dataclass(frozen=True)
-class View:
+class DocumentView:
     """A moment.
 
     Args:
@@ -151,20 +151,20 @@ def _unsaid(key: bytes, reason: str) -> None:
     """Nobody is told."""
 
 
-def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _unsaid) -> View:
+def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _unsaid) -> DocumentView:
     """The view that these keys make. A record that is none of ours counts as absent, and `ignore` is called with its
     key and why. Of such a document the view has the revision, so that it can be removed."""
     pair = pairs.get(keys.document)
     if pair is None:
-        return View()
+        return DocumentView()
     version = pair.create_revision
     try:
         document = from_bytes(pair.value)
     except RendezvousStateError as error:
         ignore(pair.key, str(error))
-        return View(None, 0, pair.mod_revision)
+        return DocumentView(None, 0, pair.mod_revision)
     ranks = len(document.participants) if document.status in (Status.FROZEN, Status.FINAL) else 0
-    return View(document, version, pair.mod_revision, pair.lease, _alive(keys, pairs, version, ranks, ignore))
+    return DocumentView(document, version, pair.mod_revision, pair.lease, _alive(keys, pairs, version, ranks, ignore))
 
 
 def _alive(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.values import Range
 
     from elastic_core.plugin import Clock, Duration
-    from elastic_etcd_legacy.document import View
+    from elastic_etcd_legacy.document import DocumentView
     from elastic_etcd_legacy.settings import Keys
 
 
@@ -51,12 +51,12 @@ class RunCache(KeyCache):
                 self.follow()
                 self._started = True
 
-    def refresh(self) -> View:
+    def refresh(self) -> DocumentView:
         """Read everything now: what this node has written is in the view. Raises as `start` does."""
         self.read()
         return self.view()
 
-    def view(self) -> View:
+    def view(self) -> DocumentView:
         """The keys as they are known, without what is not ours."""
         with self._changed:
             return view_of(self._keys, self._pairs, self._ignore)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from elastic_etcd.client.values import Operation
 
-    from elastic_etcd_legacy.document import KeepAlive, View
+    from elastic_etcd_legacy.document import DocumentView, KeepAlive
     from elastic_etcd_legacy.settings import Keys
 
 
@@ -123,7 +123,9 @@ def caller(document: Rendezvous, bounds: Bounds) -> str | None:
     return document.participants[bounds.least - 1] if len(document.participants) >= bounds.least else None
 
 
-def transaction(keys: Keys, view: View, step: Step, lease: int, alive: tuple[KeepAlive, int] | None) -> Transaction:
+def transaction(
+    keys: Keys, view: DocumentView, step: Step, lease: int, alive: tuple[KeepAlive, int] | None
+) -> Transaction:
     """Write what `step` made of the document of `view`, if it is still the one that stands.
 
     A document that was deleted and made again has another revision, so that what was decided about the one is never
@@ -167,7 +169,7 @@ def _require(holds: bool, rule: str, found: Rendezvous) -> None:
 
 
 def _operations(
-    keys: Keys, view: View, step: Step, lease: int, alive: tuple[KeepAlive, int] | None
+    keys: Keys, view: DocumentView, step: Step, lease: int, alive: tuple[KeepAlive, int] | None
 ) -> Iterator[Operation]:
     if step.after is None:
         yield Delete(keys.document)

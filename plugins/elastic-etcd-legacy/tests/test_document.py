@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elastic_etcd.client.values import KeyValue
-from elastic_etcd_legacy.document import KeepAlive, Rendezvous, View, from_bytes, to_bytes, view_of
+from elastic_etcd_legacy.document import DocumentView, KeepAlive, Rendezvous, from_bytes, to_bytes, view_of
 from elastic_etcd_legacy.settings import Keys
 from elastic_etcd_legacy.table import Status
 from hypothesis import given
@@ -85,7 +85,7 @@ def pairs(*found):
 
 
 def test_no_document_no_view():
-    assert view_of(KEYS, {}) == View()
+    assert view_of(KEYS, {}) == DocumentView()
 
 
 def test_a_view_knows_who_is_alive():
@@ -105,7 +105,7 @@ def test_keep_alives_of_another_round_do_not_count():
 def test_a_foreign_document_counts_as_absent_and_can_be_removed():
     ignored = []
     view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *told: ignored.append(told))
-    assert view == View(revision=7)
+    assert view == DocumentView(revision=7)
     assert [key for key, _ in ignored] == [KEYS.document]
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from elastic_etcd.client.values import KeyValue, Put
 from elastic_etcd_legacy import steps
-from elastic_etcd_legacy.decide import Closed, Done, Take, Wait, decide, nodes_waiting
-from elastic_etcd_legacy.document import KeepAlive, View, view_of
+from elastic_etcd_legacy.decide import Attempt, Closed, Done, Wait, decide, nodes_waiting
+from elastic_etcd_legacy.document import DocumentView, KeepAlive, view_of
 from elastic_etcd_legacy.settings import Keys
 from elastic_etcd_legacy.steps import Bounds, transaction
 from elastic_etcd_legacy.table import Effect, Status
@@ -60,7 +60,7 @@ class Node:
 
     lease: int
     attempt: int = 0
-    seen: View = field(default_factory=View)
+    seen: DocumentView = field(default_factory=DocumentView)
     done: Done | None = None
     dead: bool = False
 
@@ -89,7 +89,7 @@ class World:
         if isinstance(move, Done):
             node.done = move
             self._take(node)
-        elif isinstance(move, Take):
+        elif isinstance(move, Attempt):
             self._write(node, move.step)
         return move
 
@@ -246,7 +246,7 @@ def final(*participants, waiting=()):
 
 
 def seen(document, version=5, alive=(0, 1)):
-    return View(document, version, 9, 0, {rank: KeepAlive() for rank in alive})
+    return DocumentView(document, version, 9, 0, {rank: KeepAlive() for rank in alive})
 
 
 def test_who_waits_is_told_to_those_who_have_room():
@@ -260,8 +260,8 @@ def test_a_broken_round_wants_a_new_one():
     assert nodes_waiting(seen(final("a", "b"), alive=(0,)), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(final("a", "b"), version=6), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(steps.Rendezvous(Status.JOINABLE)), 5, Bounds(1, 2)) == 1
-    assert nodes_waiting(View(), 5, Bounds(1, 2)) == 1
-    assert nodes_waiting(View(), 0, Bounds(1, 2)) == 0
+    assert nodes_waiting(DocumentView(), 5, Bounds(1, 2)) == 1
+    assert nodes_waiting(DocumentView(), 0, Bounds(1, 2)) == 0
 
 
 def test_a_closed_job_wants_nobody():
@@ -275,7 +275,7 @@ def test_the_last_call_is_waited_for_by_who_makes_it():
     assert isinstance(first, Wait) and first.until is None
     second = decide(seen(called), "b", Bounds(2, 3), CALL_ENDS, EARLY)
     assert isinstance(second, Wait) and second.until == CALL_ENDS
-    assert isinstance(decide(seen(called), "b", Bounds(2, 3), CALL_ENDS, CALL_ENDS), Take)
+    assert isinstance(decide(seen(called), "b", Bounds(2, 3), CALL_ENDS, CALL_ENDS), Attempt)
 
 
 def test_nodes_with_different_bounds_do_not_break_the_protocol():

@@ -11,7 +11,7 @@ from elastic_etcd.client.values import Delete, Put, Transaction, end_of
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
-from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
+from elastic_core.interfaces.backend import EntryDroppedError, ForeignStateError
 
 LONG = 60.0
 
@@ -133,9 +133,9 @@ def test_a_lease_that_ended_is_an_outage_and_then_there_is_another(backend, clie
 def test_a_state_of_another_program_is_named_and_can_be_replaced(backend, client, prefix, foreign):
     key, one = Keys(prefix.decode(), "job").state, backend()
     client.transact(Transaction([], [Put(key, foreign)]))
-    with pytest.raises(SpoiltStateError, match=r"written by elastic-etcd .*another prefix") as caught:
+    with pytest.raises(ForeignStateError, match=r"written by elastic-etcd .*another prefix") as caught:
         one.get_state()
-    with pytest.raises(SpoiltStateError):
+    with pytest.raises(ForeignStateError):
         one.set_state(b"mine")
     assert one.set_state(b"mine", caught.value.token)[2]
     assert backend().get_state()[0] == b"mine"

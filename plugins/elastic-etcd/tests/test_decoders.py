@@ -23,7 +23,7 @@ from elastic_etcd.server.server import answers_as
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import ForeignStateError
 
 KEYS = Keys("elastic", "job")
 NUMBERS = itertools.count()  # what one example leaves, another does not see
@@ -216,7 +216,7 @@ def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
     try:
         shown, token = backend.get_state()
         assert shown in state
-    except SpoiltStateError as error:
+    except ForeignStateError as error:
         token = error.token
     assert backend.set_state(b"ours", token)[2]
     assert backend.beat("a/1", leading=False, look=True) is not None if backend.announce("a/1", b"") else True

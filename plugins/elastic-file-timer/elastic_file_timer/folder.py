@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from elastic_core.plugin import ConfigurationError, Problem, why_untrusted
+from elastic_core.plugin import ConfigurationError, Problem, distrust_reason
 
 
 def make_private() -> Path:
@@ -43,7 +43,7 @@ def check(path: Path) -> None:
         ConfigurationError: the folder does not exist, or other users could remove or replace its files.
     """
     try:
-        why = why_untrusted(path.parent)
+        why = distrust_reason(path.parent)
     except OSError as error:
         raise refused(path, f"{path.parent}: {error.strerror}") from error
     if why:

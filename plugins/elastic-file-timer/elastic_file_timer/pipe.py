@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.plugin import get_logger, why_untrusted
+from elastic_core.plugin import distrust_reason, get_logger
 from elastic_file_timer import folder
 from elastic_file_timer.request import Lines
 
@@ -123,7 +123,7 @@ class TimerPipe:
         try:
             if self._made_in is not None:
                 folder.make_again(self._made_in)
-            elif why := why_untrusted(self.path.parent):
+            elif why := distrust_reason(self.path.parent):
                 raise PermissionError(errno.EPERM, why)
             self._make()
         except OSError as error:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from elastic_file_timer import FileTimerServer
-from elastic_testing.watchdog import Told
+from elastic_testing.watchdog import ExpiryLog
 
 from elastic_core import log
 
@@ -19,7 +19,7 @@ LIMIT_S = 60
 
 @pytest.fixture
 def told():
-    return Told()
+    return ExpiryLog()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from elastic_file_timer.plugin import elastic_watchdogs
 from elastic_testing import eventually
-from elastic_testing.watchdog import Told
+from elastic_testing.watchdog import ExpiryLog
 
 from elastic_core.plugin import Context
 
@@ -135,7 +135,7 @@ def test_a_killed_agent_leaves_no_folder_and_of_a_named_one_only_the_pipe(named,
 def test_the_factory_gives_a_watchdog_of_the_run(tmp_path):
     (record,) = elastic_watchdogs()
     watchdog = record.factory(Context("job", {"path": str(tmp_path / "timers")}))
-    watchdog.start(Told())
+    watchdog.start(ExpiryLog())
     assert watchdog.worker_environment()["TORCHELASTIC_TIMER_FILE"] == str(tmp_path / "timers")
     watchdog.stop()
 

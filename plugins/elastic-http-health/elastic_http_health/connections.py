@@ -38,7 +38,7 @@ _FREE_READS = 2  # reads that a well-behaved client's request needs
 _FREE_READS_TLS = 6  # the same, including the TLS handshake
 
 
-class Pace:
+class RateLimit:
     """A rate limit that allows bursts after idle time."""
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -85,8 +85,8 @@ class ConnectionLimit:
         self.channel = channel
         self._answer = answer
         self._places = asyncio.Semaphore(limits.connections)
-        self._rate = Pace(limits.rate, limits.burst)
-        self._spare_reads = Pace(limits.spare_reads, limits.spare_reads)
+        self._rate = RateLimit(limits.rate, limits.burst)
+        self._spare_reads = RateLimit(limits.spare_reads, limits.spare_reads)
         self._sockets = sockets
         self._connections: dict[Connection, None] = {}  # oldest first
         self._busy_until = 0.0

@@ -6,7 +6,7 @@ import contextlib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import BackgroundCall, Late
+from elastic_core.plugin import BackgroundCall, CallTimeout
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -37,7 +37,7 @@ def provider_for(name: str) -> TracerProvider | None:
 
 def shut_down(provider: TracerProvider) -> None:
     """Flush the remaining spans and stop the exporter, within 2 s."""
-    with contextlib.suppress(Late):
+    with contextlib.suppress(CallTimeout):
         BackgroundCall(provider.shutdown).result(_TO_END)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous.effects import (
     Announce,
-    Beat,
     HandOver,
+    Heartbeat,
     ReadRoster,
     ReadState,
     Registration,
@@ -93,7 +93,7 @@ class StoreModel(NamedTuple):
         changed = self._replace(rows=tuple(rows.items()), last=tuple(last.items()), rosters=self.rosters + 1)
         return changed, place
 
-    def _beaten(self, operation: Beat) -> tuple[StoreModel, int | None]:
+    def _beaten(self, operation: Heartbeat) -> tuple[StoreModel, int | None]:
         rows = dict(self.rows)
         row = rows.get(operation.key)
         if row is None:

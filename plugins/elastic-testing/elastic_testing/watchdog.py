@@ -56,7 +56,7 @@ def _wrong(told: list[str], held_up: str) -> list[str]:
     return [scope for scope in told if scope not in held_up.split(",")]
 
 
-class Told:
+class ExpiryLog:
     """The callback that a watchdog calls when a worker hangs. Records each expiry and its time."""
 
     def __init__(self) -> None:
@@ -93,13 +93,13 @@ class Told:
         return [expiry.scope for expiry in self._expiries]
 
 
-def _started(watchdog: Watchdog) -> Told:
-    told = Told()
+def _started(watchdog: Watchdog) -> ExpiryLog:
+    told = ExpiryLog()
     watchdog.start(told)
     return told
 
 
-def _with_timers(watchdog: Watchdog) -> Told:
+def _with_timers(watchdog: Watchdog) -> ExpiryLog:
     told = _started(watchdog)
     if CLIENT_VARIABLE not in watchdog.worker_environment():
         raise unittest.SkipTest(f"a watchdog without timers: it does not set {CLIENT_VARIABLE} for its workers")
@@ -141,7 +141,7 @@ class LifeCycle:
     stops_in: ClassVar[float] = 5.0
 
     def test_its_scratch_is_its_own_and_gone_when_it_is_stopped(self, watchdog: Watchdog) -> None:
-        watchdog.start(Told())
+        watchdog.start(ExpiryLog())
         folders = [Path(name) for name in watchdog.scratch()]
         assert [folder for folder in folders if not (folder.is_absolute() and folder.is_dir())] == []
         assert [folder for folder in folders if folder.is_symlink() or folder.stat().st_uid != os.geteuid()] == []
@@ -150,7 +150,7 @@ class LifeCycle:
 
     def test_it_ends_in_bounded_time_and_more_than_once(self, watchdog: Watchdog) -> None:
         threads, files = set(threading.enumerate()), _open_files()
-        watchdog.start(Told())
+        watchdog.start(ExpiryLog())
         watchdog.round_started([WatchedWorker(0, 0, os.getpid())])
         begun = _CLOCK.now()
         watchdog.stop()
@@ -164,13 +164,13 @@ class LifeCycle:
 
     def test_it_has_no_fault_while_all_is_well(self, watchdog: Watchdog) -> None:
         assert watchdog.fault() == ""
-        watchdog.start(Told())
+        watchdog.start(ExpiryLog())
         assert watchdog.fault() == ""
         watchdog.stop()
         assert watchdog.fault() == ""
 
     def test_the_environment_is_text_and_stays_the_same(self, watchdog: Watchdog) -> None:
-        watchdog.start(Told())
+        watchdog.start(ExpiryLog())
         first = dict(watchdog.worker_environment())
         assert all(isinstance(text, str) and text for pair in first.items() for text in pair)
         assert dict(watchdog.worker_environment()) == first

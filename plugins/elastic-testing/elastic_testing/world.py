@@ -13,7 +13,7 @@ from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
 from elastic_core.rendezvous import model
-from elastic_core.rendezvous.effects import Amend, Announce, Rest, Withdraw, WriteState
+from elastic_core.rendezvous.effects import Announce, ChangeState, Idle, Withdraw, WriteState
 from elastic_core.rendezvous.model import NO_ROUND, Entry, Report, RoundId, State
 from elastic_core.rendezvous.node import Node
 from elastic_testing.fakes import FakeClock
@@ -234,7 +234,7 @@ class World:
     def fail(self, name: str, certain: bool = True) -> None:
         """Workers of the node fail."""
         node = self.nodes[name]
-        node.machine.request(Amend(model.failed, (node.round, Report(node.key, node.name, (), certain))))
+        node.machine.request(ChangeState(model.failed, (node.round, Report(node.key, node.name, (), certain))))
         node.due = self.clock.now()
 
     def succeed(self, name: str) -> None:
@@ -252,7 +252,7 @@ class World:
 
     def drain(self, name: str, through: str) -> None:
         """Ask node `name` to leave, with a write by node `through`."""
-        self.nodes[through].machine.request(Amend(model.drained, (self.nodes[name].key,)))
+        self.nodes[through].machine.request(ChangeState(model.drained, (self.nodes[name].key,)))
         self.nodes[through].due = self.clock.now()
 
     def close(self, name: str) -> None:
@@ -322,7 +322,7 @@ class World:
             self._answer(node, operation, now)
             return
         step = node.machine.next(now)
-        if isinstance(step, Rest):
+        if isinstance(step, Idle):
             node.due = max(step.until, now)
         elif self.sleeping and node.reachable:
             node.hangs = step
@@ -348,8 +348,8 @@ class World:
             node.machine.broke(error, now)
         else:
             node.machine.answered(answer, now)
-        node.machine.take_notes()
-        node.machine.take_settled()
+        node.machine.pop_log_lines()
+        node.machine.pop_settled()
 
     def _perform(self, operation: Operation, number: int) -> object:
         before = self.store.state

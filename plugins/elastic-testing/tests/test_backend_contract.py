@@ -7,7 +7,7 @@ import pytest
 from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.over_state import with_roster
+from elastic_core.compat.state_store import with_roster
 from elastic_core.interfaces.backend import RendezvousBackend
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 from elastic_testing import campaign
-from elastic_testing.campaign import KINDS, RULES, Fault, History, Setting, Wave, check, draw, smaller
+from elastic_testing.campaign import KINDS, RULES, Fault, FaultWave, History, Setting, check, draw, smaller
 from elastic_testing.campaign.faults import Faults, meant
 
 
@@ -308,8 +308,8 @@ def test_round_of_which_few_workers_started_is_not_judged_before_the_first_fault
 def test_two_faults_at_once_may_cost_as_much_as_both(story):
     faults = [Fault("worker_kill", 0), Fault("worker_kill", 1, 0.5)]
     for count in (1, 2):
-        assert Wave(tuple(faults[:count])).restarts == ((1, 1) if count == 1 else (0, 2))
-        assert Wave(tuple(faults[:count])).rounds == ((1, 1) if count == 1 else (0, 2))
+        assert FaultWave(tuple(faults[:count])).restarts == ((1, 1) if count == 1 else (0, 2))
+        assert FaultWave(tuple(faults[:count])).rounds == ((1, 1) if count == 1 else (0, 2))
 
 
 @pytest.mark.parametrize(("after", "found"), [(-0.001, set()), (0.1, set()), (1.0, {"one group"})])
@@ -395,7 +395,11 @@ def test_how_long_a_fault_lasts():
 
 def test_a_storm_is_made_small():
     """It fails whenever an agent is stopped after a worker was killed."""
-    storm = (Wave((Fault("worker_kill", 0),)), *draw("3", 60, list(KINDS), 3, 3), Wave((Fault("agent_stop", 1),)))
+    storm = (
+        FaultWave((Fault("worker_kill", 0),)),
+        *draw("3", 60, list(KINDS), 3, 3),
+        FaultWave((Fault("agent_stop", 1),)),
+    )
     tried = []
 
     def fails(some):

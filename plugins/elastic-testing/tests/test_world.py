@@ -289,9 +289,9 @@ def test_in_steady_state_a_node_beats_and_nothing_else():
     before = {name: node.calls.copy() for name, node in job.nodes.items()}
     job.run(20)
     spent = {name: node.calls - before[name] for name, node in job.nodes.items()}
-    leaders = [name for name, calls in spent.items() if set(calls) != {"Beat"}]
+    leaders = [name for name, calls in spent.items() if set(calls) != {"Heartbeat"}]
     assert len(leaders) == 1
-    assert max(calls["Beat"] for calls in spent.values()) <= 21
+    assert max(calls["Heartbeat"] for calls in spent.values()) <= 21
     assert spent[leaders[0]]["ReadRoster"] <= 21
 
 

@@ -29,7 +29,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_warm.distrust import RENEWALS, Watch, installation, installation_folders, working_folder
+from elastic_warm.unsafe_imports import RENEWALS, Watch, installation, installation_folders, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

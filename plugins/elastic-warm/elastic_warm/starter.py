@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import CommandStarter, bound_to_cpus, cannot_run, get_logger, reap_child, substitute_local_rank
-from elastic_warm.distrust import working_folder
-from elastic_warm.keeper import Conditions, Keeper, can_be_warm, read_cache
-from elastic_warm.learned import cache_name
+from elastic_warm.learned_imports import cache_name
 from elastic_warm.program import command_line, document_of
+from elastic_warm.template import Conditions, TemplateKeeper, can_be_warm, read_cache
+from elastic_warm.unsafe_imports import working_folder
 
 if TYPE_CHECKING:
     import socket
@@ -137,7 +137,7 @@ class WarmStarter:
         self._conditions = Conditions(
             program.python, program.arguments, room, exclude, file, memory or _part_of_memory()
         )
-        self._keeper = Keeper(self._conditions)
+        self._keeper = TemplateKeeper(self._conditions)
 
     @property
     def template_pid(self) -> int | None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from elastic_testing import StarterContract
-from elastic_warm.learned import Learned
+from elastic_warm.learned_imports import LearnedImports
 from elastic_warm.starter import cache_file
 
 from elastic_core.hooks import WorkerStarterRecord
@@ -54,7 +54,7 @@ class TestWarm(StarterContract):
             file = cache_file(Work(command), str(tmp_path / "cache"))
             if file is None:
                 return warm_starter_for(command)
-            learned = Learned({"colorsys": ""}, seconds=30)
+            learned = LearnedImports({"colorsys": ""}, seconds=30)
             file.parent.mkdir(exist_ok=True)
             file.write_text(learned.as_json({}, (), ["contract", "contract_mark", "contract_of_the_agent"]))
             return warm_starter_for(command, cache=str(tmp_path / "cache"))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from elastic_core.plugin import (
     ConfigurationError,
-    LateStore,
     MadeStores,
     Problem,
     RendezvousConnectionError,
     RendezvousError,
+    StoreOnFirstUse,
     advertised_address,
     create_handler,
     options_of,
@@ -171,7 +171,7 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
     def make() -> Store:
         return _store(client_for(parameters), keys.round_store(name), lease)
 
-    return make() if sys.modules.get("torch") else cast("Store", LateStore(make))
+    return make() if sys.modules.get("torch") else cast("Store", StoreOnFirstUse(make))
 
 
 def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:

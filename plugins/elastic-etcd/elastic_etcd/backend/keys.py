@@ -17,7 +17,7 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
-from elastic_core.plugin import SpoiltStateError
+from elastic_core.plugin import ForeignStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction
 
@@ -94,10 +94,10 @@ class StateKey:
         self._renewed: Instant | None = None
 
     def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
-        """The state in this value, and its token. Raises SpoiltStateError if the value has another format."""
+        """The state in this value, and its token. Raises ForeignStateError if the value has another format."""
         token = version_of(pair)
         if pair.value[_MARK : _MARK + 1] != b":":
-            raise SpoiltStateError(
+            raise ForeignStateError(
                 f"expected a state written by elastic-etcd under the key {self._key.decode()!r}, found "
                 f"{pair.value[:60]!r}; choose another --rdzv-id, or another prefix",
                 token,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.plugin import SystemClock, later
 from elastic_etcd.client import convert
 from elastic_etcd.client.errors import (
+    ErrorMeaning,
     EtcdLeaseExists,
     EtcdLeaseGone,
     EtcdRefused,
     EtcdUnreachable,
     Failure,
-    Judgement,
     fault,
     is_mistrust,
     judge,
@@ -165,7 +165,7 @@ class Call:
         try:
             member.ask(rpc().range, probe(), self._patience(), metadata)
         except Failure as failure:
-            if judge(failure) is not Judgement.REFUSED:
+            if judge(failure) is not ErrorMeaning.REFUSED:
                 raise
         member.found_well()  # even if it denies access to that key: etcd checks for a quorum before permissions
 
@@ -173,13 +173,13 @@ class Call:
         """Return if another attempt is to follow; otherwise raise."""
         sent, self._sent = self._sent, False
         judgement = judge(failure)
-        if judgement is Judgement.LOG_IN and self._may_log_in(member, metadata):
+        if judgement is ErrorMeaning.LOG_IN and self._may_log_in(member, metadata):
             return
-        if judgement in (Judgement.LOG_IN, Judgement.REFUSED):
+        if judgement in (ErrorMeaning.LOG_IN, ErrorMeaning.REFUSED):
             member.found_well()
             raise refusal(failure, member.endpoint) from None
         self._members.failed(member, fault(failure, self._members.over_tls))
-        if sent and not self._repeatable and judgement is Judgement.ELSEWHERE:
+        if sent and not self._repeatable and judgement is ErrorMeaning.ELSEWHERE:
             raise EtcdUnreachable(
                 f"the outcome of a write is unknown: {member.endpoint}: {member.fault}. "
                 "It may have taken effect, so read the key before repeating it",

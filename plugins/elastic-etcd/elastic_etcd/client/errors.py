@@ -69,7 +69,7 @@ class Failure(Exception):
         return cls(error.code().name, error.details() or "")
 
 
-class Judgement(enum.Enum):
+class ErrorMeaning(enum.Enum):
     """What a failure means for the call."""
 
     ELSEWHERE = "another member may work; a write may still have taken effect"
@@ -94,12 +94,12 @@ _NOT_SENT = (
 )
 
 
-def judge(failure: Failure) -> Judgement:
+def judge(failure: Failure) -> ErrorMeaning:
     if failure.code == "UNAUTHENTICATED" or any(words in failure.details for words in _LOG_IN):
-        return Judgement.LOG_IN  # older servers send PERMISSION_DENIED, so the text decides as well
+        return ErrorMeaning.LOG_IN  # older servers send PERMISSION_DENIED, so the text decides as well
     if failure.code == "UNIMPLEMENTED" or any(words in failure.details for words in _NOT_SENT):
-        return Judgement.NOT_SENT  # UNIMPLEMENTED: the server is not etcd
-    return Judgement.ELSEWHERE if failure.code in _OF_THE_MEMBER else Judgement.REFUSED
+        return ErrorMeaning.NOT_SENT  # UNIMPLEMENTED: the server is not etcd
+    return ErrorMeaning.ELSEWHERE if failure.code in _OF_THE_MEMBER else ErrorMeaning.REFUSED
 
 
 _OTHER_NAMES = "its certificate is for other names; use one of these as the endpoint"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import ConfigurationError
 from elastic_etcd.client.channel import open_channel
-from elastic_etcd.client.errors import EtcdClosed, Failure, Judgement, judge
+from elastic_etcd.client.errors import ErrorMeaning, EtcdClosed, Failure, judge
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | N
 
     def note(member: Member, done: Any) -> None:
         # A rejection also proves a quorum: the member does not know our user, or denies the read.
-        if done.code().name == "OK" or judge(Failure.of(done)) in (Judgement.REFUSED, Judgement.LOG_IN):
+        if done.code().name == "OK" or judge(Failure.of(done)) in (ErrorMeaning.REFUSED, ErrorMeaning.LOG_IN):
             answered.put(member)
         elif member.closed:
             answered.put(None)

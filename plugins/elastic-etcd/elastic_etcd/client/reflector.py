@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, SystemClock, later
 from elastic_etcd.client.convert import key_value
-from elastic_etcd.client.errors import TOO_LARGE, EtcdClosed, EtcdUnreachable, Failure, Judgement, fault, judge, refusal
+from elastic_etcd.client.errors import (
+    TOO_LARGE,
+    ErrorMeaning,
+    EtcdClosed,
+    EtcdUnreachable,
+    Failure,
+    fault,
+    judge,
+    refusal,
+)
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Event, Range
 
@@ -310,12 +319,12 @@ class Reflector:
         judged = judge(failure)
         if TOO_LARGE in failure.details:
             return  # too many events for one message; the next list contains their result
-        if judged is Judgement.LOG_IN or (judged is Judgement.REFUSED and is_denial(failure.details)):
+        if judged is ErrorMeaning.LOG_IN or (judged is ErrorMeaning.REFUSED and is_denial(failure.details)):
             # The token may have expired, which some versions report as a denial: try a new one, once.
             if stream.renewed or metadata is None or not self._client.tokens.refused(metadata):
                 raise refusal(Failure("PERMISSION_DENIED", failure.details), members.where)
             stream.renewed = True
-        elif judged is Judgement.REFUSED:
+        elif judged is ErrorMeaning.REFUSED:
             raise refusal(failure, members.where)
         elif members.current() is member:  # otherwise another call has already noticed
             members.failed(member, fault(failure, members.over_tls))

@@ -15,7 +15,7 @@ from elastic_testing.campaign.history import Event, History, SeenRound, Span, Wo
 from elastic_testing.campaign.job import Job
 from elastic_testing.campaign.rules import RULES, Violation, check
 from elastic_testing.campaign.setting import Server, Setting, kinds_of
-from elastic_testing.campaign.storm import KINDS, Fault, Kind, Storm, Wave, draw, read, smaller, write
+from elastic_testing.campaign.storm import KINDS, Fault, FaultKind, FaultWave, Storm, draw, read, smaller, write
 
 __all__ = [
     "Event",
@@ -23,7 +23,7 @@ __all__ = [
     "History",
     "Job",
     "KINDS",
-    "Kind",
+    "FaultKind",
     "RULES",
     "SeenRound",
     "Server",
@@ -31,7 +31,7 @@ __all__ = [
     "Span",
     "Storm",
     "Violation",
-    "Wave",
+    "FaultWave",
     "Worker",
     "check",
     "draw",

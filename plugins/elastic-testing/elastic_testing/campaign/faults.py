@@ -23,8 +23,8 @@ from elastic_testing.campaign.stage import LOOK_S, lives, mount, now, unmount
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_testing.campaign.stage import Agent, Stage
-    from elastic_testing.campaign.storm import Fault, Wave
+    from elastic_testing.campaign.stage import Agent, JobStage
+    from elastic_testing.campaign.storm import Fault, FaultWave
 
 WORKER_MEMORY = 64 * 2**20
 
@@ -41,7 +41,7 @@ def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float
 class Faults:
     """Injects the faults of successive waves. `missed`: a fault of the current wave had no target."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: JobStage) -> None:
         self._stage = stage
         self._wave, self.missed, self._begun = -1, False, now()
         self._open: set[tuple[int, int]] = set()
@@ -49,7 +49,7 @@ class Faults:
         self._files_of: dict[int, tuple[int, int]] = {}  # the same, of each process
         self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, from, until, by how much
 
-    def begin(self, number: int, wave: Wave) -> None:
+    def begin(self, number: int, wave: FaultWave) -> None:
         """Schedule the faults of a wave."""
         self._wave, self.missed = number, False
         self._open = {(number, place) for place in range(len(wave.faults))}

@@ -13,13 +13,13 @@ import psutil
 
 from elastic_testing.campaign.faults import Faults
 from elastic_testing.campaign.history import History
-from elastic_testing.campaign.stage import END_S, Stage, now
+from elastic_testing.campaign.stage import END_S, JobStage, now
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from elastic_testing.campaign.setting import Setting
-    from elastic_testing.campaign.storm import Storm, Wave
+    from elastic_testing.campaign.storm import FaultWave, Storm
 
 FORM_S = 90.0
 FINISH_S = 60.0
@@ -37,7 +37,7 @@ class Job:
     """
 
     def __init__(self, setting: Setting, folder: Path, run_id: str = "campaign") -> None:
-        self._stage = Stage(setting, folder, run_id)
+        self._stage = JobStage(setting, folder, run_id)
         self._faults = Faults(self._stage)
         self._wave = -1
 
@@ -67,7 +67,7 @@ class Job:
         nodes = self._stage.nodes()
         return self._stage.seen.whole(nodes, since, begun) if nodes else None
 
-    def _through_wave(self, wave: Wave) -> bool:
+    def _through_wave(self, wave: FaultWave) -> bool:
         """Run one wave. Returns whether the job recovered in time."""
         self._wave += 1
         begun = now()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from elastic_testing.campaign.storm import KINDS, Fault, Wave
+from elastic_testing.campaign.storm import KINDS, Fault, FaultWave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,14 +64,14 @@ def _wave_of(history: History, at: float) -> int | None:
     return begun[-1] if begun else None
 
 
-def _waves(history: History) -> Iterator[tuple[Span, Wave, list[SeenRound], SeenRound | None]]:
+def _waves(history: History) -> Iterator[tuple[Span, FaultWave, list[SeenRound], SeenRound | None]]:
     """Each wave, the rounds that started in it, and the last round before them."""
     rounds = history.rounds
     for span in history.spans:
         faults = tuple(Fault(**fault) for fault in span.event["faults"])
         struck = {event["fault"] for event in history.of("fault")
                   if event["number"] == span.number and not event["missed"]}  # fmt: skip
-        wave = Wave(tuple(fault for number, fault in enumerate(faults) if number in struck))
+        wave = FaultWave(tuple(fault for number, fault in enumerate(faults) if number in struck))
         mine = [one for one in rounds if span.begun <= one.started < span.until]
         before = [one for one in rounds if one.started < span.begun]
         yield span, wave, mine, before[-1] if before else None
@@ -223,7 +223,7 @@ def _left_over(history: History) -> Iterator[tuple[str, float]]:
                 yield f"agent {pid} has {figures[name]} {name}, had {first[pid][name]}", at
 
 
-def _of(wave: Wave) -> str:
+def _of(wave: FaultWave) -> str:
     return " + ".join(fault.kind for fault in wave.faults) or "nothing"
 
 

@@ -103,7 +103,7 @@ class Agent:
     over: bool = False
 
 
-class Stage:
+class JobStage:
     """The processes and files of one job.
 
     Args:

@@ -27,7 +27,7 @@ MEET_S = 15.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class FaultKind:
     """A kind of fault, and its allowed effects.
 
     Args:
@@ -60,53 +60,54 @@ _MEMBER: dict[str, Any] = {"loses": True, "needs": ("members",)}
 _AT_MACHINE: dict[str, Any] = {"lasts": BRIEF, "needs": ("machines",)}
 _SPOILT: dict[str, Any] = {"beside": 3, "lasts": BRIEF, "linger_s": 1.0, "loses": True, "needs": ("machines",)}
 
-KINDS: Mapping[str, Kind] = {
-    "worker_kill": Kind("SIGKILL to a worker", (1, 1), 1, weight=2.0),
-    "worker_term": Kind("SIGTERM to a worker, which dies of it", (1, 1), 1, weight=2.0),
-    "worker_stop": Kind("a worker is stopped for a while", lasts=(0.05, 20.0), weight=1.5),
-    "worker_memory": Kind("a worker reaches the limit of its control group", (1, 1), 1, needs=("memory",)),
-    "agent_kill": Kind("SIGKILL to an agent; a new one comes", lasts=SHORT, linger_s=1.0, weight=0.7, **_GONE),
-    "agent_term": Kind("SIGTERM to an agent; a new one comes", lasts=SHORT, linger_s=1.0, weight=0.5, **_GONE),
-    "agent_stop": Kind("an agent is stopped for a while", (0, 3), lasts=ANY, harmless_s=3.0, linger_s=7.0),
-    "guardian_kill": Kind("SIGKILL to the guardian of an agent", needs=("elastic",)),
-    "guardian_stop": Kind("the guardian of an agent is stopped for a while", lasts=SHORT, needs=("elastic",)),
-    "template_kill": Kind("SIGKILL to the template of an agent", needs=("warm",)),
-    "template_stop": Kind("the template of an agent is stopped for a while", lasts=SHORT, needs=("warm",)),
-    "member_kill": Kind("SIGKILL to a member of the etcd; it is started anew", lasts=SHORT, **_MEMBER),
-    "member_term": Kind("SIGTERM to a member of the etcd; it is started anew", lasts=SHORT, **_MEMBER),
-    "member_stop": Kind("a member of the etcd is stopped for a while", lasts=(0.05, 20.0), **_MEMBER),
-    "keeper_kill": Kind("SIGKILL to the process that keeps a member of a served etcd", loses=True, needs=("keepers",)),
-    "machine_off": Kind("a machine is off, and on again with a new agent", lasts=(0.05, 20.0), linger_s=2.0,
+KINDS: Mapping[str, FaultKind] = {
+    "worker_kill": FaultKind("SIGKILL to a worker", (1, 1), 1, weight=2.0),
+    "worker_term": FaultKind("SIGTERM to a worker, which exits", (1, 1), 1, weight=2.0),
+    "worker_stop": FaultKind("a worker is stopped for a while", lasts=(0.05, 20.0), weight=1.5),
+    "worker_memory": FaultKind("a worker reaches its cgroup's memory limit", (1, 1), 1, needs=("memory",)),
+    "agent_kill": FaultKind("SIGKILL to an agent; a new one joins", lasts=SHORT, linger_s=1.0, weight=0.7, **_GONE),
+    "agent_term": FaultKind("SIGTERM to an agent; a new one joins", lasts=SHORT, linger_s=1.0, weight=0.5, **_GONE),
+    "agent_stop": FaultKind("an agent is stopped for a while", (0, 3), lasts=ANY, harmless_s=3.0, linger_s=7.0),
+    "guardian_kill": FaultKind("SIGKILL to an agent's guardian", needs=("elastic",)),
+    "guardian_stop": FaultKind("an agent's guardian is stopped for a while", lasts=SHORT, needs=("elastic",)),
+    "template_kill": FaultKind("SIGKILL to an agent's warm template", needs=("warm",)),
+    "template_stop": FaultKind("an agent's warm template is stopped for a while", lasts=SHORT, needs=("warm",)),
+    "member_kill": FaultKind("SIGKILL to an etcd member; it is restarted", lasts=SHORT, **_MEMBER),
+    "member_term": FaultKind("SIGTERM to an etcd member; it is restarted", lasts=SHORT, **_MEMBER),
+    "member_stop": FaultKind("an etcd member is stopped for a while", lasts=(0.05, 20.0), **_MEMBER),
+    "keeper_kill": FaultKind("SIGKILL to the process that runs a served etcd member", loses=True,
+                             needs=("keepers",)),
+    "machine_off": FaultKind("a machine is switched off, then on with a new agent", lasts=(0.05, 20.0), linger_s=2.0,
                         needs=("machines",), weight=0.5, **_GONE),
-    "machine_empty": Kind("the same, and its disk is empty then", lasts=(0.05, 20.0), linger_s=2.0,
+    "machine_empty": FaultKind("the same, and its disk is then empty", lasts=(0.05, 20.0), linger_s=2.0,
                           needs=("machines",), weight=0.2, **_GONE),
-    "link_cut": Kind("the link of a machine is cut", (0, 3), lasts=ANY, harmless_s=2.5, linger_s=7.0,
+    "link_cut": FaultKind("the link of a machine is cut", (0, 3), lasts=ANY, harmless_s=2.5, linger_s=7.0,
                      needs=("machines",)),
-    "one_way": Kind("what leaves a machine for another does not arrive", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0,
+    "one_way": FaultKind("packets from one machine to another are lost", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0,
                     linger_s=7.0, needs=("machines",)),
-    "apart": Kind("two machines do not reach each other", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0, linger_s=7.0,
+    "apart": FaultKind("two machines do not reach each other", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0, linger_s=7.0,
                   needs=("machines",), weight=0.5),
-    "slow": Kind("a link of 64 kbit/s, where packets wait for up to 5 s", **_AT_MACHINE),
-    "lossy": Kind("a link that loses one packet in ten", lasts=BRIEF, needs=("machines", "nft")),
-    "disorder": Kind("a link where packets overtake others, and come twice", lasts=BRIEF, needs=("machines", "nft")),
-    "narrow": Kind("a link of 128 kbit/s with a short queue", **_AT_MACHINE),
-    "names_fail": Kind("names cannot be looked up", **_AT_MACHINE),
-    "names_stall": Kind("whoever looks up a name waits", **_AT_MACHINE),
-    "disk_full": Kind("the disk of a machine is full", **_SPOILT),
-    "disk_read_only": Kind("nothing can be written to the disk of a machine", **_SPOILT),
-    "descriptors": Kind("an agent can open no more files", beside=3, lasts=BRIEF, loses=True, needs=("elastic",)),
-    "clock_jump": Kind("the wall clock of a machine is set forth or back, and right again", lasts=(0.2, 3.0),
+    "slow": FaultKind("a link of 64 kbit/s that queues packets for up to 5 s", **_AT_MACHINE),
+    "lossy": FaultKind("a link that loses one packet in ten", lasts=BRIEF, needs=("machines", "nft")),
+    "disorder": FaultKind("a link that reorders and duplicates packets", lasts=BRIEF, needs=("machines", "nft")),
+    "narrow": FaultKind("a link of 128 kbit/s with a short queue", **_AT_MACHINE),
+    "names_fail": FaultKind("name lookups fail", **_AT_MACHINE),
+    "names_stall": FaultKind("name lookups hang", **_AT_MACHINE),
+    "disk_full": FaultKind("a machine's disk is full", **_SPOILT),
+    "disk_read_only": FaultKind("a machine's disk is read-only", **_SPOILT),
+    "descriptors": FaultKind("an agent can open no more files", beside=3, lasts=BRIEF, loses=True, needs=("elastic",)),
+    "clock_jump": FaultKind("a machine's wall clock jumps, and is corrected", lasts=(0.2, 3.0),
                        needs=("clock", "cc")),
-    "newcomer": Kind("a node more than the job takes comes, and goes", beside=2, lasts=(1.0, 4.0), needs=("elastic",),
+    "newcomer": FaultKind("a surplus node joins, and leaves", beside=2, lasts=(1.0, 4.0), needs=("elastic",),
                      weight=0.4),
-    "spare_kill": Kind("a node more than the job takes comes, and is killed", beside=2, lasts=(1.0, 4.0),
+    "spare_kill": FaultKind("a surplus node joins, and is killed", beside=2, lasts=(1.0, 4.0),
                        needs=("elastic",), weight=0.2),
-    "drain": Kind("a node is drained; a new one comes", lasts=SHORT, linger_s=1.0, needs=("elastic",), weight=0.3,
+    "drain": FaultKind("a node is drained; a new one joins", lasts=SHORT, linger_s=1.0, needs=("elastic",), weight=0.3,
                   **_GONE),
-    "second_job": Kind("a job of another id comes to the same endpoint, and ends", lasts=(0.5, 2.0),
+    "second_job": FaultKind("a job with another id uses the same endpoint, and ends", lasts=(0.5, 2.0),
                        needs=("elastic", "shared"), weight=0.3),
-    "done": Kind("the workers of one node have succeeded, and the others go on for a while", needs=("elastic",)),
-    "status": Kind("an operator looks again and again", lasts=(0.3, 1.0), needs=("elastic",), weight=0.3),
+    "done": FaultKind("one node's workers succeed, and the other nodes' workers continue", needs=("elastic",)),
+    "status": FaultKind("an operator polls the status", lasts=(0.3, 1.0), needs=("elastic",), weight=0.3),
 }  # fmt: skip
 
 
@@ -140,7 +141,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Wave:
+class FaultWave:
     """Faults that overlap. `quiet_s`: seconds without faults after the job has recovered."""
 
     faults: tuple[Fault, ...]
@@ -171,7 +172,7 @@ class Wave:
         return max((KINDS[fault.kind].linger_s for fault in self.faults if not fault.harmless), default=0.0)
 
 
-Storm = tuple[Wave, ...]
+Storm = tuple[FaultWave, ...]
 
 
 def draw(
@@ -197,7 +198,7 @@ def draw(
     lot = random.Random(seed)
     kinds, last = [kind for kind in kinds if kind != "done"], "done" in kinds
     weights = [KINDS[kind].weight for kind in kinds]
-    waves: list[Wave] = []
+    waves: list[FaultWave] = []
     while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
         size = min(left, lot.choices((1, 2, 3), (6, 3, 1))[0])
         candidates = (_fault(lot, lot.choices(kinds, weights)[0], places, members, most_s) for _ in range(size))
@@ -206,11 +207,11 @@ def draw(
         first, *rest = [fault for fault in drawn if fault not in lost]
         spread = (Fault(one.kind, one.place, round(lot.uniform(0.0, 2.0), 3), one.lasts_s, one.other) for one in rest)
         quiet = 7.0 if lot.random() < 0.05 else round(lot.uniform(0.1, 0.6), 3)
-        waves.append(Wave((first, *spread), quiet))
+        waves.append(FaultWave((first, *spread), quiet))
     if last and (gone := [kind for kind in ("agent_kill", "agent_term", "drain") if kind in kinds]):
         place = lot.randrange(places)
         then = Fault(lot.choice(gone), place, 1.0, other=(place + 1) % places)
-        waves.append(Wave((Fault("done", place, lasts_s=4.0), then)))
+        waves.append(FaultWave((Fault("done", place, lasts_s=4.0), then)))
     return tuple(waves)
 
 
@@ -231,7 +232,7 @@ def smaller(storm: Storm, fails: Callable[[Storm], bool]) -> Storm:
 
     def of(some: Sequence[tuple[int, Fault]]) -> Storm:
         waves = dict.fromkeys(number for number, _ in some)
-        return tuple(Wave(tuple(fault for at, fault in some if at == number), quiet[number]) for number in waves)
+        return tuple(FaultWave(tuple(fault for at, fault in some if at == number), quiet[number]) for number in waves)
 
     parts = 2
     while len(faults) > 1:
@@ -256,4 +257,4 @@ def write(storm: Storm, path: Path) -> None:
 def read(path: Path) -> Storm:
     """Load a storm from a file."""
     waves = json.loads(path.read_text())
-    return tuple(Wave(tuple(Fault(**one) for one in wave["faults"]), wave["quiet_s"]) for wave in waves)
+    return tuple(FaultWave(tuple(Fault(**one) for one in wave["faults"]), wave["quiet_s"]) for wave in waves)

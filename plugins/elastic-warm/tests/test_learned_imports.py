@@ -6,14 +6,14 @@ import json
 import os
 
 import pytest
-from elastic_warm.keeper import read_cache
-from elastic_warm.learned import Cached, Learned, cache_name, from_json
+from elastic_warm.learned_imports import CachedImports, LearnedImports, cache_name, from_json
+from elastic_warm.template import read_cache
 
-ENDLESS = Learned(seconds=float("inf")).as_json({}, (), ())
+ENDLESS = LearnedImports(seconds=float("inf")).as_json({}, (), ())
 
 
 def test_a_module_counts_when_all_workers_have_imported_it():
-    learned = Learned()
+    learned = LearnedImports()
     assert not learned.hear("0\t7\tnumpy\t/site/numpy/__init__.py", 2)
     assert not learned.hear("0\t9\twandb\t/site/wandb/__init__.py", 2)
     assert not learned.hear("0\t7\tnumpy\t/site/numpy/__init__.py", 2)
@@ -24,7 +24,7 @@ def test_a_module_counts_when_all_workers_have_imported_it():
 
 
 def test_modules_are_in_the_order_in_which_their_imports_began():
-    learned = Learned({"kept": ""})
+    learned = LearnedImports({"kept": ""})
     for line in ("0\t3\ttorch.nn\t", "0\t2\ttorch._C\t", "0\t4\t__mp_main__\t", "0\t1\ttorch\t/site/torch.py"):
         learned.hear(line, 1)
     assert learned.in_order() == [("kept", ""), ("torch", "/site/torch.py"), ("torch._C", ""), ("torch.nn", "")]
@@ -34,13 +34,13 @@ def test_modules_are_in_the_order_in_which_their_imports_began():
     "line", ["", "0", "0\t1\ttorch", "x\t1\ttorch\t", "-1\t1\ttorch\t", "\t\t\t", "0\t1\t\t", "9" * 5000 + "\t1\ta\t"]
 )
 def test_another_line_is_passed_over(line):
-    learned = Learned()
+    learned = LearnedImports()
     assert not learned.hear(line, 1)
-    assert learned == Learned()
+    assert learned == LearnedImports()
 
 
 def test_the_causes_are_those_modules_that_did_something_themselves():
-    learned = Learned()
+    learned = LearnedImports()
     learned.leave("rank_zero", "reads LOCAL_RANK")
     learned.leave("lightning", "imports rank_zero")
     learned.leave("plugin", "looks for local_one, which only the workers find")
@@ -50,9 +50,11 @@ def test_the_causes_are_those_modules_that_did_something_themselves():
 
 
 def test_what_was_learned_is_kept():
-    learned = Learned({"torch": "/site/torch/__init__.py", "caf\udce9": ""}, {"a": "starts a thread"}, seconds=2.5)
+    learned = LearnedImports(
+        {"torch": "/site/torch/__init__.py", "caf\udce9": ""}, {"a": "starts a thread"}, seconds=2.5
+    )
     text = learned.as_json({"OMP_NUM_THREADS": "1"}, {"B", "A"}, ["SEED"])
-    assert from_json(text) == Cached(learned, {"OMP_NUM_THREADS": "1"}, frozenset("AB"), frozenset({"SEED"}))
+    assert from_json(text) == CachedImports(learned, {"OMP_NUM_THREADS": "1"}, frozenset("AB"), frozenset({"SEED"}))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_another_file_is_none(text):
 
 
 def test_a_file_with_a_part_missing_is_none():
-    content = json.loads(Learned({"a": "b"}).as_json({}, (), ()))
+    content = json.loads(LearnedImports({"a": "b"}).as_json({}, (), ()))
     for name in content:
         assert from_json(json.dumps({key: value for key, value in content.items() if key != name})) is None
         assert from_json(json.dumps({**content, name: 7 if name != "seconds" else "soon"})) is None
@@ -93,7 +95,7 @@ def test_each_program_of_each_python_has_a_file_of_its_own():
 
 def test_only_a_file_that_nobody_else_can_write_is_read(tmp_path):
     file, link, pipe = (tmp_path / name for name in ("cache", "link", "pipe"))
-    file.write_text(Learned({"torch": ""}).as_json({}, (), ()))
+    file.write_text(LearnedImports({"torch": ""}).as_json({}, (), ()))
     file.chmod(0o644)
     assert read_cache(file).learned.modules == {"torch": ""}
     link.symlink_to(file)

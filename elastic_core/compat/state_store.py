@@ -1,7 +1,7 @@
 """A store for a rendezvous backend that has only `get_state` and `set_state`. All keys are kept in one state.
 
-The members of a round share one such store, and the job's nodes share another one below `OverStore`. With many nodes, a
-backend that stores entries separately is much cheaper.
+The members of a round share one such store, and the job's nodes share another one below `StoreBackend`. With many
+nodes, a backend that stores entries separately is much cheaper.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.seal import SignedBackend
+from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import StoreConnection
 from elastic_core.support.retry import Backoff, TooManyRefusals, swapped
 
@@ -225,10 +225,10 @@ class _SharedConnection(StoreConnection):
 def with_roster(
     backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
 ) -> RosterBackend:
-    """The backend itself if it has a roster, or else an `OverStore` on it. `observes`: see `OverStore`. `seal`: signs
-    the nodes' writes."""
+    """The backend itself if it has a roster, or else a `StoreBackend` on it. `observes`: see `StoreBackend`. `seal`:
+    signs the nodes' writes."""
     if not isinstance(backend, RosterBackend):
-        backend = OverStore(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
+        backend = StoreBackend(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
     if seal is None or not seal.signs or backend.sign_with(seal):
         return backend
     return SignedBackend(backend, seal)

@@ -10,14 +10,14 @@ import textwrap
 import zipfile
 
 import pytest
-from elastic_warm.distrust import ProcessState, change
+from elastic_warm.unsafe_imports import ProcessState, change
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux")]
 
 PROGRAM = """
 import importlib, json, os, sys
 folder, elsewhere, result, expected, excluded, *names = sys.argv[1:]
-from elastic_warm.distrust import Left, Watch
+from elastic_warm.unsafe_imports import DeferredImport, Watch
 sys.path[:0] = [folder, elsewhere]
 left = {}
 found = lambda origin: not origin.startswith(elsewhere)

@@ -10,8 +10,8 @@ from elastic_testing import BackendContract, Background, eventually
 from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
-from elastic_core.rendezvous.over_store import OverStore
+from elastic_core.interfaces.backend import EntryDroppedError, ForeignStateError
+from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.rendezvous.versions import KEPT, Keys
 
@@ -308,11 +308,11 @@ def state_of(backend):
     """What stands there, with nothing for what something else has written."""
     try:
         return backend.get_state()
-    except SpoiltStateError as error:
+    except ForeignStateError as error:
         return b"", error.token
 
 
-def spoilt(place, act):
+def foreign_state(place, act):
     """A node, and a leader that has seen it, once something else has done that to the keys of their job, and one of
     them has looked."""
     node, leader = place.backend(hole_patience=0.0), place.backend(hole_patience=0.0)
@@ -341,7 +341,7 @@ ACTS = {
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
     """As a store that began anew: whoever waits for the state is told, and the nodes announce themselves again."""
-    node, leader, token = spoilt(place, act)
+    node, leader, token = foreign_state(place, act)
     waiting = Background(lambda: node.wait_for_state(token, 10 * LONG))
     eventually(lambda: place.connections == 3)
     newcomer = place.backend(hole_patience=0.0)
@@ -568,7 +568,7 @@ def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
             node.roster()
         return place.client()
 
-    node = OverStore(FactoryConnector(client, "a place in memory"), "job")
+    node = StoreBackend(FactoryConnector(client, "a place in memory"), "job")
     _, token, _ = node.set_state(b"state")
     assert node.wait_for_state(token, LONG)
     node.close()

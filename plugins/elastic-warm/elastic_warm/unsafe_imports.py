@@ -69,7 +69,7 @@ _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = b"jemalloc_bg_thd\n"  # returns memory to the kernel; jemalloc handles forks, and starts none in a child
 
 
-class Left(BaseException):
+class DeferredImport(BaseException):
     """Raised on the import of a module that is left to the workers. It is not an `Exception`, so that a module with an
     optional import does not treat the module as missing."""
 
@@ -322,9 +322,9 @@ class Watch:
             self._undo.pop()()
 
     def run(self, load: Callable[[], object]) -> None:
-        """Run one import. Its errors are raised, except `Left`."""
+        """Run one import. Its errors are raised, except `DeferredImport`."""
         self._state = self._look()
-        with contextlib.suppress(Left):
+        with contextlib.suppress(DeferredImport):
             try:
                 load()
             finally:
@@ -350,7 +350,7 @@ class Watch:
             self.leave(importer, f"imports {name}")
         if name not in self._left and self._running:
             self.leave(name, why)
-        raise Left(name)
+        raise DeferredImport(name)
 
     def _unwanted(self, name: str, origin: str) -> str:
         if name in self._left:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, SystemClock, drop_in_forks, get_logger, later, stop_dropping
-from elastic_warm.learned import Cached, Learned, from_json
+from elastic_warm.learned_imports import CachedImports, LearnedImports, from_json
 from elastic_warm.program import CHILD_SUBREAPER, GO, command_line, document_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _Template:
         return f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
 
-class Keeper:
+class TemplateKeeper:
     """Maintains the template. Call `note` before each worker, then `fork` for a warm start, and finally `close`."""
 
     def __init__(self, conditions: Conditions) -> None:
@@ -137,7 +137,7 @@ class Keeper:
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._learned = Learned()
+        self._learned = LearnedImports()
         self._workers = 1
         self._environment: dict[str, str] | None = None
         self._guessed = False  # whether the environment is that of an earlier run
@@ -493,7 +493,7 @@ def _changes(folders: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def read_cache(path: Path | None) -> Cached | None:
+def read_cache(path: Path | None) -> CachedImports | None:
     """The cache file of an earlier run; None if there is none, or it cannot be trusted: a file that another user can
     write could name any module."""
     if path is None:
@@ -501,8 +501,8 @@ def read_cache(path: Path | None) -> Cached | None:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
-            others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0) or others_write:
+            writable_by_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0) or writable_by_others:
                 return None
             return from_json(file.read(_LARGEST_CACHE).decode("ascii"))
     except (OSError, ValueError):

@@ -19,7 +19,7 @@ _INDIRECT = ("imports ", "looks for ")
 
 
 @dataclass
-class Learned:
+class LearnedImports:
     """The imports learned so far from workers' reports and from the template.
 
     Args:
@@ -68,24 +68,24 @@ class Learned:
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
-        """The content of a cache file, with the environment of the next template, see `Cached`."""
+        """The content of a cache file, with the environment of the next template, see `CachedImports`."""
         content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedImports:
     """The content of a cache file. The template's environment is the agent's, updated with `environment`, and without
     the variables in `without`. `varying`: variables that differ between workers."""
 
-    learned: Learned
+    learned: LearnedImports
     environment: dict[str, str]
     without: frozenset[str]
     varying: frozenset[str]
 
 
-def from_json(text: str) -> Cached | None:
+def from_json(text: str) -> CachedImports | None:
     """Parse a cache file; None if it is invalid or of another version."""
     try:
         content = json.loads(text)
@@ -94,9 +94,9 @@ def from_json(text: str) -> Cached | None:
         seconds = float(content["seconds"])
         if not 0 <= seconds < math.inf:
             return None
-        learned = Learned(_texts(content["modules"]), _texts(content["left"]), seconds)
+        learned = LearnedImports(_texts(content["modules"]), _texts(content["left"]), seconds)
         without, varying = frozenset(map(str, content["without"])), frozenset(map(str, content["varying"]))
-        return Cached(learned, _texts(content["environment"]), without, varying)
+        return CachedImports(learned, _texts(content["environment"]), without, varying)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 

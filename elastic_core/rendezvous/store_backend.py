@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
+from elastic_core.interfaces.backend import EntryDroppedError, ForeignStateError, RosterBackend
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
+from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Pointer, StoreMoved, turn
 from elastic_core.rendezvous.roster_log import RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.store_connection import Line
+from elastic_core.rendezvous.store_connection import ThreadConnection
 from elastic_core.rendezvous.versions import (
-    EpochLeft,
-    Foreign,
+    EpochEnded,
+    ForeignWrite,
     Keys,
-    Moving,
+    StoreMoving,
     Version,
     Versions,
     add,
@@ -64,7 +64,7 @@ class _Epoch:
         return self.keys.epoch
 
 
-class OverStore(RosterBackend):
+class StoreBackend(RosterBackend):
     """A backend over any store.
 
     It makes up to three connections when it first needs them: one for operations, and one for each of the two waits. It
@@ -110,9 +110,9 @@ class OverStore(RosterBackend):
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
         self._pushed: tuple[_Epoch, int, bytes] | None = None  # a version that came with its own announcement
-        self._state_line = Line(connector, aside=True, on_connect=self._check_epoch)
-        self._roster_line = Line(connector, aside=True, on_connect=self._check_epoch)
-        self._main = Line(connector, aside=False, on_connect=self._reconnected)
+        self._state_line = ThreadConnection(connector, aside=True, on_connect=self._check_epoch)
+        self._roster_line = ThreadConnection(connector, aside=True, on_connect=self._check_epoch)
+        self._main = ThreadConnection(connector, aside=False, on_connect=self._reconnected)
 
     @property
     def name(self) -> str:
@@ -188,7 +188,7 @@ class OverStore(RosterBackend):
             if epoch is None or not epoch.name:
                 return self._state_line.fetch(Keys(self._run_id).id, timeout) is not None
             value = self._state_line.fetch(epoch.keys.state(number), timeout, lambda: self._epoch is epoch)
-        except EpochLeft:
+        except EpochEnded:
             return True
         if value is None:
             # The waiting thread may have slept until the version was written and deleted again.
@@ -255,7 +255,7 @@ class OverStore(RosterBackend):
     def _is_filled(self, slot: str, timeout: Duration, epoch: _Epoch | None) -> bool:
         try:
             return self._roster_line.fetch(slot, timeout, lambda: self._epoch is epoch) is not None
-        except EpochLeft:
+        except EpochEnded:
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
@@ -263,7 +263,7 @@ class OverStore(RosterBackend):
         for _ in range(_MOST_MOVES):
             try:
                 return self._main.use(doing, lambda store: self._in_epoch(store, operation, takes_part, trail))
-            except Moved as moved:
+            except StoreMoved as moved:
                 trail[moved.where] = False
                 self._move_to(moved.where)
         raise RendezvousConnectionError("the rendezvous store keeps moving from node to node")
@@ -281,15 +281,15 @@ class OverStore(RosterBackend):
             try:
                 try:
                     return operation(store, epoch)
-                except Moving as moving:
+                except StoreMoving as moving:
                     if where := self._directed_to(store, epoch, moving.heirs, trail):
-                        raise Moved(where) from None
+                        raise StoreMoved(where) from None
                     self._begin_epoch(store, epoch)
-                    raise EpochLeft from None
-            except EpochLeft as error:
+                    raise EpochEnded from None
+            except EpochEnded as error:
                 if self._current_epoch(store) is epoch:
                     self._leave(store, epoch, str(error) or "a marker of another epoch")
-            except Foreign as error:
+            except ForeignWrite as error:
                 if self._observes and self._current_epoch(store) is epoch:
                     raise
                 self._leave(store, epoch, str(error))
@@ -305,9 +305,9 @@ class OverStore(RosterBackend):
             return ""
         try:
             where = self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs)
-            if self._mover is None or not where or (where not in trail and not self._mover.leads_to(where)):
+            if self._mover is None or not where or (where not in trail and not self._mover.connected_to(where)):
                 return where
-            trail.update((place, True) for place in trail if self._mover.leads_to(place))
+            trail.update((place, True) for place in trail if self._mover.connected_to(place))
             found, circles = f"no store answers at {where}", trail.get(where, True)
         except RendezvousConnectionError as error:
             found, circles = str(error), self._connector.hosts  # the host of the store would know
@@ -374,18 +374,18 @@ class OverStore(RosterBackend):
         forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            with contextlib.suppress(SpoiltStateError):  # then the nodes write back what they know
+            with contextlib.suppress(ForeignStateError):  # then the nodes write back what they know
                 standing = epoch.versions.standing()
                 if standing is not None:
                     begun.versions.write(connection.store, standing[0], 0)
             found = create(store, epoch.keys.moved, forward)
-        except Moving:  # another process has written a pointer into the empty store
-            self._mover.serve_no_more()
+        except StoreMoving:  # another process has written a pointer into the empty store
+            self._mover.stop_serving()
             return None
         finally:
             connection.release()
         if found != forward:
-            self._mover.serve_no_more()
+            self._mover.stop_serving()
             return found
         get_logger().info("store taken over", endpoint=where)
         return forward
@@ -397,7 +397,7 @@ class OverStore(RosterBackend):
         if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
             epoch.versions.freeze(store, [])
-            raise Moving(())
+            raise StoreMoving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
         """Wait until these nodes have announced themselves in the store where it is now."""
@@ -405,7 +405,7 @@ class OverStore(RosterBackend):
         while left > 0 and not present <= {item.key for item in self.roster()}:
             epoch = self._epoch
             assert epoch is not None
-            with contextlib.suppress(EpochLeft):
+            with contextlib.suppress(EpochEnded):
                 self._main.fetch(epoch.keys.slot(epoch.log.cursor + 1), left)
             left = until - self._clock.now()
 
@@ -424,7 +424,7 @@ class OverStore(RosterBackend):
             if before is not None and self._is_handed_over:
                 try:
                     before.log.move_to(epoch.log, store)
-                except Foreign:
+                except ForeignWrite:
                     self._begin_epoch(store, epoch)
                     raise
             self._is_handed_over = False
@@ -462,4 +462,4 @@ class OverStore(RosterBackend):
         name = standing(store, Keys(self._run_id).id)  # none if the store is empty
 
         if self._epoch is not None and epoch_named(name or b"") != self._epoch.name:
-            raise EpochLeft
+            raise EpochEnded
