@@ -247,7 +247,7 @@ def left_out(page: str) -> list[str]:
 
 
 def with_losses(text: str, page: str) -> str:
-    """What is said of losses, with the figures of the page.
+    """What is said of losses, with the figures of the page, but without the launcher's part of each.
 
     Raises:
         ValueError: the markers are not there, or the page has no such table.
@@ -256,7 +256,7 @@ def with_losses(text: str, page: str) -> str:
     part = sections(apart(page)[1]).get(TITLES["losses"])
     if part is None:
         raise ValueError(f"expected a table {TITLES['losses']!r}")
-    table = [line for line in part.splitlines() if line.startswith("|")]
+    table = [line for line in part.splitlines() if line.startswith("|") and not line.startswith("| - of that")]
     return "\n".join([f"{before}{BEGIN}", *table, f"{END}{after}"])
 
 

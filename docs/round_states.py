@@ -40,7 +40,7 @@ def page(note: str) -> str:
         note,
         "What the nodes of a job agree on changes only in these ways. Table and picture were made by doing all of",
         "them, from the empty state on; what may happen to the store itself is in the table only.",
-        "[Rounds](../concepts/rounds.md) says what they mean.\n",
+        "[How it works](../concepts/how-it-works.md) explains them.\n",
     ]
     states = [f"| {name} | {meaning} |" for name, meaning in _MEANING.items()]
     rows = [
