@@ -1,9 +1,9 @@
-"""Put what campaigns have measured into docs/project/campaign.md: tables between its markers, and a plot.
+"""Put the results of campaigns into docs/project/campaign.md: tables between its markers, and a plot.
 
     python -m benchmarks.campaign_page results.json ...
 
-The files are written by `python -m benchmarks.campaign --json`; all count together, but of a planted defect only what
-the last file says. Jobs of torchrun have a column of their own. Needs matplotlib.
+The files are written by `python -m benchmarks.campaign --json`. Their jobs are added up; for each planted defect, only
+the last file counts. Jobs of torchrun have separate columns. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -65,39 +65,41 @@ class Campaign:
         return [job for job in self.jobs if job["shape"]["world"] == world]
 
     def about(self) -> str:
-        """When, on what, with which seeds."""
+        """Date, machine and seeds."""
         commits = sorted({setting["commit"] for setting in self.settings})
         seeds = ", ".join(dict.fromkeys(f"`{setting['seed']}`" for setting in self.settings))
         count = sum(sum(job["faults"].values()) for job in self.jobs)
         return (
-            f"{count:,} faults on {len(self.jobs)} jobs, commit {', '.join(commits)}, seeds {seeds}. "
+            f"{count:,} faults in {len(self.jobs)} jobs, commit {', '.join(commits)}, seeds {seeds}. "
             f"{facts(self.machine)}"
         )
 
     def faults(self) -> str:
-        """How many of each kind, where."""
+        """Number of faults by kind and world."""
         none: Counter[str] = Counter()
         of_world = {world: sum((Counter(job["faults"]) for job in self.of(world)), none) for world in self.worlds}
         rows = [[KINDS[kind].what, *(of_world[world][kind] or "" for world in self.worlds)] for kind in KINDS
                 if any(of_world[world][kind] for world in self.worlds)]  # fmt: skip
-        totals = ["**together**", *(f"{sum(of_world[world].values()):,}" for world in self.worlds)]
+        totals = ["**total**", *(f"{sum(of_world[world].values()):,}" for world in self.worlds)]
         return table(["fault", *self.worlds], [*rows, totals])
 
     def verdicts(self) -> str:
-        """What was found, rule by rule."""
+        """Number of violations, in total and of each violated rule."""
         found = {world: Counter(one["rule"] for job in self.of(world) for one in job["violations"])
                  for world in self.worlds}  # fmt: skip
         rules = [*RULES, *(["campaign"] if any("campaign" in of for of in found.values()) else [])]
-        rows = [[f"violations of `{rule}`", *(found[world][rule] for world in self.worlds)] for rule in rules]
+        rows = [[f"- of `{rule}`", *(found[world][rule] for world in self.worlds)] for rule in rules
+                if any(of[rule] for of in found.values())]  # fmt: skip
         counts = [
             ["jobs", *(len(self.of(world)) for world in self.worlds)],
             ["waves of faults", *(sum(job["reached"] for job in self.of(world)) for world in self.worlds)],
             ["rounds", *(sum(job["rounds"] for job in self.of(world)) for world in self.worlds)],
+            ["violations of any rule", *(sum(found[world].values()) for world in self.worlds)],
         ]
         return table(["", *self.worlds], [*counts, *rows])
 
     def recovery(self, real: bool = False) -> str:
-        """How soon all nodes train again, by kind, where that took a new round, and beside it torchrun."""
+        """Time until all nodes train again, by kind of fault, if that took a new round; next to it torchrun's."""
         rows = []
         for kind, described in KINDS.items():
             mine = [one for job in self.jobs if job["shape"]["real"] == real for one in job["alone"].get(kind, [])]
@@ -114,28 +116,28 @@ class Campaign:
                 f"{quantile(anew, 0.5):.1f}" if anew else "-",
             ])  # fmt: skip
         head = ["fault, alone", "times", "with a new round", "median [s]", "99 % [s]", "worst [s]",
-                "torchrun trains again", "median [s]"]  # fmt: skip
+                "torchrun recovers", "median [s]"]  # fmt: skip
         return table(head, rows)
 
     def planted(self) -> str:
-        """Which defect was found by which rule, with which seed."""
+        """The rule and the seed that found each defect."""
         rows = [[f"`{one['name']}`", one["what"], one["world"], f"`{one['seed']}`" if one["rule"] else "-",
                  f"`{one['rule']}`" if one["rule"] else f"not in {one['tries']} tries"]
                 for one in self.caught]  # fmt: skip
         return table(["defect", "what goes wrong", "world", "seed", "found by"], rows)
 
     def told(self) -> str:
-        """Every violation, where there are any."""
+        """Every violation, if there are any."""
         lines = [
             f"- {job['shape']['world']}, seed `{job['seed']}`, wave {one['wave']}: `{one['rule']}`: "
             + " ".join(one["what"].split())[:300]
             for job in self.jobs
             for one in job["violations"]
         ]
-        return "\n".join(lines) if lines else "There was none."
+        return "\n".join(lines) if lines else "There were none."
 
     def draw(self, path: Path) -> None:
-        """Every recovery as a dot, by kind, and the median as a line."""
+        """Every recovery as a dot, by kind of fault."""
         import matplotlib as mpl
 
         mpl.use("Agg")
@@ -159,7 +161,7 @@ class Campaign:
         pyplot.close(figure)
 
     def text(self) -> str:
-        """All of it."""
+        """All sections."""
         parts = [
             self.about(),
             "### Faults",
@@ -170,7 +172,7 @@ class Campaign:
             self.told(),
             "### Recovery",
             self.recovery(),
-            "The same with workers that import torch and train with DDP, a twentieth of the jobs:",
+            "With workers that train with torch and DDP, a twentieth of the jobs:",
             self.recovery(real=True),
             "![Recovery times by kind of fault, logarithmic](../img/campaign.png)",
         ]
@@ -180,7 +182,7 @@ class Campaign:
 
 
 def main() -> int:
-    """Leaves with 1 where the page has no place for it."""
+    """Exits with 1 if the page lacks the markers."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("results", nargs="+", type=Path, metavar="FILE")
     made.add_argument("--page", type=Path, default=DOCS / "project" / "campaign.md", help="(docs/project/campaign.md)")

@@ -1,16 +1,16 @@
-"""Put measured figures into a page of the docs: tables between markers, and a plot; and from there into the README.
+"""Put measured figures into a page of the docs, as tables between markers and a plot, and from there into the README.
 
     python -m benchmarks.page [results.json ...]
 
-Tables and the plot go between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`, each in the place of
-the one before it; tables of what is not in the files stay, with the day on which they were measured. The plot is drawn
-into `--plot`, if `rendezvous` is among what was measured. A benchmark may be measured in pieces, one file each: name
-all of them in one call. Of a row that several files have, the last one counts. `--print` only shows the tables. Files
-of `benchmarks.gpu` make the page's section on GPU machines.
+Tables and the plot go between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`, each in place of its
+predecessor. Tables that are not in the files stay, with the date on which they were measured. If `rendezvous` is among
+the results, the plot is drawn into `--plot`. A benchmark may be measured in pieces, one file each: name all of them in
+one call. If several files have a row, the last one counts. `--print` only shows the tables. Files of `benchmarks.gpu`
+make the page's section on GPU machines.
 
-The page owns the figures. The table in `--readme`, between the same markers, is made of some rows of the page (see
-`README`), and that in `--survival` is the one of `losses`, each time this runs; without files that is all it does.
-Rows that the README would show but that the page lacks are left out and named on standard error.
+The page owns the figures. Each run also updates the table in `--readme`, which has some rows of the page (see
+`README`), and the table in `--survival`, which is the one of `losses`. Without files it does nothing else. Rows that
+the README should show but the page lacks are left out and named on standard error.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def left_out(page: str) -> list[str]:
 
 
 def with_losses(text: str, page: str) -> str:
-    """What is said of losses, with the figures of the page.
+    """What is said of losses, with the figures of the page, but without the launcher's part of each.
 
     Raises:
         ValueError: the markers are not there, or the page has no such table.
@@ -256,7 +256,7 @@ def with_losses(text: str, page: str) -> str:
     part = sections(apart(page)[1]).get(TITLES["losses"])
     if part is None:
         raise ValueError(f"expected a table {TITLES['losses']!r}")
-    table = [line for line in part.splitlines() if line.startswith("|")]
+    table = [line for line in part.splitlines() if line.startswith("|") and not line.startswith("| - of that")]
     return "\n".join([f"{before}{BEGIN}", *table, f"{END}{after}"])
 
 

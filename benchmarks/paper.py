@@ -1,16 +1,16 @@
-"""What would a job of 10,000 nodes cost its leader, and what each other node?
+"""The computed cost of a job of 10,000 nodes, for its leader and for each other node.
 
-Computed on paper, so to speak: the code of production in one process, with a memory for a store. No socket, no thread,
-no network; names, addresses and labels are as long as those of a large cluster. What a store takes to hold and to send
-all this is not in it. Times are processor time of this process, the best of `--repetitions`: whatever else runs on the
-machine only adds to them.
+Production code runs in one process, over a store in memory: no socket, no thread, no network. Names, addresses and
+labels are as long as those of a large cluster. The store's own work is excluded. Times are processor time of this
+process, the best of `--repetitions`, because other work on the machine only adds to them.
 
 - *decide*: the membership policy, run once by the leader.
-- *look*: what the leader does with one look at the roster, from bytes to who is late.
-- *state*: the one value under compare-and-swap, which every node reads when a round forms or ends.
-- *first round*: all that a node which does not lead does from `begin` to the ranks of its workers, six beats included.
-- *next round*: the same for a member of a round that ends, from the news of that on.
-- *newcomer*: the same for one that finds a round running, which ends for it.
+- *look*: one read of the roster by the leader, from bytes to the list of late nodes.
+- *state*: the value under compare-and-swap, which every node reads when a round forms or ends.
+- *first round*: everything that a node which does not lead does from `begin` to the ranks of its workers, with six
+  heartbeats.
+- *next round*: the same for a member of a round that ends, from the moment it learns this.
+- *newcomer*: the same for a node that finds a running round, which ends for it.
 """
 
 from __future__ import annotations

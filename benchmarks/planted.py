@@ -701,119 +701,120 @@ _ETCD = ("etcd", "etcd served")
 DEFECTS: dict[str, Defect] = {
     # A1. SIGSTOP of the agent that hosts the store, for longer than a failure timeout.
     "host_pauses": Defect(
-        "a pause of some seconds of the agent that hosts the store ends healthy workers, and the agents of the others",
+        "if the agent that hosts the store pauses for a few seconds, healthy workers and other agents end",
         host_pauses, ("c10d", "static"), ("agent_stop",)),
     # A2.
     "fenced_exits": Defect(
-        "an agent that was cut off from the store for too long ends, though the store comes back",
+        "an agent that was cut off from the store for too long exits, although the store recovers",
         fenced_exits, ("c10d", "static", "etcd", "etcd served"), ("link_cut",)),
     # A3.
     "host_leaves_early": Defect(
-        "the agent that hosts the store leaves when its exit barrier is over, and the others lose the store",
+        "the agent that hosts the store leaves after its exit barrier, and the other nodes lose the store",
         host_leaves_early, ("c10d",), ("done", "agent_term"),
         (f"{_LAST_CALL},keep_alive_max_attempt=2", "--exit-barrier-timeout=1"), 1),
     # A4. A killed spare costs a round when another node begins to lead.
     "dead_entries_stay": Defect(
-        "the entry of a killed agent stays in the store for ever, and who leads next takes it for alive",
+        "a killed agent's entry is never removed, and the next leader treats it as alive",
         dead_entries_stay, ("sqlite", "c10d"), ("spare_kill", "machine_off", "link_cut"), (), 30),
     # A5.
     "round_before_stop": Defect(
-        "with a spare there, a round forms while workers of the last one still run, whose node loses its place",
+        "a spare replaces a node that is still stopping its workers",
         round_before_stop, ("sqlite", "etcd", "c10d"), ("newcomer", "worker_kill"), (), 30,
         {"nodes": 3, "slow": True}),
     # A6.
     "late_put": Defect(
-        "an entry that was given up is written late, over a newer one, and no round forms any more",
+        "an abandoned write arrives late and replaces a newer entry, and no further round forms",
         late_put, ("etcd",), ("member_stop", "worker_kill"), (), 30),
     # A7.
     "drain_of_done": Defect(
-        "to drain a node whose workers have succeeded restarts the workers of all others",
+        "draining a node whose workers have succeeded restarts all other workers",
         drain_of_done, ("c10d", "etcd", "sqlite"), ("done", "drain")),
     # A8.
     "lease_unknown": Defect(
-        "an agent that comes again under its name is refused for good, while the lease of the one before lives",
+        "a restarted agent is refused for good while its predecessor's lease lives",
         lease_unknown, ("etcd",), ("agent_kill",), (f"{_LAST_CALL},lease_ttl=20",)),
     # A9.
     "leader_wedged": Defect(
-        "a leader that cannot write goes on to lead, and no round forms any more",
+        "a leader that cannot write continues to lead, and no further round forms",
         leader_wedged, _ANY, ("worker_kill",)),
     # A10.
     "dead_after_success": Defect(
-        "an agent that dies after its workers have succeeded ends the round of the others",
+        "an agent that dies after its workers have succeeded ends the other nodes' round",
         dead_after_success, ("etcd", "sqlite", "c10d"), ("done", "agent_kill")),
     # A11.
     "waits_for_beat": Defect(
-        "what a node has to say, that it leaves or that its workers failed, waits for its next beat",
+        "a node reports failures and its departure only with its next heartbeat",
         waits_for_beat, _PUSHED, ("worker_kill",), (f"{_LAST_CALL},keep_alive_interval=120",)),
     # A12.
     "own_limit": Defect(
-        "a failure ends the job because the agent that reports it allows fewer restarts than the others",
+        "a failure ends the job because the reporting agent allows fewer restarts than the other agents",
         own_limit, _ANY, ("worker_kill",)),
     # A13.
     "apart_meet": Defect(
-        "nodes that do not reach each other are put into one round again and again, until the budget is used",
+        "nodes that cannot reach each other share a round again and again, until no restart is left",
         apart_meet, ("etcd", "sqlite", "c10d"), (), like={"real": False}, storm=apart_for_long),
     # A14.
     "host_told_to_go": Defect(
-        "the agent that hosts the store is told to go, and those of other machines end for want of a store",
+        "the agent that hosts the store is asked to leave, and the other agents exit without a store",
         host_told_to_go, ("c10d",), ("agent_term", "drain")),
     # A15.
     "names_by_pid": Defect(
-        "agents of one host name and one process id, as in containers, refuse each other",
+        "agents with the same host name and process id, as in containers, refuse each other",
         names_by_pid, ("sqlite", "c10d", "etcd", "etcd served"), ("worker_kill",)),
     "two_groups": Defect(
-        "workers of the last round make steps beside those of the next one, and both write checkpoints",
+        "workers of two rounds train and write checkpoints at the same time",
         two_groups, ("sqlite", "etcd"), ("agent_kill",)),
     "ranks_kept": Defect(
-        "a node keeps its rank when the group gets smaller, so that ranks have gaps, or are there twice",
+        "a node keeps its rank when the group shrinks, so ranks have gaps or repeat",
         ranks_kept, _ANY[:4], ("agent_kill",)),
     "counts_from_own_start": Defect(
-        "workers of one round are told different restart counts",
+        "workers of one round get different restart counts",
         counts_from_own_start, _ANY, ("worker_kill", "agent_kill")),
     "counted_twice": Defect("a failure uses two restarts", counted_twice, _ANY, ("worker_kill",)),
-    "not_counted": Defect("a failure uses no restart, so that a broken script never ends", not_counted, _ANY,
+    "not_counted": Defect("a failure uses no restart, so a broken script never ends", not_counted, _ANY,
                           ("worker_kill",)),
     "loss_is_failure": Defect(
-        "the loss of a node is told as a failure of the script", loss_is_failure, _ANY, ("agent_kill",)),
+        "the loss of a node is reported as a failure of the script", loss_is_failure, _ANY, ("agent_kill",)),
     "round_without_cause": Defect(
-        "healthy workers are restarted now and then, and nobody can say why", round_without_cause, _ANY,
+        "healthy workers are restarted without a cause", round_without_cause, _ANY,
         ("worker_stop",)),
     "hasty": Defect(
-        "a node is called lost after two seconds of silence instead of five", hasty, ("sqlite", "c10d", "static"),
+        "a node is declared lost after two seconds of silence instead of five", hasty, ("sqlite", "c10d", "static"),
         ("agent_stop",)),
     "news_lost": Defect(
-        "a healthy node is not told that the round is over, and its workers hang", news_lost, _ANY, ("worker_kill",)),
+        "a healthy node does not learn that the round has ended, and its workers hang", news_lost, _ANY,
+        ("worker_kill",)),
     "loss_overlooked": Defect(
-        "the loss of a machine is not noticed, and the workers of the others hang", loss_overlooked,
+        "the loss of a machine is not noticed, and the other machines' workers hang", loss_overlooked,
         ("sqlite", "c10d", "static"), ("machine_off",)),
     "no_place": Defect(
-        "a node that comes back when a smaller round runs already waits for ever", no_place, _ANY[:4],
+        "a node that returns while a smaller round runs waits forever", no_place, _ANY[:4],
         ("agent_kill",)),
     "ids_ignored": Defect(
-        "a job with another id at the same endpoint is taken for a node of this one", ids_ignored,
+        "a job with another id at the same endpoint is treated as a node of this job", ids_ignored,
         ("sqlite", "c10d", "etcd"), ("second_job", "agent_kill")),
     "killed_at_once": Defect(
-        "healthy workers are killed without being asked to end, and write no checkpoint", killed_at_once, _ANY,
+        "healthy workers are killed without SIGTERM, and write no checkpoint", killed_at_once, _ANY,
         ("worker_kill",)),
-    "guardian_idle": Defect("the workers of a killed agent run on", guardian_idle, _ANY, ("agent_kill",)),
+    "guardian_idle": Defect("a killed agent's workers keep running", guardian_idle, _ANY, ("agent_kill",)),
     "guardian_not_replaced": Defect(
-        "the workers of an agent that is killed after its guardian run on", guardian_not_replaced, _ANY,
+        "if an agent is killed after its guardian, its workers keep running", guardian_not_replaced, _ANY,
         ("guardian_kill", "agent_kill")),
     "ends_with_0": Defect(
-        "an agent that was told to go ends with 0, as if its workers had succeeded", ends_with_0, _ANY,
+        "an agent that receives SIGTERM exits with 0, as if its workers had succeeded", ends_with_0, _ANY,
         ("agent_term",)),
-    "folder_left": Defect("a temporary folder stays behind", folder_left, _ANY, ("worker_kill",)),
-    "process_left": Defect("a process stays behind", process_left, _ANY, ("worker_kill",)),
+    "folder_left": Defect("a temporary folder is left behind", folder_left, _ANY, ("worker_kill",)),
+    "process_left": Defect("a process is left behind", process_left, _ANY, ("worker_kill",)),
     "memory_grows": Defect(
         "the agent's memory grows with every round", memory_grows, _ANY, ("worker_kill",), (), 80),
     "sockets_left": Defect(
-        "the agent has a socket more with every round", sockets_left, _ANY, ("worker_kill",), (), 80),
+        "the agent leaks a socket per round", sockets_left, _ANY, ("worker_kill",), (), 80),
     "no_lease": Defect(
-        "the key of a node that is gone stays in etcd, and its place is never given to another",
+        "the key of a lost node stays in etcd, and its rank is never given to another node",
         no_lease, _ETCD, ("agent_kill",)),
     "leases_left": Defect("every change leaves a lease in etcd", leases_left, _ETCD, ("worker_kill",)),
     "member_not_replaced": Defect(
-        "the member of an etcd that an agent serves is not started anew when it has ended", member_not_replaced,
+        "a served etcd member is not restarted when it has exited", member_not_replaced,
         ("etcd served",), ("member_kill",)),
 }  # fmt: skip
 """By name. The first of `backends` is where it shows best."""

@@ -18,11 +18,10 @@ from block_kinds import (
     RUN_ELSEWHERE,
     RUN_HERE,
     kind_of,
-    need,
     of_kind,
     parameters,
 )
-from blocks import LIMIT_S, ROOT, Shell
+from blocks import LIMIT_S, ROOT
 
 from elastic_core.config import Sources, read
 from elastic_core.hooks import spec
@@ -30,13 +29,6 @@ from elastic_core.hooks.discovery import GROUP
 
 CONFIGURATION = "docs/guides/configuration.md"
 OURS = {"elastic-core", *(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))}
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 def test_somebody_has_decided_about_every_block():
@@ -74,49 +66,6 @@ def test_what_is_to_be_installed_is_ours_or_torch():
     named = {re.sub(r"[\['].*?(\]'?|$)", "", word.strip("'")) for line in lines for word in line.split()}
     assert named <= OURS | {"torch"}
     assert len(lines) > 5
-
-
-def test_the_contract_of_the_page_is_kept(shell):
-    """The block is run as a script below; here its tests are run too."""
-    (block,) = (block for block in BLOCKS if block.page == "docs/extend/plugins.md" and "MemoryBackend(" in block.text)
-    (shell.folder / "test_mine.py").write_text(block.text)
-    said = shell.run(f"'{sys.executable}' -m pytest -q -p no:cacheprovider test_mine.py")
-    assert re.search(r"\d{2} passed", said)
-    assert "failed" not in said
-
-
-def test_the_contract_of_health_endpoints_on_the_page_is_kept(shell):
-    """With the endpoint of our own as `MyEndpoint`, and the one question that the page leaves open."""
-    need("--health-port")
-    (block,) = (block for block in BLOCKS if block.page == "docs/extend/plugins.md" and "HealthContract)" in block.text)
-    text = block.text.replace("Probe(...)", "asked(Probe, port, what)")
-    assert text.count("asked(") == text.count("MyEndpoint(view") == 1
-    (shell.folder / "test_mine.py").write_text(ENDPOINT + text)
-    said = shell.run(f"'{sys.executable}' -m pytest -q -p no:cacheprovider test_mine.py")
-    assert re.search(r"\d{2} passed", said)
-    assert "failed" not in said
-
-
-ENDPOINT = """
-import http.client
-
-from elastic_testing import installed_health_endpoint
-
-
-def MyEndpoint(view, port, timeout):
-    return installed_health_endpoint("http", view, port, timeout)
-
-
-def asked(probe, port, what):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", {"alive": "/livez", "ready": "/readyz", "status": "/status"}[what])
-        answer = connection.getresponse()
-        return probe(answer.status == 200, answer.read().decode())
-    finally:
-        connection.close()
-
-"""
 
 
 @pytest.mark.integration

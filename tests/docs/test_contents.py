@@ -64,6 +64,6 @@ def at(url):
 
 
 def test_the_causes_of_the_concepts_are_those_of_the_code():
-    rows = re.findall(r"^\| ([a-z ]+) \| .* \| (yes|no)", (DOCS / "concepts" / "rounds.md").read_text(), re.M)
+    rows = re.findall(r"^\| ([a-z ]+) \| .* \| (yes|no)", (DOCS / "concepts" / "how-it-works.md").read_text(), re.M)
     assert {cause for cause, _ in rows} == {cause.value for cause in Cause}
     assert [cause for cause, costs in rows if costs == "yes"] == [Cause.FAILURE.value]
