@@ -34,7 +34,7 @@ def section(page, title):
 def test_the_options_of_the_health_endpoint_are_told_with_their_defaults():
     pytest.importorskip("elastic_http_health")
     record = PluginManager.load(os.environ).select(HealthEndpointRecord, "http")
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| \S", section("guides/monitoring.md", "Options"), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| \S", section("reference/health.md", "Options"), re.M)
     defaults = {option.name: option.default for option in record.options}
     shown = {name: "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
              for name, value in defaults.items()}  # fmt: skip

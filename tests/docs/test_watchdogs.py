@@ -1,4 +1,4 @@
-"""The watchdog of docs/guides/timers.md: installed as the page says, in a job that it heals, and its contract."""
+"""The watchdog of docs/extend/watchdogs.md: installed as the page says, in a job that it heals, and its contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shell(tmp_path):
     """Its Python finds the distribution of the page."""
     made = Shell(tmp_path)
     made.environ = {
-        **install("docs/guides/timers.md", "class SilenceWatchdog", tmp_path / "site"),
+        **install("docs/extend/watchdogs.md", "class SilenceWatchdog", tmp_path / "site"),
         "PYTHONUNBUFFERED": "",
     }
     yield made
@@ -33,7 +33,7 @@ def shell(tmp_path):
 
 def test_a_worker_that_goes_silent_is_ended_and_the_job_heals(shell):
     (shell.folder / "train.py").write_text(TRAIN)
-    command = block_of("docs/guides/timers.md", "elastic run --watchdog=silence")
+    command = block_of("docs/extend/watchdogs.md", "elastic run --watchdog=silence")
     here = command.replace("after=60", "after=3").replace("elastic run", "elastic run --nproc-per-node=2")
     said = shell.run(here, **shell.environ, ELASTIC_RDZV_ID="job7")
     assert re.search(r"worker hangs: local_rank=1 .*reason=\"hang: no output for \d+ s\"", said), said
@@ -48,7 +48,7 @@ def test_without_log_files_it_says_what_to_do(shell):
 
 
 def test_it_keeps_its_contract(shell):
-    (shell.folder / "test_silence.py").write_text(block_of("docs/guides/timers.md", "WatchdogContract)"))
+    (shell.folder / "test_silence.py").write_text(block_of("docs/extend/watchdogs.md", "WatchdogContract)"))
     said = shell.run(f"'{sys.executable}' -m pytest -q -rs -p no:cacheprovider test_silence.py", **shell.environ)
     assert re.search(r"\d passed, 11 skipped", said), said
     assert "a watchdog without timers" in said
@@ -68,7 +68,7 @@ def test_its_contract_finds(shell, right, wrong, test):
     plugin = shell.folder / "site" / "elastic_silence" / "plugin.py"
     assert plugin.read_text().count(right) == 1
     plugin.write_text(plugin.read_text().replace(right, wrong))
-    contract = block_of("docs/guides/timers.md", "WatchdogContract)").replace("hangs =", "told_in = 10\n    hangs =")
+    contract = block_of("docs/extend/watchdogs.md", "WatchdogContract)").replace("hangs =", "told_in = 10\n    hangs =")
     (shell.folder / "test_silence.py").write_text(contract)
     said = shell.run(f"'{sys.executable}' -m pytest -q -k {test} test_silence.py", code=1, **shell.environ)
     assert "1 failed" in said

@@ -1,4 +1,4 @@
-"""The status as JSON. docs/guides/monitoring.md describes the schema. Pure."""
+"""The status as JSON. docs/reference/health.md describes the schema. Pure."""
 
 from __future__ import annotations
 

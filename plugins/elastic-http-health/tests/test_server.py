@@ -33,7 +33,7 @@ from elastic_core.interfaces.node import Member
 
 pytestmark = pytest.mark.integration
 
-DOCS = Path(__file__).parents[3] / "docs" / "guides" / "monitoring.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "health.md"
 TOKEN = {"Authorization": "Bearer s3cret"}
 
 
