@@ -21,6 +21,7 @@ PAGES = sorted(
     for pattern in (
         "README.md",
         "CONTRIBUTING.md",
+        "design/*.md",
         "docs/**/*.md",
         "plugins/README.md",
         "plugins/*/README.md",
