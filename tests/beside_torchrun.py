@@ -54,27 +54,27 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=static --master-port=0 worker.py",
         "whose port is not a number from 1",
-        "and so must `static`",
+        "an error: `static` needs a port",
     ),
     Refusal(
         "--nnodes=2 --rdzv-endpoint=localhost:1234 worker.py",
         "requires --rdzv-id",
-        "A job of several nodes that is not static needs an id",
+        "`none` with `static`, otherwise an error",
     ),
     Refusal(
         "--nnodes=2 --rdzv-backend=c10d --rdzv-id=job worker.py",
         "requires --rdzv-endpoint",
-        "several nodes must name the port",
+        "| `c10d` for several nodes, without an endpoint or with port 0 |",
     ),
     Refusal(
         "--nnodes=2 --rdzv-endpoint=localhost:0 --rdzv-id=job worker.py",
         "whose port is not a number from 1",
-        "several nodes must name the port",
+        "| `c10d` for several nodes, without an endpoint or with port 0 |",
     ),
     Refusal(
         "--nnodes=2 --node-rank=1 --master-port=1234 --rdzv-id=job worker.py",
         "requires --rdzv-endpoint|requires --rdzv-id",
-        "otherwise `static` must be named",
+        "an error: add `--master-addr`, or name `static`",
     ),
     Refusal(
         "--standalone --nnodes=2 worker.py",
@@ -84,7 +84,7 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=static --nnodes=1:2 worker.py",
         "the static backend requires a fixed number of nodes",
-        "`static` needs a fixed number of nodes (torchrun: takes MAX)",
+        "an error: `static` needs a fixed number of nodes",
     ),
     Refusal("--node-rank=1 worker.py", "expected a rank from 0 to", "An impossible value is an error"),
     Refusal(
@@ -118,7 +118,7 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=c10d --rdzv-endpoint=::1:29400 worker.py",
         "which has several colons and is no IPv6 address",
-        "a port after an IPv6 address needs them",
+        "a port after an IPv6 address needs brackets",
     ),
     Refusal(
         "--rdzv-backend=etcd-v2 --rdzv-endpoint=host --rdzv-conf=ssl_cert=c.pem worker.py",
@@ -128,12 +128,12 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=store_type=file worker.py",
         "requires the path of a file that all nodes share",
-        "with a path as the endpoint, which must be given",
+        "the endpoint must be given: a path",
     ),
     Refusal(
         "--rdzv-backend=etcd-v2 --nnodes=2 --rdzv-id=job worker.py",
         "expected endpoints .* found ''",
-        "with `etcd` several nodes must name the endpoint",
+        "| `etcd` for several nodes, without an endpoint |",
     ),
 ]
 

@@ -39,38 +39,38 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: not theirs.args.rdzv_endpoint and in_a_file(theirs),
-        "`local` for one node without an endpoint",
+        "| one node, neither backend nor endpoint | `c10d` at any free port | `local` |",
     ),
-    Difference("nodes", not_named, "An endpoint without a backend means `c10d`"),
+    Difference("nodes", not_named, "| an endpoint, no backend | `static` | `c10d` |"),
     Difference(
         "where",
         lambda theirs, ours: not_named(theirs, ours) and ours.options.get("store_type", "").lower() == "file",
-        "An endpoint without a backend means `c10d`",
+        "| an endpoint, no backend | `static` | `c10d` |",
     ),
     Difference(
         "where",
         lambda theirs, ours: ours.settings.rdzv_backend == "static" and ours.settings.rdzv_endpoint.endswith(":29500"),
-        "it stays `static` for one node, at port 29500",
+        "| `c10d` at any free port | `static` at port 29500 |",
     ),
     Difference(
         "where",
         lambda theirs, ours: ours.settings.rdzv_backend == "c10d" and not ours.settings.rdzv_endpoint,
-        "and so is no endpoint (torchrun: 29400)",
+        "| `c10d` for one node, without an endpoint | port 29400 | any free port |",
     ),
     Difference(
         "where",
         lambda theirs, ours: ours.settings.rdzv_backend.startswith("etcd") and not ours.settings.rdzv_endpoint,
-        "one node with `etcd` starts its own server (torchrun: `localhost:2379`)",
+        "| `etcd` for one node, without an endpoint | `localhost:2379` | its own etcd server |",
     ),
     Difference(
         "where",
         lambda theirs, ours: re.fullmatch(r"(?:[^:]*:){2,}[^:\]]*", ours.settings.rdzv_endpoint) is not None,
-        "a port after an IPv6 address needs them",
+        "a port after an IPv6 address needs brackets",
     ),
     Difference(
         "rank",
         lambda theirs, ours: theirs.args.node_rank == 0 and "rank" in str(ours.settings.rdzv_conf).lower(),
-        "used if `--node-rank` is not given (torchrun: ignored on the command line)",
+        "| `rank` (`static`) | ignored on the command line | used if `--node-rank` is not given",
     ),
 ]
 

@@ -20,6 +20,7 @@ RUN_ELSEWHERE = [
     ("docs/guides/checkpointing.md", "python", "STEPS", "tests/docs/test_checkpointing.py"),
     ("docs/guides/checkpointing.md", "indented", "elastic run", "tests/docs/test_checkpointing.py"),
     ("docs/start/install.md", "indented", "python -m pip install . ", "tests/packaging/test_checkout.py"),
+    ("docs/start/install.md", "indented", "elastic --version", "tests/packaging/test_checkout.py"),
     ("docs/start/quickstart.md", "python", "import os", "tests/docs/test_start.py"),
     ("docs/start/quickstart.md", "indented", "elastic run", "tests/docs/test_start.py"),
     ("docs/start/two-machines.md", "python", "import os", "tests/docs/test_start.py"),
@@ -56,6 +57,8 @@ FOLLOWED = {
 NOT_RUN = [
     ("docs/project/support.md", "elastic doctor", "four machines; tests/e2e/test_doctor.py has doctors that meet"),
     ("CONTRIBUTING.md", "python -m venv", "an index; tests/packaging installs the wheels"),
+    ("docs/start/two-machines.md", "pkill", "other agents might end; tests/docs/test_start.py kills its own"),
+    ("docs/start/install.md", "python -m venv", "an index; tests/packaging/test_checkout.py makes one without pip"),
     ("CONTRIBUTING.md", "python -m pytest", "a test that is run anyway"),
     ("design/tests.md", "tox run -e unit", "minutes; .ci/run runs it with the tier above"),
     (

@@ -1,4 +1,4 @@
-"""The pages on Slurm and Kubernetes name the variables that are read."""
+"""The pages on Slurm and Kubernetes lead to the variables that are read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from elastic_core.config.schedulers import READ
 
 ROOT = Path(__file__).parents[2]
 SLURM, KUBERNETES = ((ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in ("slurm", "kubernetes"))
+SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
 
 
-def test_slurms_page_has_a_row_for_each_setting_with_all_variables():
-    rows = {cells[0]: cells[1] for cells in re.findall(r"^\| `(--[\w-]+)` \| (.*?) \|", SLURM, re.M)}
+def test_slurms_page_names_each_setting_and_links_to_its_variables():
+    assert "(../reference/settings.md#scheduler)" in SLURM
+    table = SETTINGS.partition("\n## scheduler\n")[2]
+    rows = dict(re.findall(r"^\| `(--[\w-]+)` \| (.*?) \|", table, re.M))
     for name, variables in READ.items():
-        theirs = {variable for variable in variables if variable.startswith("SLURM_")}
-        assert set(re.findall(r"SLURM_\w+", rows[SPECS[name].flag])) == theirs
+        assert f"`{SPECS[name].flag}`" in SLURM
+        assert set(re.findall(r"\w*[A-Z]_\w+", rows[SPECS[name].flag])) == set(variables)
 
 
 def test_what_is_not_slurms_is_the_indexed_jobs():

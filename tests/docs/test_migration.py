@@ -13,35 +13,42 @@ from elastic_core.config import SPECS
 from elastic_core.config.explain import as_word
 from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.options import not_needed
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.operate.commands import DRAIN, SERVE, STATUS
 from elastic_core.workers.process import EnvironmentPolicy
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "migrate-from-torchrun.md").read_text()
+UNCHANGED = re.search(r"^.* are unchanged\.", PAGE, re.M)[0]
+"""The sentence about options that are as with torchrun."""
 
 
-def section(title):
-    """The text below a heading, up to the next of its rank or above."""
-    marks, start = re.search(rf"^(#+) {re.escape(title)}\n()", PAGE, re.M).span(1), PAGE.index(f"# {title}\n")
-    rest = PAGE[start + len(title) + 3 :]
-    end = re.search(rf"^#{{1,{marks[1] - marks[0]}}} ", rest, re.M)
-    return rest[: end.start()] if end else rest
-
-
-def rows(title):
-    """The rows of the table below a heading, as lists of cells, without its head."""
-    lines = [line for line in section(title).splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+def rows(head):
+    """The rows of the table whose first column has this head, as lists of cells."""
+    (body,) = re.findall(rf"^\| {re.escape(head)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.M)
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in body.splitlines()]
 
 
 def words(cell):
     return re.findall(r"`([^`]+)`", cell)
 
 
+def sentence(start):
+    """What follows these words, up to the next full stop."""
+    return PAGE.partition(start)[2].partition(".")[0]
+
+
 @cache
 def flags():
-    return {words(cells[0])[0].lstrip("-").replace("-", "_"): cells for cells in rows("Flags")}
+    """Of torchrun's flags those that differ, by the name of the setting."""
+    long = [(word, cells) for cells in rows("flag") for word in words(cells[0]) if word.startswith("--")]
+    return {word.lstrip("-").replace("-", "_"): cells for word, cells in long}
+
+
+@cache
+def same_flags():
+    return set(words(sentence("mean the same and have the same default:")))
 
 
 @cache
@@ -50,40 +57,48 @@ def backends():
     return {item.record.name: item.record for item in provided if item.record.options is not None}
 
 
-def test_every_flag_of_torchruns_is_there_with_the_default_it_has_here():
-    assert set(flags()) == {name for name, spec in SPECS.items() if spec.torchrun}
-    shown = {name: words(cells[1])[0] for name, cells in flags().items()}
-    assert shown == {name: "unset" if SPECS[name].default == "" else as_word(SPECS[name].default) for name in flags()}
-    assert [name for name in flags() if SPECS[name].short and SPECS[name].short not in flags()[name][0]] == []
+def test_every_flag_of_torchruns_is_there():
+    same = {name.lstrip("-").replace("-", "_") for name in same_flags() if name.startswith("--")}
+    assert same & set(flags()) == set()
+    assert same | set(flags()) == {name for name, spec in SPECS.items() if spec.torchrun}
+    named = same_flags() | {word for cells in rows("flag") for word in words(cells[0])}
+    assert {spec.short for spec in SPECS.values() if spec.short} == {word for word in named if len(word) == 2}
 
 
 def test_every_flag_of_ours_is_there_and_no_other():
     known = {flag for command in (STATUS, DRAIN, SERVE) for flag in (spec.flag for spec in command.specs.values())}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named >= {spec.flag for spec in SPECS.values()}
-    assert named <= {spec.flag for spec in SPECS.values()} | known | {"--help", "--epochs"}
+    assert named <= {spec.flag for spec in SPECS.values()} | known | {"--epochs"}
 
 
-def test_every_option_of_the_installed_backends_is_there():
-    named = {
-        (backend, option)
-        for cells in rows("Rendezvous options")
-        for backend in cells[1].split(", ")
-        for option in words(cells[0])
-    }
-    ours = {(name, option.name) for name, record in backends().items() for option in record.options}
-    assert {pair for pair in named if pair[0] in backends()} == ours
-    assert {name for name, _ in named} == {"c10d", "static", "file", "local", "etcd", "etcd-legacy"}
+def test_every_option_of_torchruns_is_there():
+    ours = {option.name for record in backends().values() for option in record.options}
+    named = {word.partition("=")[0] for cells in rows("option") for word in words(cells[0])} - {"static", "etcd"}
+    named |= set(words(UNCHANGED))
+    assert set(not_needed((), ours)) <= named
+    assert len(backends()) < 5 or named <= ours
+
+
+def defaults(cell):
+    """Backend and number, of a cell such as "5 s; `etcd`: 30 s". A number of no backend is of c10d's."""
+    for part in cell.split("; "):
+        if found := re.match(r"(?:(`.*`): )?(\d+)\b", part):
+            yield from ((name, float(found[2])) for name in words(found[1] or "`c10d`"))
 
 
 def test_the_defaults_of_options_are_the_backends():
-    for cells in rows("Rendezvous options"):
-        for name in set(cells[1].split(", ")) & backends().keys():
-            declared = {option.name: option.default for option in backends()[name].options}
-            for option in words(cells[0]):
-                default = declared[option]
-                shown = "unset" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
-                assert words(cells[2]) == [shown], (name, option)
+    shown = {(words(cells[0])[0], *default) for cells in rows("option") for default in defaults(cells[2])}
+    shown |= {("timeout", name, 600.0) for name in ("static", "etcd-legacy")}
+    declared = {
+        (option.name, name, option.default)
+        for name, record in backends().items()
+        for option in record.options
+        if (option.name, name) in {(option, name) for option, name, _ in shown}
+    }
+    assert {row for row in shown if row[1] in backends()} == declared
+    assert "`timeout` (600 s)" in UNCHANGED
+    assert len(shown) == 11
 
 
 def sources():
@@ -91,22 +106,19 @@ def sources():
     return "\n".join(path.read_text() for path in code)
 
 
-def test_every_variable_that_the_agent_reads_is_there_and_no_other():
-    read, text = rows("Read by the agent"), sources()
-    named = {name: cells[1] for cells in read for name in words(cells[0])}
-    theirs = {name for spec in SPECS.values() for name in spec.variables() if not name.startswith("ELASTIC_")}
-    assert theirs <= set(named)
-    assert {name for name in named if name.startswith("PET_")} <= theirs
-    for name in set(named) - theirs:
-        assert ("not read" in named[name]) == (name not in text), name
+def test_the_variables_that_differ_are_read_unless_the_page_denies_it():
+    text = sources()
+    for cells in rows("read by the agent"):
+        for name in words(cells[0]):
+            assert (cells[1] == "not read") == (name not in text), name
 
 
-def test_every_variable_of_torchruns_workers_is_there():
+def test_the_workers_variables_that_differ_are_set_unless_the_page_denies_it():
     plan = RoundPlan(1, "job", "node", "role", 0, 1, 2, 2, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),) * 2)
     ours = EnvironmentPolicy()(plan, plan.ranks[0], {}, "file")
-    named = {name: cells[1] for cells in rows("Set for the workers") for name in words(cells[0])}
-    assert {name for name, told in named.items() if "not set" not in told} == {*ours, "TORCHELASTIC_TIMER_FILE"}
-    assert "TORCHELASTIC_SIGNALS_TO_HANDLE" in named
+    for cells in rows("set for the workers"):
+        for name in words(cells[0]):
+            assert (cells[1] == "not set") == (name not in ours), name
 
 
 @pytest.mark.torch
@@ -117,13 +129,14 @@ def test_no_flag_of_torchs_parser_is_missing():
     parser = get_args_parser()
     parser.prog = "torchrun"  # else it is what runs the tests, and that may look like a flag
     defaults = vars(parser.parse_args(["script"]))
-    assert set(defaults) == {*flags(), "training_script", "training_script_args"}
-    for name in flags():
-        theirs, ours = str(defaults[name]), words(flags()[name][1])[0]
-        same = theirs in (ours, ours.title()) or ({theirs.lower(), ours} <= nothing and name != "rdzv_id")
-        assert same or "torchrun: " in flags()[name][2], (name, theirs)
-    short = set(re.findall(r"(?<![\w-])-[a-z]\b", parser.format_help()))
-    assert short == {word for cells in rows("Flags") for word in words(cells[0]) if len(word) == 2} | {"-h"}
+    same = {name.lstrip("-").replace("-", "_") for name in same_flags() if name.startswith("--")}
+    assert set(defaults) == {*flags(), *same, "training_script", "training_script_args"}
+    for name, theirs in ((name, str(defaults[name])) for name in {*flags(), *same}):
+        ours = "unset" if SPECS[name].default == "" else as_word(SPECS[name].default)
+        alike = theirs in (ours, ours.title()) or ({theirs.lower(), ours} <= nothing and name != "rdzv_id")
+        assert alike or (name in flags() and "torchrun: " in flags()[name][1]), (name, theirs)
+    short = set(re.findall(r"(?<![\w-])-[a-z]\b", parser.format_help())) - {"-h"}
+    assert short == {spec.short for spec in SPECS.values() if spec.short}
 
 
 @pytest.mark.torch
@@ -131,7 +144,6 @@ def test_torchs_timeouts_are_those_that_the_page_tells():
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
 
     timeout = RendezvousTimeout()
-    for name in ("join", "last_call", "close", "heartbeat"):
-        (cells,) = (row for row in rows("Rendezvous options") if f"{name}_timeout" in row[0] and "c10d" in row[1])
-        theirs = f"{getattr(timeout, name).total_seconds():g}"
-        assert words(cells[2]) == [theirs] or f"(torchrun: {theirs})" in cells[3], cells
+    shown = {words(cells[0])[0]: cells[1] for cells in rows("option")}
+    for name in ("last_call", "close", "heartbeat"):
+        assert shown[f"{name}_timeout"] == f"{getattr(timeout, name).total_seconds():g} s"

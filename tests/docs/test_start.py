@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -32,10 +33,10 @@ def test_quickstart_fails_then_recovers(shell):
 
 @pytest.mark.torch
 def test_two_machines_continue_with_one(shell):
-    """Both agents on this machine. The second one leaves, and joins again."""
+    """Both agents on this machine. The second one leaves, joins again, is killed, and joins again."""
     pytest.importorskip("elastic_c10d")
     (shell.folder / "train.py").write_text(block_of(TWO, "import os"))
-    command = "exec " + block_of(TWO, "elastic run").replace("node0:29400", f"127.0.0.1:{free_port()}")
+    command = "exec " + block_of(TWO, "--nnodes=1:2").replace("node0:29400", f"127.0.0.1:{free_port()}")
     first, second = (shell.start(command, ELASTIC_NODE_ID=f"node{number}") for number in (0, 1))
     for agent in (first, second):
         agent.says("workers started")
@@ -45,7 +46,17 @@ def test_two_machines_continue_with_one(shell):
     name = "node1" if other is second else "node0"
     other.process.send_signal(signal.SIGINT)
     host.says("round=2 workers=1")
-    assert_like(block_of(TWO, "restart decided").replace("node1", name), host.said, VARIES)
-    shell.start(command, ELASTIC_NODE_ID=name).says("workers started: round=3")
+    assert_like(as_named(name, block_of(TWO, "left: received SIGINT")), host.said, VARIES)
+    other = shell.start(command, ELASTIC_NODE_ID=name)
+    other.says("workers started: round=3")
+    other.process.kill()
+    host.says("round=4 workers=1")
+    assert_like(as_named(name, block_of(TWO, "its agent has ended")), host.said, VARIES)
+    shell.start(command, ELASTIC_NODE_ID=name).says("workers started: round=5")
     host.process.send_signal(signal.SIGINT)
     host.ended(130)
+
+
+def as_named(name, lines):
+    """The lines of the page, with the node's id in place of its default one."""
+    return re.sub(r"\bnode1:\d+\.\w{8}", name, lines)

@@ -26,8 +26,9 @@ def test_the_command_of_the_readme_installs(shell):
     (own / "here.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
     install = block_of("README.md", "python -m pip install . ")
     assert install == block_of("docs/start/install.md", "python -m pip install . ")
+    look = block_of("docs/start/install.md", "elastic --version")
     said = shell.run(
-        f". '{environment}/bin/activate'\ncd '{ROOT}'\n{install}\ncd /\nelastic plugins\n",
+        f". '{environment}/bin/activate'\ncd '{ROOT}'\n{install}\ncd /\n{look}\n",
         PIP_NO_INDEX="1", PIP_NO_BUILD_ISOLATION="0", PIP_DISABLE_PIP_VERSION_CHECK="1",  # 0: without isolation
         PYTHONDONTWRITEBYTECODE="1",
     )  # fmt: skip
