@@ -29,6 +29,7 @@ from elastic_core.text import truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib.machinery import ModuleSpec
 
     from elastic_core.clock import Duration
 
@@ -63,7 +64,7 @@ class WorkersStore:
     @functools.cached_property
     def hosted_by_agent(self) -> bool:
         """Whether the agent hosts the store; otherwise rank 0's worker does."""
-        return not truth(os.environ.get(_NOT_SHARED, "0")) and find_spec("torch") is not None
+        return not truth(os.environ.get(_NOT_SHARED, "0")) and _torch() is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
         """Reserve a port in place of the previous one, and end the server there.
@@ -220,13 +221,19 @@ class _Host:
             self._control = None
 
 
+@functools.cache
+def _torch() -> ModuleSpec | None:
+    """The installed torch. A search reads every folder of the path, so this process does only one."""
+    return find_spec("torch")
+
+
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
     """A descriptor that becomes readable when a process of this machine opens one of torch's libraries. Empty without
     inotify; then the first connection starts the process."""
     import ctypes
 
-    found, libc = find_spec("torch"), ctypes.CDLL(None)
+    found, libc = _torch(), ctypes.CDLL(None)
     folder = Path(found.origin if found is not None and found.origin else "").parent / "lib"
     descriptor = libc.inotify_init1(os.O_CLOEXEC) if hasattr(libc, "inotify_init1") else -1
     if descriptor < 0:
