@@ -31,7 +31,7 @@ from elastic_etcd.client.values import Event, Range
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.plugin import Clock, Duration, Instant
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.members import Member, Metadata
 
@@ -44,9 +44,9 @@ _PATIENCE: Duration = 2.0  # for a member to set up a watch
 class _Following:
     """The state of one watch thread, guarded by the reflector's lock.
 
-    `call`, `on`: its stream and the member. `given_up`: we cancelled the stream. `due`: until when the member has to
-    establish the watch; None if it has, or there is no stream. `late`: it has not in time. `listed`: the next stream
-    needs no list first. `failures`: streams since the last established one. `renewed`: the token was renewed.
+    `call`, `on`: its stream and the member. `given_up`: we cancelled the stream. `late`: the watch was not established
+    in time. `listed`: the next stream needs no list first. `failures`: streams since the last established one.
+    `renewed`: the token was renewed.
     """
 
     def __init__(self, listed: bool) -> None:
@@ -54,7 +54,6 @@ class _Following:
         self.call: Any = None
         self.on: Member | None = None
         self.given_up = self.late = False
-        self.due: Instant | None = None
         self.listed = listed
         self.failures = 0
         self.renewed = False
@@ -139,14 +138,10 @@ class Reflector:
                 if self._fault is not None and self._untold:
                     self._untold = False
                     raise self._fault
-                now = self._clock.now()
-                if stream is not None and stream.due is not None and now >= stream.due:
-                    stream.due, stream.late = None, True
-                    stream.call.cancel()
-                if now >= deadline:
+                left = deadline - self._clock.now()
+                if left <= 0:
                     return False
-                until = deadline if stream is None or stream.due is None else min(deadline, stream.due)
-                self._changed.wait(until - now)
+                self._changed.wait(left)
         return False
 
     def follow(self) -> None:
@@ -217,6 +212,13 @@ class Reflector:
                 self._cut_off()
                 self._changed.notify_all()
 
+    def _late(self, stream: _Following) -> None:
+        """Cancel a watch that the member has not set up in time."""
+        with self._changed:
+            if stream.call is not None and not self._following:
+                stream.late = True
+                stream.call.cancel()
+
     def _left(self, stream: _Following, member: Member | None) -> None:
         """React to the client leaving this member or (None) closing."""
         with self._changed:
@@ -254,10 +256,14 @@ class Reflector:
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
+        patience = threading.Timer(_PATIENCE, self._late, (stream,))
+        patience.daemon = True
         try:
             metadata = self._client.tokens.metadata(member)
             call, after, losses = self._open(stream, member, metadata)
+            patience.start()
             for answer in call:
+                patience.cancel()
                 if misses(answer, after):
                     return stood
                 if answer.canceled:
@@ -271,9 +277,10 @@ class Reflector:
             failure = error if isinstance(error, Failure) else Failure.of(error)
             self._failed(stream, member, metadata, Failure("DEADLINE_EXCEEDED", "") if stream.late else failure)
         finally:
+            patience.cancel()
             with self._changed:
                 stream.give_up()
-                stream.call = stream.on = stream.due = None
+                stream.call = stream.on = None
                 if self._stream is stream:
                     self._following = False
         return stood
@@ -286,8 +293,6 @@ class Reflector:
             request = rpc().watch.filled(create_request={**create, "progress_notify": True})
             call = stream.call = member.ask(rpc().watch, request, None, metadata)
             stream.on, stream.given_up, stream.late = member, False, False
-            stream.due = later(self._clock.now(), _PATIENCE)
-            self._changed.notify_all()  # a waiter enforces it
             if stream.over.is_set() or self._client.members.current() is not member:
                 stream.give_up()  # the member was left, or the thread ended, before there was a call to cancel
         return call, after, losses
@@ -297,7 +302,6 @@ class Reflector:
         with self._changed:
             if self._stream is not stream or losses != self.losses:
                 return False
-            stream.due = None
             if answer.created:
                 stream.failures, stream.renewed = 0, False
                 self._following, self._fault = True, None
