@@ -23,6 +23,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 parameters = pytest.importorskip("elastic_etcd.parameters", reason="the tests on other Pythons run without it")
 
 MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes" / "job.yaml"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md"
 SERVICE, POLICY, JOB = yaml.safe_load_all(MANIFEST.read_text())
 TEMPLATE = JOB["spec"]["template"]["spec"]
 (CONTAINER,) = TEMPLATE["containers"]
@@ -127,6 +128,28 @@ def test_the_pods_meet_at_the_names_of_three_before_they_are_ready(explained):
     (port,) = {place.port for place in places}
     assert {port, port + 1} <= {entry["port"] for entry in SERVICE["spec"]["ports"]}
     assert {port, port + 1} <= {entry["containerPort"] for entry in CONTAINER["ports"]}
+
+
+def test_jobset_endpoint_on_the_page_is_accepted():
+    (places,) = re.findall("ELASTIC_RDZV_ENDPOINT: (.+)", PAGE.read_text())
+    assert [place.host for place in parameters.parse_endpoints(places)] == [
+        f"trainer-nodes-0-{index}.trainer" for index in range(3)
+    ]
+
+
+@pytest.mark.parametrize(("backend", "endpoint", "nodes"), [("static", 29500, "4:4"), ("c10d", 29400, "3:4")])
+def test_kubeflow_variables_configure_a_job(backend, endpoint, nodes, tmp_path):
+    lines = re.findall("^    (elastic run .*(?:\\\\\n.*)?)", PAGE.read_text(), re.M)
+    line = next(line for line in lines if ("c10d" in line) == (backend == "c10d"))
+    variables = {"NNODES": "4", "NPROC_PER_NODE": "1", "NODE_RANK": "2", "MASTER_ADDR": "tj-node-0-0.tj"}
+    variables |= {"MASTER_PORT": "29500"}
+    (tmp_path / "elastic.toml").touch()
+    command = line.replace("elastic run", f"{sys.executable} -m elastic_core explain --json")
+    environ = {"PATH": os.environ["PATH"], **{f"PET_{name}": value for name, value in variables.items()}}
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environ, capture_output=True, timeout=LIMIT_S)
+    settings = json.loads(done.stdout)["settings"]
+    shown = [settings[name]["value"] for name in ("rdzv_backend", "rdzv_endpoint", "nnodes", "node_rank")]
+    assert shown == [backend, f"tj-node-0-0.tj:{endpoint}", nodes, 2]
 
 
 def test_the_probes_ask_where_the_endpoint_answers(explained):
