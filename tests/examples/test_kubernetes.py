@@ -139,7 +139,7 @@ def test_jobset_endpoint_on_the_page_is_accepted():
 
 @pytest.mark.parametrize(("backend", "endpoint", "nodes"), [("static", 29500, "4:4"), ("c10d", 29400, "3:4")])
 def test_kubeflow_variables_configure_a_job(backend, endpoint, nodes, tmp_path):
-    lines = re.findall("^    (elastic run .*(?:\\\\\n.*)?)", PAGE.read_text(), re.M)
+    lines = re.findall(r"^    (elastic run [^\\\n]*(?:\\\n.*)?)", PAGE.read_text(), re.M)
     line = next(line for line in lines if ("c10d" in line) == (backend == "c10d"))
     variables = {"NNODES": "4", "NPROC_PER_NODE": "1", "NODE_RANK": "2", "MASTER_ADDR": "tj-node-0-0.tj"}
     variables |= {"MASTER_PORT": "29500"}
