@@ -19,7 +19,7 @@ project = "elastic-core"
 copyright = "the authors of elastic-core"  # noqa: A001 - the name is Sphinx's
 release = re.search(r'^version = "(.+)"', (_DOCS.parent / "pyproject.toml").read_text(), re.M)[1]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = f"elastic-core {release}"
 html_show_sphinx = False
