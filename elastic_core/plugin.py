@@ -198,7 +198,7 @@ _HOMES = {
         "error_text REFUSED PortReservation"
     ),
     # threads, processes, files and text
-    "elastic_core.support.bounded": "BackgroundCall Late",
+    "elastic_core.support.bounded": "BackgroundCall CallTimeout",
     "elastic_core.support.retry": "Backoff",
     "elastic_core.support.forks": "drop_in_forks stop_dropping",
     "elastic_core.support.helper": "HelperProcess",

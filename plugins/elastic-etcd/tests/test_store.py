@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import sys
-from pathlib import Path
 
 import pytest
 from elastic_testing import StoreContract, installed_store
 
 pytestmark = pytest.mark.torch
-README = (Path(__file__).parents[1] / "README.md").read_text()
-TRACE = README.split("\n### From `EtcdStore.set` to the wire\n")[1].split("\n\nThe ")[0]
 
 
 @pytest.fixture
@@ -54,22 +49,3 @@ def test_a_store_that_is_made_by_name_takes_its_client_along(stores):
     store.close()
     with pytest.raises(DistStoreError, match="is closed"):
         store.set("key", "another")
-
-
-def test_a_write_passes_the_files_that_the_page_names(stores):
-    store, passed = stores(), []
-    store.set("key", "before")  # which connects
-
-    def note(frame, event, _):
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and {"elastic_etcd", "elastic_core"} & {*path.parts}:
-            passed.append(f"{path.parent.name}/{path.name}")
-
-    sys.setprofile(note)
-    try:
-        store.set("key", "value")
-    finally:
-        sys.setprofile(None)
-    named = re.findall(r"`((?:\w+/)+\w+\.py)`", TRACE)
-    assert set(passed) == set(named)
-    assert len(named) <= 8
