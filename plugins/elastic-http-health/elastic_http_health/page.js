@@ -114,11 +114,11 @@ function showTiles(status) {
   const causes = Object.entries(status.restarts).map(([cause, count]) => `${count} ${cause}`).join(", ");
   const total = Object.values(status.restarts).reduce((sum, count) => sum + count, 0);
   get("tiles").replaceChildren(
-    tile("Round", status.round ? String(status.round) : "–", last ? `formed ${clock(last.formed_at)}` : "none has formed yet"),
-    tile("Nodes", status.members.length ? status.members.length.toLocaleString("en") : "–", last ? `${plural(last.world_size, "worker")} in all` : "waiting for the others"),
+    tile("Round", status.round ? String(status.round) : "–", last ? `formed ${clock(last.formed_at)}` : "none formed yet"),
+    tile("Nodes", status.members.length ? status.members.length.toLocaleString("en") : "–", last ? `${plural(last.world_size, "worker")} in all` : "waiting for other nodes"),
     tile("Restart budget", `${status.restart_count} of ${status.max_restarts}`, "used by failures"),
     tile("Restarts here", String(total), causes || "none so far"),
-    tile("Agent", status.alive.ok ? "alive" : "not alive", status.alive.ok ? "answers to /livez" : status.alive.reason, status.alive.ok ? "green" : "red"),
+    tile("Agent", status.alive.ok ? "alive" : "not alive", status.alive.ok ? "responds to /livez" : status.alive.reason, status.alive.ok ? "green" : "red"),
     tile(`${look(PHASES, status.phase)[0]} for`, duration(now() - status.phase_since), `since ${clock(status.phase_since)}`),
   );
 }
@@ -137,7 +137,7 @@ function roundItem(round, recovery, status) {
   const finishing = !over && status.phase === "finishing";
   const cause = over && !round.cause ? ["ending", "busy", "i-stop"] : finishing ? ["finishing", "info", "i-ok"] : look(CAUSES, round.cause);
   const dot = make("span", `dot ${cause[1]}`, icon(cause[2]));
-  const ran = make("span", over ? "" : "running", `${over ? "ran" : "runs for"} ${duration((over ? round.ended_at : now()) - round.formed_at)}`);
+  const ran = make("span", over ? "" : "running", `${over ? "ran" : "running for"} ${duration((over ? round.ended_at : now()) - round.formed_at)}`);
   const where = `${plural(round.world_size, "worker")} on ${plural(round.nodes, "node")}`;
   const item = make("li", "", dot,
     make("div", "title", make("h3", "", `Round ${round.number}`), make("span", `badge plain ${cause[1]}`, cause[0])),
@@ -152,7 +152,7 @@ function roundItem(round, recovery, status) {
 
 function showAge(status) {
   const running = document.querySelector("#rounds .running");
-  if (running) running.textContent = `runs for ${duration(now() - status.rounds.at(-1).formed_at)}`;
+  if (running) running.textContent = `running for ${duration(now() - status.rounds.at(-1).formed_at)}`;
 }
 
 function recoveryBox(recovery) {
@@ -164,7 +164,7 @@ function recoveryBox(recovery) {
     bar.append(piece);
     parts.append(make("li", part, `${part} ${duration(recovery[part])}`));
   }
-  return make("div", "recovery", make("p", "", `Took over within ${duration(recovery.total)}`), bar, parts);
+  return make("div", "recovery", make("p", "", `Recovered in ${duration(recovery.total)}`), bar, parts);
 }
 
 function showFailure(failure) {
@@ -174,7 +174,7 @@ function showFailure(failure) {
   box.dataset.of = `${failure.pid} ${failure.timestamp}`;
   box.querySelector(".headline").textContent = `Rank ${failure.global_rank}: ${failure.reason || `exit code ${failure.exitcode}`}`;
   const facts = [`round ${failure.round}`, failure.node && `node ${failure.node}`, `local rank ${failure.local_rank}`, `process ${failure.pid}`, failure.timestamp > 0 && clock(failure.timestamp)];
-  if (failure.caused_by !== null) facts.push(`followed from rank ${failure.caused_by}`);
+  if (failure.caused_by !== null) facts.push(`caused by rank ${failure.caused_by}`);
   box.querySelector(".facts").textContent = facts.filter(Boolean).join(" · ");
   const tail = failure.stderr_tail.join("\n");
   const texts = [["Stack", failure.stack], ["Message", failure.message.trim() === tail.trim() ? "" : failure.message], ["Last lines of its stderr", tail]];
@@ -190,7 +190,7 @@ function showMembers(status) {
   const wanted = get("find").value.trim().toLowerCase();
   const found = status.members.filter((member) => !wanted || [member.node, member.host, member.address].some((name) => name.toLowerCase().includes(wanted)));
   const shown = state.allMembers ? found : found.slice(0, FEW_MEMBERS);
-  get("members").caption.textContent = status.members.length ? `${plural(found.length, "node")}${wanted ? ` of ${status.members.length}` : ""}, in the order of their group ranks.` : "No round has formed yet.";
+  get("members").caption.textContent = status.members.length ? `${plural(found.length, "node")}${wanted ? ` of ${status.members.length}` : ""}, by group rank.` : "No round has formed yet.";
   get("members").tBodies[0].replaceChildren(...shown.map((member) => {
     const own = member.group_rank === status.group_rank;
     const node = make("td", "", member.node, own ? make("span", "badge", "this node") : null);
@@ -304,20 +304,20 @@ function heard(tick) {
   get("all").classList.remove("gone");
   showWorkers(tick.workers, tick.now);
   showChecks(tick.checks);
-  get("fresh").textContent = `Last heard of the agent at ${clock(Date.now() / 1000)}.`;
+  get("fresh").textContent = `Last update from the agent at ${clock(Date.now() / 1000)}.`;
 }
 
 function lost() {
   state.failed += 1;
   const ended = state.status && state.status.phase === "finished";
   const since = state.heard ? ` since ${clock(state.heard / 1000)}` : "";
-  get("banner").textContent = ended ? `The agent has finished and is gone${since}.` : `The agent does not answer${since}. Trying again.`;
+  get("banner").textContent = ended ? `The agent has finished${since}.` : `No response from the agent${since}. Retrying.`;
   get("banner").hidden = false;
   get("all").classList.add("gone");
 }
 
 function askForToken() {
-  get("refused").textContent = state.token ? "This token is not the right one." : "";
+  get("refused").textContent = state.token ? "Wrong token." : "";
   get("all").hidden = true;
   get("ask").hidden = false;
   return new Promise((resolve) => {

@@ -41,7 +41,7 @@ def test_a_worker_is_killed_and_the_page_tells_why_there_is_a_new_round(elastic,
         page.shows("#rounds > li[data-round='2']", "running")
         ended = page.shows("#rounds > li[data-round='1']", "failure")
         assert "Ended: rank 1: killed by SIGKILL" in ended
-        assert "Took over within" in page.shows("#rounds > li[data-round='2']", "rendezvous")
+        assert "Recovered in" in page.shows("#rounds > li[data-round='2']", "rendezvous")
         assert "Rank 1: killed by SIGKILL" in page.shows("#failure", "round 1")
         assert "1 of 2" in page.shows("#tiles", "Restart budget")
         for rank, pid in second.items():
@@ -49,7 +49,7 @@ def test_a_worker_is_killed_and_the_page_tells_why_there_is_a_new_round(elastic,
 
         os.kill(agent.pid, signal.SIGTERM)
         agent.wait(60)
-        page.shows("#banner", "gone", "does not answer")
+        page.shows("#banner", "has finished", "No response")
         assert page.faults() == []
 
 

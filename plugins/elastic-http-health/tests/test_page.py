@@ -71,7 +71,7 @@ def test_it_follows_and_goes_on_by_itself(page, view, serve):
     port = server.port
     server.stop()
     held = PortReservation(port)  # nobody else gets it meanwhile
-    page.shows("#banner", "does not answer")
+    page.shows("#banner", "No response")
     again = HttpHealthServer(view, port, 30.0)
     try:
         again.start()
@@ -86,10 +86,10 @@ def test_it_follows_and_goes_on_by_itself(page, view, serve):
 def test_the_token(page, serve):
     server = serve(Options(token="s3cret"))
     page.open(url(server))
-    page.shows("#ask", "A token is needed")
+    page.shows("#ask", "Token required")
     assert not page.all("#all")[0].is_displayed()
     page.all("#token")[0].send_keys("wrong\n")
-    page.shows("#refused", "not the right one")
+    page.shows("#refused", "Wrong token")
     page.all("#token")[0].clear()
     page.all("#token")[0].send_keys("s3cret\n")
     page.shows("#run", "job")
