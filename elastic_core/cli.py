@@ -81,9 +81,13 @@ def run(argv: Sequence[str]) -> int:
 
 def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line of `elastic run`. Raises ConfigurationError."""
-    from elastic_core import config
 
-    return read_like_run(argv, lambda manager: config.help_text(manager.added_options()))
+    def help_text(manager: PluginManager) -> str:
+        from elastic_core.config.explain import help_text
+
+        return help_text(manager.added_options())
+
+    return read_like_run(argv, help_text)
 
 
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
@@ -111,7 +115,8 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
 
 def explain(argv: Sequence[str]) -> None:
     """`elastic explain`."""
-    from elastic_core import compose, config
+    from elastic_core import compose
+    from elastic_core.config.explain import as_dict, as_text
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager, reading = read_like_run(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
@@ -128,7 +133,7 @@ def explain(argv: Sequence[str]) -> None:
     except ElasticError as error:
         broken = error  # reported after the configuration
     about = reading, manager.added_options(), manager.secret_options(), unused, starter
-    show(to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
+    show(to_json(as_dict(*about)) if reading.own["json"] else as_text(*about))
     if broken is not None:
         raise broken
 

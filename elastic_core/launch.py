@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core import error_file, metrics
+from elastic_core import metrics
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose import (
@@ -355,6 +355,8 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
 
 def _write_parent_error_file(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
     """Write the first failure into this process's error file, if it is itself a worker of another agent."""
+    from elastic_core import error_file
+
     if path := environ.get(error_file.VARIABLE):
         extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}
         data = failure.error_file_data or {"message": {"message": failure.reason, "extraInfo": extra}}

@@ -5,7 +5,6 @@ Start with `settings` (the table), then `reading` (how the sources are combined)
 
 from elastic_core.config.command import Command, CommandReading, command_of, read_command
 from elastic_core.config.environment import from_environment, from_torchrun
-from elastic_core.config.explain import as_dict, as_text, help_text
 from elastic_core.config.reading import (
     RESERVED,
     Reading,
@@ -29,12 +28,9 @@ __all__ = [
     "Spec",
     "StreamMap",
     "Std",
-    "as_dict",
-    "as_text",
     "command_of",
     "from_environment",
     "from_torchrun",
-    "help_text",
     "read",
     "read_command",
     "settings_from",

@@ -7,7 +7,6 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.explain import command_help
 from elastic_core.config.reading import parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Findings, Spec, specs_of_options
@@ -59,6 +58,8 @@ class Command:
 
     def help_text(self) -> str:
         """The output of `--help`."""
+        from elastic_core.config.explain import command_help
+
         return command_help(self.about, self.specs.values(), self.example or self.words, self.codes)
 
 

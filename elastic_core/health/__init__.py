@@ -1,5 +1,12 @@
 """The agent's health: its status board, liveness and readiness probes, and a health check server under torch's name."""
 
-from elastic_core.health.server import HealthCheckServer, Probe, create_healthcheck_server, live, ready
+from typing import TYPE_CHECKING
+
+from elastic_core.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from elastic_core.health.server import HealthCheckServer, Probe, create_healthcheck_server, live, ready
 
 __all__ = ["HealthCheckServer", "Probe", "create_healthcheck_server", "live", "ready"]
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {"elastic_core.health.server": " ".join(__all__)})

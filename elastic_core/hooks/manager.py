@@ -35,7 +35,6 @@ from elastic_core.hooks.discovery import (
 )
 from elastic_core.hooks.records import KINDS, Option, Record, RendezvousBackendRecord, StoreRecord, kind_of
 from elastic_core.hooks.selection import Conflict, Provided
-from elastic_core.hooks.torchrun_handlers import provided_handler
 from elastic_core.hooks.validation import check_hooks, checked
 from elastic_core.text import did_you_mean, normalised
 
@@ -216,8 +215,15 @@ class PluginManager:
         found: list[Provided[Any]] = [item for item in self._provided if isinstance(item.record, kind)]
         if kind is RendezvousBackendRecord:
             found += selection.without_twins(self._backends_of_stores(), found)
-            found += selection.without_twins(map(provided_handler, self.handlers), found)
+            found += selection.without_twins(self._backends_of_torchrun(), found)
         return tuple(sorted(found, key=lambda item: (item.record.name, item.source)))
+
+    def _backends_of_torchrun(self) -> list[Provided[RendezvousBackendRecord]]:
+        if not self.handlers:
+            return []
+        from elastic_core.hooks.torchrun_handlers import provided_handler
+
+        return list(map(provided_handler, self.handlers))
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.compat.from_store import record_of

@@ -1,15 +1,20 @@
 """The API for training scripts: timers around code that may hang, and heartbeats. It requires only the standard
 library."""
 
+from typing import TYPE_CHECKING
+
+from elastic_core.support.lazy import lazy_names
 from elastic_core.watchdog.beat import beat
-from elastic_core.watchdog.guard import TimerClient, TimerRequest, configure, expires
-from elastic_core.watchdog.timer_server import (
-    LocalTimerClient,
-    LocalTimerServer,
-    MultiprocessingRequestQueue,
-    RequestQueue,
-    TimerServer,
-)
+
+if TYPE_CHECKING:
+    from elastic_core.watchdog.guard import TimerClient, TimerRequest, configure, expires
+    from elastic_core.watchdog.timer_server import (
+        LocalTimerClient,
+        LocalTimerServer,
+        MultiprocessingRequestQueue,
+        RequestQueue,
+        TimerServer,
+    )
 
 __all__ = [
     "LocalTimerClient",
@@ -23,3 +28,13 @@ __all__ = [
     "configure",
     "expires",
 ]
+if not TYPE_CHECKING:
+    __getattr__, _ = lazy_names(
+        __name__,
+        {
+            "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires",
+            "elastic_core.watchdog.timer_server": (
+                "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue RequestQueue TimerServer"
+            ),
+        },
+    )

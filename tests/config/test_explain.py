@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from elastic_core.config import SPECS, as_dict, as_text, help_text, settings_from
-from elastic_core.config.explain import as_word
+from elastic_core.config import SPECS, settings_from
+from elastic_core.config.explain import as_dict, as_text, as_word, help_text
 from elastic_core.config.spec import GROUPS
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core import config
+from elastic_core.config import explain
 from elastic_core.errors import ProcessFailure
 from elastic_core.events import Event, open_handler
 from elastic_core.hooks import listing
@@ -43,7 +44,7 @@ def test_the_metadata_of_events_are_told(capsys):
 
 
 def test_the_keys_of_explain_are_told():
-    document = config.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
+    document = explain.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
     rows = table("json.md", "`elastic explain --json`")
     assert list(rows) == list(document)
     entry = document["settings"]["nnodes"]
@@ -84,7 +85,7 @@ def test_the_keys_of_what_plugins_lists_are_told(part, full):
 
 
 def test_every_document_says_which_version_of_its_schema_it_has(full):
-    explained = config.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
+    explained = explain.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
     told = re.findall(r"^\| `version` \| number \| of this schema, (\d+) \|", (REFERENCE / "json.md").read_text(), re.M)
     assert [int(number) for number in told] == [explained["version"], full["version"]]
 

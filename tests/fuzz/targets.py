@@ -25,6 +25,7 @@ from elastic_core import config, report, result_file
 from elastic_core.agent import link
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.compat.state_store import StateStore
+from elastic_core.config.explain import as_dict, as_text
 from elastic_core.errors import (
     ChildFailedError,
     ConfigurationError,
@@ -424,8 +425,8 @@ def flags(data):
     """The words of a command line, a line each."""
     words = [word.replace("\0", "") for word in text_of(data).split("\n")]
     found = _reading(words, {})
-    config.as_text(found, ())
-    json.dumps(config.as_dict(found, ()))
+    as_text(found, ())
+    json.dumps(as_dict(found, ()))
 
 
 BACKENDS = PluginManager.load({}).backend_named

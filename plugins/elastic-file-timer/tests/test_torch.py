@@ -48,7 +48,11 @@ def test_torchs_expires_takes_our_client(make_server, start_process, told, tmp_p
 @pytest.mark.parametrize("place", ["", ".local_timer", ".file_based_local_timer"])
 def test_what_torchs_classes_take_ours_take(place):
     theirs = import_module("torch.distributed.elastic.timer" + place)
-    ours = {**vars(elastic_core.watchdog), **{name: getattr(elastic_file_timer, name) for name in FILE}}
+    watchdog = elastic_core.watchdog
+    ours = {
+        **{name: getattr(watchdog, name) for name in watchdog.__all__},
+        **{name: getattr(elastic_file_timer, name) for name in FILE},
+    }
     for name in getattr(theirs, "__all__", ["TimerServer", "TimerClient", *FILE]):
         wanted, found = (arguments(each) for each in (getattr(theirs, name), ours[name]))
         assert found[: len(wanted)] == wanted, name
