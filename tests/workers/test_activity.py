@@ -65,7 +65,7 @@ def test_output_of_both_streams_is_counted(worker, until):
     until(lambda: look().written == 12, "twelve bytes")
 
 
-def test_cpu_time_is_that_of_the_worker_and_its_children(worker):
+def test_cpu_time_includes_child_processes(worker):
     look = worker("cpu")
     before = look().cpu
     assert look().cpu - before < 0.05
@@ -74,7 +74,7 @@ def test_cpu_time_is_that_of_the_worker_and_its_children(worker):
     assert look(BURN_IN_CHILD).cpu - after.cpu >= 0.08
 
 
-def test_beats_are_noticed(worker):
+def test_heartbeats_are_counted(worker):
     look = worker("beat")
     assert [look().beats, look().beats] == [0, 0]
     assert look(BEAT).beats == 1
@@ -82,13 +82,13 @@ def test_beats_are_noticed(worker):
     assert look("beat()").beats == 2
 
 
-def test_what_does_not_count_is_not_looked_at(worker):
+def test_unselected_progress_signs_are_not_sampled(worker):
     look = worker("log")
     sample = look(f"assert {BEAT_FILE!r} not in os.environ\n{BURN}")
     assert (sample.cpu, sample.beats) == (0.0, 0)
 
 
-def test_the_file_for_beats_is_private_and_goes_with_the_round(worker):
+def test_heartbeat_file_is_private_and_removed_after_round(worker):
     look = worker("beat")
     environ = Path(f"/proc/{look().pid}/environ").read_bytes().split(b"\0")
     (path,) = [Path(item.partition(b"=")[2].decode()) for item in environ if item.startswith(f"{BEAT_FILE}=".encode())]
@@ -99,7 +99,7 @@ def test_the_file_for_beats_is_private_and_goes_with_the_round(worker):
     assert not path.exists()
 
 
-def test_a_worker_whose_output_waits_for_the_console_is_held_up(worker, until):
+def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
     """The console is a pipe that nobody reads."""
     reader, writer = os.pipe()
     saved = os.dup(2)
@@ -115,7 +115,7 @@ def test_a_worker_whose_output_waits_for_the_console_is_held_up(worker, until):
         os.close(writer)
 
 
-def test_without_a_round_there_is_nobody(worker):
+def test_finished_round_has_no_samples(worker):
     look = worker("log", "cpu", "beat")
     look.workers.send_signal(9)
     look.workers.finish()

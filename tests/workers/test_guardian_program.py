@@ -31,7 +31,7 @@ def order(guardian, *lines):
     guardian.stdin.write("".join(f"{line}\n" for line in lines))
 
 
-def test_orders_are_followed_when_they_end(tree, tmp_path, until, running):
+def test_orders_take_effect_at_end_of_input(tree, tmp_path, until, running):
     leader, found = tree
     folder = tmp_path / "scratch folder"
     (folder / "deep").mkdir(parents=True)
@@ -43,7 +43,7 @@ def test_orders_are_followed_when_they_end(tree, tmp_path, until, running):
     assert not folder.exists()
 
 
-def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, tmp_path, until, running):
+def test_guardian_removes_workers_and_scratch_at_end_of_input(guardian, tree, tmp_path, until, running):
     leader, found = tree
     folder = tmp_path / "scratch"
     folder.mkdir()
@@ -55,7 +55,7 @@ def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, t
     assert not folder.exists()
 
 
-def test_what_is_held_is_closed_when_no_worker_is_left(tree, pipe, tmp_path, running, monkeypatch):
+def test_held_descriptors_close_after_the_last_worker(tree, pipe, tmp_path, running, monkeypatch):
     """And before folders are removed, which may take long."""
     leader, found = tree
     reader, held = pipe
@@ -75,7 +75,7 @@ def test_what_is_held_is_closed_when_no_worker_is_left(tree, pipe, tmp_path, run
     leader.wait()
 
 
-def test_guardian_forgets(guardian, tree, running):
+def test_guardian_spares_forgotten_worker(guardian, tree, running):
     leader, found = tree
     order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"forget {leader.pid}")
     guardian.stdin.close()
@@ -85,7 +85,7 @@ def test_guardian_forgets(guardian, tree, running):
 
 
 @pytest.mark.parametrize(("watched", "ended"), [(False, True), (True, False)])
-def test_who_holds_what_was_expected_is_ended_unless_a_worker_was_named(spawn, pipe, running, until, watched, ended):
+def test_expected_holder_is_killed_unless_a_worker_is_named(spawn, pipe, running, until, watched, ended):
     holder = spawn("import time; time.sleep(600)")
     orders = f"expect {sessions.link_of(pipe[1])}\n" + "watch 999999999 5\n" * watched
     for end in pipe:
@@ -127,7 +127,7 @@ class CallTimeout(sessions.ProcTable):
         return found
 
 
-def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
+def test_forking_holder_is_killed_with_its_children(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
     """As the fork server does, to which the agent had just handed the order."""
     mark, report = make_pipe(), make_pipe()
     for end in (mark[1], report[1]):
@@ -151,7 +151,7 @@ def ignores(pid, signum):
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
-def test_guardian_survives_what_ends_an_agent(guardian, tree, until, running):
+def test_guardian_survives_signals_that_stop_an_agent(guardian, tree, until, running):
     leader, _ = tree
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     until(lambda: all(ignores(guardian.pid, signum) for signum in asked), "the guardian to be ready")
@@ -246,7 +246,7 @@ LocalWorkers(Killing(starter), GroupPolicy(), dict(os.environ)).start(plan)
 
 
 @pytest.mark.parametrize("method", ["subprocess", "fork", "spawn", "forkserver"])
-def test_a_worker_that_an_agent_was_starting_when_it_was_killed_ends_too(method, tmp_path, until, running, clean_up):
+def test_worker_being_started_dies_with_a_killed_agent(method, tmp_path, until, running, clean_up):
     """Between the start of the process and the line that tells the guardian its id."""
     command = [sys.executable, "-c", KILLED_AT_A_START, method]
     with (tmp_path / "pids").open("w+") as report:
@@ -271,7 +271,7 @@ workers.close()
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_folders_of_an_agent_that_has_started_no_worker_are_guarded(killed, until, tmp_path):
+def test_guarded_folders_are_removed_without_any_worker(killed, until, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         (folder / "deep").mkdir(parents=True)
@@ -284,7 +284,7 @@ def test_folders_of_an_agent_that_has_started_no_worker_are_guarded(killed, unti
     until(lambda: os.listdir(tmp_path) == [], "the folders to go")
 
 
-def test_nobody_of_a_killed_agent_holds_its_pipes(pipe, lines_of, tree_code):
+def test_no_process_of_a_killed_agent_keeps_its_pipes_open(pipe, lines_of, tree_code):
     """The reader of what the workers wrote sees the end: nobody is left to write."""
     reader, writer = pipe
     agent = subprocess.Popen(

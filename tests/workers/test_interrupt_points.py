@@ -43,7 +43,7 @@ def spin():
 
 
 @pytest.mark.usefixtures("only_this_code")
-def test_whenever_the_signal_comes_the_block_is_whole_and_the_handler_back(handle):
+def test_signal_at_any_time_leaves_the_block_whole(handle):
     """The alarm strikes at every point, on the way in and out too."""
 
     def ring(number, frame):
@@ -100,7 +100,7 @@ BOTH_ENDS = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])  
 
 @BOTH_ENDS
 @pytest.mark.usefixtures("only_this_code")
-def test_at_every_step_the_handlers_come_back_and_what_was_noted_is_handled(handle, signum):
+def test_signal_at_any_step_restores_and_runs_all_handlers(handle, signum):
     """Those of other signals too, when one raises."""
     seen = []
 

@@ -48,7 +48,7 @@ def sleeping(request, python, call):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_worker_that_starts_while_the_keyboard_interrupts_is_ended(sleeping, local_workers, plan, running, clean_up):
+def test_worker_started_during_ctrl_c_is_killed(sleeping, local_workers, plan, running, clean_up):
     rounds = local_workers(InterruptedAtTheFork(sleeping, clean_up))
     with pytest.raises(KeyboardInterrupt):
         rounds.start(plan(2))
@@ -71,7 +71,7 @@ class SignalledAtTheFork:
         return child
 
 
-def test_the_guardian_knows_a_worker_when_handlers_run_again(
+def test_guardian_knows_a_worker_before_handlers_run(
     python, local_workers, plan, pipe, lines_of, running, until, clean_up
 ):
     """An agent that ends there and then, with no step of its own any more, leaves no worker."""
@@ -90,7 +90,7 @@ def test_the_guardian_knows_a_worker_when_handlers_run_again(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running):
+def test_py_spy_is_killed_on_ctrl_c(tmp_path, until, running):
     path = tmp_path / "py-spy"
     path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600\n")
     path.chmod(0o755)
@@ -100,7 +100,7 @@ def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running
     until(lambda: not running(pid), "the end of py-spy")
 
 
-def test_what_came_meanwhile_is_handled_on_the_way_out_in_its_order(handle):
+def test_held_signals_are_handled_in_order_on_exit(handle):
     seen = []
     for signum in (signal.SIGTERM, signal.SIGHUP):
         handle(signum, lambda number, frame: seen.append(number))
@@ -111,7 +111,7 @@ def test_what_came_meanwhile_is_handled_on_the_way_out_in_its_order(handle):
     assert seen == [signal.SIGHUP, signal.SIGTERM]  # one of each, as of signals that are blocked
 
 
-def test_one_that_raises_does_not_keep_the_others_from_it(handle):
+def test_raising_handler_does_not_prevent_other_handlers(handle):
     seen = []
 
     def ring(number, frame):
@@ -128,7 +128,7 @@ def test_one_that_raises_does_not_keep_the_others_from_it(handle):
     assert [signal.getsignal(signum) for signum in ringing] == [ring] * 3
 
 
-def test_an_error_inside_is_not_lost(handle):
+def test_error_in_the_block_is_kept_as_context(handle):
     def ring(number, frame):
         raise Rang
 
@@ -139,7 +139,7 @@ def test_an_error_inside_is_not_lost(handle):
     assert isinstance(raised.value.__context__, OSError)
 
 
-def test_one_inside_another(handle):
+def test_nested_blocks_hold_until_the_outer_exit(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append(number))
     with interrupts_held():
@@ -149,7 +149,7 @@ def test_one_inside_another(handle):
     assert seen == [signal.SIGTERM]
 
 
-def test_a_handler_that_is_installed_inside_stays(handle):
+def test_handler_installed_in_the_block_is_kept(handle):
     def new(number, frame):
         pass
 
@@ -159,14 +159,14 @@ def test_a_handler_that_is_installed_inside_stays(handle):
     assert signal.getsignal(signal.SIGTERM) is new
 
 
-def test_what_is_ignored_or_left_to_the_system_stays_so(handle):
+def test_ignored_and_default_signals_are_left_alone(handle):
     handle(signal.SIGTERM, signal.SIG_IGN)
     with interrupts_held():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
-def test_a_handler_may_be_sent_another_signal_while_a_third_still_waits(handle):
+def test_signal_raised_by_a_handler_runs_before_the_next_held(handle):
     seen = []
 
     def pass_it_on(number, frame):
@@ -182,7 +182,7 @@ def test_a_handler_may_be_sent_another_signal_while_a_third_still_waits(handle):
     assert seen == [signal.SIGTERM, signal.SIGALRM, signal.SIGHUP]
 
 
-def test_a_handler_may_wait_for_what_another_raises(handle):
+def test_exception_interrupts_a_running_handler(handle):
     """Such as for a bound that it sets to what it does."""
     went_on = []
 
@@ -200,7 +200,7 @@ def test_a_handler_may_wait_for_what_another_raises(handle):
     assert went_on == []
 
 
-def test_what_c_code_has_set_up_over_a_handler_of_another_signal_stays(handle, tmp_path):
+def test_faulthandler_registration_is_kept(handle, tmp_path):
     """The stacks on demand, such as torchrun's users have them, with the handler called as well."""
     seen = []
     handle(signal.SIGUSR1, lambda number, frame: seen.append(number))
@@ -217,7 +217,7 @@ def test_what_c_code_has_set_up_over_a_handler_of_another_signal_stays(handle, t
     assert seen == [signal.SIGUSR1] * 2
 
 
-def test_a_long_step_may_let_them_in(handle):
+def test_interrupts_allowed_handles_held_signals(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append("SIGTERM"))
     with interrupts_held():
@@ -231,7 +231,7 @@ def test_a_long_step_may_let_them_in(handle):
     assert seen == ["SIGTERM"] * 3
 
 
-def test_another_thread_lets_nothing_in(handle):
+def test_interrupts_allowed_in_another_thread_has_no_effect(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append(number))
 
@@ -259,7 +259,7 @@ class Interrupting:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_an_interrupt_does_not_wait_for_arguments_to_be_pickled(method, call, local_workers, plan):
+def test_ctrl_c_interrupts_pickling_of_arguments(method, call, local_workers, plan):
     went_on, others = [], multiprocessing.active_children()
     rounds = local_workers(call(print, Interrupting(went_on), method=method))
     with pytest.raises(KeyboardInterrupt):
@@ -281,7 +281,7 @@ def exit_code(pid, running, until):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_child_that_another_thread_forks_meanwhile_holds_nothing(handle, running, until, clean_up):
+def test_child_forked_by_another_thread_holds_no_signals(handle, running, until, clean_up):
     ours, seen = os.getpid(), []
 
     def end(number, frame):
@@ -311,9 +311,7 @@ in_children: list = []  # what a child does first; a hook cannot be taken out ag
 os.register_at_fork(after_in_child=lambda: [act() for act in in_children])
 
 
-def test_a_signal_that_comes_to_a_forked_worker_before_it_has_left_our_handlers_ends_it(
-    handle, call, local_workers, plan
-):
+def test_early_signal_kills_a_forked_worker(handle, call, local_workers, plan):
     handle(signal.SIGTERM, lambda number, frame: os._exit(1))
     in_children.append(lambda: signal.raise_signal(signal.SIGTERM))
     try:
@@ -323,7 +321,7 @@ def test_a_signal_that_comes_to_a_forked_worker_before_it_has_left_our_handlers_
     assert ended.exitcode == -signal.SIGTERM
 
 
-def test_another_thread_leaves_the_handlers_alone(handle):
+def test_interrupts_held_in_another_thread_keeps_handlers(handle):
     def handler(number, frame):
         pass
 

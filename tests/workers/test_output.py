@@ -55,7 +55,7 @@ def drain(fd, into):
     return thread
 
 
-def test_lines_of_eight_writers_stay_whole(pump, pipe):
+def test_lines_from_eight_writers_stay_whole(pump, pipe):
     """Every writer tears its lines into odd pieces; the console is a real pipe."""
     received = []
     thread = drain(pipe[0], received)
@@ -83,7 +83,7 @@ def test_lines_of_eight_writers_stay_whole(pump, pipe):
     assert len(lines) == 16_000
 
 
-def test_an_unfinished_line_is_shown_after_a_while(pump, pipe, lines_of):
+def test_unfinished_line_is_shown_after_a_pause(pump, pipe, lines_of):
     made, (writer,), _ = pump(1, prefix=b"")
     os.write(writer, b"your name? ")
     assert os.read(pipe[0], 100) == b"your name? "
@@ -93,7 +93,7 @@ def test_an_unfinished_line_is_shown_after_a_while(pump, pipe, lines_of):
     assert finish(made)
 
 
-def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
+def test_stream_held_open_is_abandoned_at_the_end(pump, pipe):
     made, writers, channels = pump(2)
     os.write(writers[0], b"last words")
     os.write(writers[1], b"whole\n")
@@ -104,7 +104,7 @@ def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
 
 
 @pytest.mark.integration
-def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
+def test_daemon_that_keeps_writing_is_abandoned(pump, pipe):
     """A daemon that a worker left behind: what was in the pipe is delivered, what it writes for ever is not awaited."""
     received = []
     reading = drain(pipe[0], received)
@@ -122,7 +122,7 @@ def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
     assert b"[0]:the worker's last words\n" in b"".join(received)
 
 
-def test_a_pump_that_was_never_started_delivers_all_the_same(pipe):
+def test_unstarted_pump_delivers_output(pipe):
     reader, writer = os.pipe()
     made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, ignore, TerminalLine())})
     os.write(writer, b"hello\n")
@@ -132,7 +132,7 @@ def test_a_pump_that_was_never_started_delivers_all_the_same(pipe):
     assert os.read(pipe[0], 100) == b"hello\n"
 
 
-def test_what_was_written_before_the_end_is_delivered_however_much_it_is(pump, pipe):
+def test_all_output_written_before_the_end_is_delivered(pump, pipe):
     received = []
     made, (writer,), _ = pump(1)
     text = b"x" * 99 + b"\n"
@@ -152,7 +152,7 @@ def test_what_was_written_before_the_end_is_delivered_however_much_it_is(pump, p
     assert b"".join(received) == (b"[0]:" + text) * 20_000
 
 
-def test_a_console_without_reader_does_not_hold_up_the_workers(pump, pipe):
+def test_console_without_reader_does_not_block_workers(pump, pipe):
     os.close(pipe[0])
     made, (writer,), channels = pump(1)
     for number in range(5000):
@@ -162,7 +162,7 @@ def test_a_console_without_reader_does_not_hold_up_the_workers(pump, pipe):
     assert channels[0].tail()[-1].startswith("line 4999 ")
 
 
-def test_a_blocked_console_never_blocks_the_agent(pump, pipe, helpers_gone):
+def test_blocked_console_does_not_block_the_agent(pump, pipe, helpers_gone):
     os.set_blocking(pipe[1], True)
     made, (writer,), channels = pump(1)
     for _ in range(12):
@@ -187,7 +187,7 @@ class BrokenConsole:
         raise ValueError("no such colour")
 
 
-def test_a_fault_costs_output_and_holds_nobody_up(capfd):
+def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
     """Told once; the worker writes many times what its pipe holds, and its last words are kept."""
     reader, writer = os.pipe()
     channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore, TerminalLine())
@@ -201,13 +201,13 @@ def test_a_fault_costs_output_and_holds_nobody_up(capfd):
     assert capfd.readouterr().err.count("it could not be moved: ValueError: no such colour") == 1
 
 
-def test_nothing_to_pump():
+def test_pump_without_streams_finishes():
     made = OutputPump({})
     made.start()
     assert finish(made)
 
 
-def test_it_catches_up_with_what_was_written(pump, pipe):
+def test_catch_up_waits_for_written_output(pump, pipe):
     reading = drain(pipe[0], [])
     moving, writers, (channel, _) = pump(2)
     for number in range(200):
@@ -222,7 +222,7 @@ def test_it_catches_up_with_what_was_written(pump, pipe):
     reading.join(QUIET)
 
 
-def test_one_that_cannot_catch_up_is_not_waited_for(pump, pipe, until):
+def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):
     moving, (writer,), _ = pump(1, prefix=b"")
     writing = threading.Thread(target=os.write, args=(writer, b"x" * 1_000_000))  # more than the console can hold
     writing.start()
