@@ -29,7 +29,7 @@ from elastic_core.agent import WorkerState
 from elastic_core.errors import RendezvousClosedError, SignalException
 
 
-def test_a_node_that_is_done_waits_for_the_others(make):
+def test_finished_node_waits_for_other_nodes(make):
     ready = threading.Event()
     node = make(succeed, on_success=lambda rounds: ready.set())
     with ThreadPoolExecutor(1) as pool:
@@ -43,7 +43,7 @@ def test_a_node_that_is_done_waits_for_the_others(make):
     assert node.handler.calls == [("next_rendezvous",), ("report_success",)]
 
 
-def test_a_node_that_is_done_takes_part_again_when_another_fails(make):
+def test_finished_node_rejoins_after_a_failure_elsewhere(make):
     verdicts = [PEER_FAILED, WELL]
     node = make(
         succeed,
@@ -56,7 +56,7 @@ def test_a_node_that_is_done_takes_part_again_when_another_fails(make):
     assert [fact.cause for fact in decided(node)] == ["failure"]
 
 
-def test_a_failure_elsewhere_that_is_known_already_is_no_success_of_the_job(make):
+def test_known_failure_elsewhere_suppresses_the_success_report(make):
     def on_start(plan, workers):
         succeed(plan, workers)
         node.handler.give(PEER_FAILED)
@@ -67,7 +67,7 @@ def test_a_failure_elsewhere_that_is_known_already_is_no_success_of_the_job(make
     assert len(node.workers.plans) == 2
 
 
-def test_a_job_that_fails_elsewhere_after_this_node_was_done(make):
+def test_job_failure_elsewhere_fails_a_finished_node(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(FAILED_ELSEWHERE))
     with pytest.raises(RendezvousClosedError, match="the workers of this node had succeeded") as closed:
         node.run()
@@ -75,7 +75,7 @@ def test_a_job_that_fails_elsewhere_after_this_node_was_done(make):
     assert node.order == []
 
 
-def test_the_wait_for_others_has_an_end(make, capsys):
+def test_exit_barrier_times_out(make, capsys):
     clock = FakeClock()
     node = make(succeed, on_success=lambda rounds: clock.advance(300.0), clock=clock)
     assert node.run().state is WorkerState.SUCCEEDED
@@ -84,33 +84,33 @@ def test_the_wait_for_others_has_an_end(make, capsys):
     assert "exit barrier left" in capsys.readouterr().err
 
 
-def test_the_wait_for_others_is_as_long_as_one_says(make):
+def test_exit_barrier_timeout_of_0_does_not_wait(make):
     node = make(succeed, exit_barrier_timeout=0.0)
     assert node.run().state is WorkerState.SUCCEEDED
     assert "exit barrier" in node.finished.reason
 
 
-def test_a_signal_ends_the_wait_for_others(make):
+def test_signal_ends_the_exit_barrier(make):
     node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM))
     with pytest.raises(SignalException):
         node.run()
     assert node.order == ["leave"]
 
 
-def test_a_node_that_is_cut_off_when_it_is_done_has_succeeded(make, capsys):
+def test_finished_node_succeeds_when_fenced(make, capsys):
     node = make(succeed, on_success=lambda rounds: rounds.give(FENCED))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == []
     assert "exit barrier left" in capsys.readouterr().err
 
 
-def test_a_node_that_is_drained_when_it_is_done(make):
+def test_finished_node_succeeds_when_drained(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(DRAINED))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["leave"]
 
 
-def test_who_is_waited_for_is_told(make, said):
+def test_nodes_waited_for_are_logged(make, said):
     def others():
         let_time_pass(node, clock)
         node.handler.give(WELL)
@@ -125,7 +125,7 @@ def test_who_is_waited_for_is_told(make, said):
     assert 'progress="1 of 2 succeeded, missing: node1"' in lines
 
 
-def test_no_barrier_after_a_failure(make):
+def test_failed_node_skips_the_exit_barrier(make):
     node = make(fail, pair_then(RendezvousClosedError("no restart left")))
     node.run()
     assert node.handler.named("report_success") == []
@@ -143,7 +143,7 @@ def host(make):
     return host
 
 
-def test_who_hosts_the_store_stays_while_others_work(host, said):
+def test_store_host_stays_while_other_nodes_work(host, said):
     node = host()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(node.run)
@@ -161,20 +161,20 @@ def test_who_hosts_the_store_stays_while_others_work(host, said):
 @pytest.mark.parametrize(
     ("verdict", "order"), [(DRAINED, ["leave"]), (FENCED, []), (WELL, [])], ids=["drained", "fenced", "closed"]
 )
-def test_who_hosts_the_store_goes_when_it_need_not_stay(verdict, order, host):
+def test_store_host_leaves_after_a_final_verdict(verdict, order, host):
     node = host(on_success=lambda rounds: rounds.give(verdict))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == order
 
 
-def test_who_hosts_the_store_takes_part_again_when_another_fails(host):
+def test_store_host_rejoins_after_a_failure_elsewhere(host):
     verdicts = [PEER_FAILED, WELL]
     node = host(on_success=lambda rounds: rounds.give(verdicts.pop(0)))
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.plans) == 2
 
 
-def test_who_hosts_the_store_goes_with_a_signal(host):
+def test_store_host_leaves_on_a_signal(host):
     node = host(on_success=lambda rounds: node.agent.receive_signal(TERM))
     with pytest.raises(SignalException):
         node.run()

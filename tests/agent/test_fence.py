@@ -43,7 +43,7 @@ def fail_and_be_cut_off(node):
     return on_start
 
 
-def test_it_stops_its_workers_and_joins_again_for_free(make):
+def test_fenced_node_stops_its_workers_and_rejoins_for_free(make):
     node = make(
         then(cut_off(lambda: node), succeed),
         on_success=lambda rounds: rounds.give(WELL),
@@ -56,7 +56,7 @@ def test_it_stops_its_workers_and_joins_again_for_free(make):
     assert decided(node) == [RestartDecided("job", 1, "membership", FENCED.reason, 0, 0)]
 
 
-def test_workers_have_no_more_grace_than_the_others_wait(make):
+def test_grace_period_ends_at_the_handlers_deadline(make):
     """What a worker writes at SIGTERM must not come between the steps of those that have gone on."""
     node = make(then(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(WELL), deaf=[0, 1],
                 shutdown_timeout=FOR_EVER)  # fmt: skip
@@ -66,7 +66,7 @@ def test_workers_have_no_more_grace_than_the_others_wait(make):
     assert node.handler.due <= SystemClock().now() < node.handler.due + 2.0
 
 
-def test_a_handler_that_cannot_say_how_long_its_workers_have_does_not_hold_up_their_stop(make):
+def test_handler_error_in_stop_by_does_not_delay_the_stop(make):
     class Broken(OrderedRounds):
         def stop_by(self):
             raise ValueError("a plugin's")
@@ -76,7 +76,7 @@ def test_a_handler_that_cannot_say_how_long_its_workers_have_does_not_hold_up_th
     assert node.order == ["SIGTERM", "SIGCONT"]
 
 
-def test_it_has_stopped_its_workers_before_it_joins(make):
+def test_fenced_node_stops_its_workers_before_it_rejoins(make):
     def join():
         node.order.append(f"join with {len(node.workers.running())} running")
         return two_nodes(2)
@@ -86,7 +86,7 @@ def test_it_has_stopped_its_workers_before_it_joins(make):
     assert node.order == ["SIGTERM", "SIGCONT", "join with 0 running"]
 
 
-def test_its_workers_have_their_grace(make):
+def test_workers_of_a_fenced_node_get_the_grace_period(make):
     node = make(
         then(cut_off(lambda: node), succeed),
         on_success=lambda rounds: rounds.give(WELL),
@@ -99,7 +99,7 @@ def test_its_workers_have_their_grace(make):
     assert node.order == ["SIGTERM", "SIGCONT", "SIGKILL"]
 
 
-def test_a_store_that_does_not_come_back_ends_the_agent(make):
+def test_unrecovered_store_ends_the_agent(make):
     node = make(cut_off(lambda: node), pair_then(GONE))
     with pytest.raises(RendezvousConnectionError, match="has not come back") as gone:
         node.run()
@@ -108,7 +108,7 @@ def test_a_store_that_does_not_come_back_ends_the_agent(make):
     assert node.workers.running() == []
 
 
-def test_a_failure_seen_at_the_same_time_is_told(make):
+def test_failure_during_fencing_is_reported(make):
     node = make(
         then(fail_and_be_cut_off(lambda: node), succeed),
         pair_then(two_nodes(2, restart_count=1)),
@@ -121,20 +121,20 @@ def test_a_failure_seen_at_the_same_time_is_told(make):
     assert [fact.cause for fact in decided(node)] == ["membership"]
 
 
-def test_a_failure_seen_at_the_same_time_is_not_lost_if_the_store_does_not_come_back(make):
+def test_failure_during_fencing_survives_loss_of_the_store(make):
     node = make(fail_and_be_cut_off(lambda: node), pair_then(GONE))
     with pytest.raises(RendezvousConnectionError) as gone:
         node.run()
     assert {rank: failure.reason for rank, failure in gone.value.failures.items()} == {0: "exit code 3"}
 
 
-def test_a_failure_seen_at_the_same_time_that_the_job_does_not_forgive(make):
+def test_failure_during_fencing_ends_the_job_without_restarts(make):
     node = make(fail_and_be_cut_off(lambda: node), pair_then(RendezvousClosedError("no restart left")))
     result = node.run()
     assert (result.is_failed(), list(result.failures)) == (True, [0])
 
 
-def test_a_node_whose_workers_have_just_succeeded_is_done(make):
+def test_fenced_node_with_finished_workers_succeeds(make):
     def on_start(plan, workers):
         succeed(plan, workers)
         node.handler.give(FENCED)
@@ -145,7 +145,7 @@ def test_a_node_whose_workers_have_just_succeeded_is_done(make):
     assert node.finished.reason.startswith("every worker succeeded; not waiting for those of other nodes")
 
 
-def test_a_signal_ends_the_wait_for_the_store(make):
+def test_signal_ends_the_wait_for_the_store(make):
     def join():
         joins.set()
         node.handler.released.wait(FOR_EVER)
@@ -166,7 +166,7 @@ class Silent(FakeRounds):
         return FENCED if self.deadline and SystemClock().now() >= self.deadline else None
 
 
-def test_the_handler_is_asked_again_when_it_wants_to_be(make_node):
+def test_handler_is_polled_at_its_deadline(make_node):
     def on_start(plan, workers):
         handler.deadline = Instant(SystemClock().now() + 0.1)
 

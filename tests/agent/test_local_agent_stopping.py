@@ -32,7 +32,7 @@ def fails(plan, workers):
     workers.end(0, 3)
 
 
-def test_a_signal_while_the_workers_run(make_node):
+def test_signal_stops_running_workers(make_node):
     node = make_node(lambda plan, workers: node.agent.receive_signal(TERM))
     with pytest.raises(SignalException, match="stopped by SIGTERM") as left:
         node.run()
@@ -50,14 +50,14 @@ def test_exits_during_a_stop_are_reported(make_node):
     assert [(ended.local_rank, ended.exitcode) for ended in node.observer.exits[:2]] == [(0, 3), (1, -15)]
 
 
-def test_the_workers_get_the_signal_that_the_agent_got(make_node):
+def test_agent_forwards_its_signal_to_workers(make_node):
     node = make_node(lambda plan, workers: node.agent.receive_signal(signal.SIGINT))
     with pytest.raises(SignalException):
         node.run()
     assert node.workers.signals == [signal.SIGINT, CONT]
 
 
-def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_handler):
+def test_signal_interrupts_joining(make_node, scripted_handler):
     joined = []
 
     def join():
@@ -80,7 +80,7 @@ def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_
     assert not joining.is_alive()
 
 
-def test_a_signal_goes_before_a_failure_seen_at_the_same_moment(make_node):
+def test_signal_takes_precedence_over_concurrent_failure(make_node):
     def on_start(plan, workers):
         workers.end(0, 3)
         node.agent.receive_signal(TERM)
@@ -109,7 +109,7 @@ class UrgedOn(FakeWorkers):
 
 
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
-def test_a_second_signal_ends_the_grace_period(make_node, again):
+def test_second_signal_ends_the_grace_period(make_node, again):
     clock = FakeClock()
     workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
     workers.again, workers.before = again, lambda: clock.advance(0.5)
@@ -123,7 +123,7 @@ def test_a_second_signal_ends_the_grace_period(make_node, again):
 
 
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
-def test_signals_at_once_are_one_request(make_node, again):
+def test_simultaneous_signals_are_one_request(make_node, again):
     """A terminal and a wrapper both pass on what was asked once, and so do a preStop hook and the kubelet: no reason to
     cut the grace period short."""
     workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
@@ -136,7 +136,7 @@ def test_signals_at_once_are_one_request(make_node, again):
     assert SystemClock().now() - begun >= 0.3
 
 
-def test_sigterm_that_follows_at_once_is_passed_on(make_node):
+def test_sigterm_right_after_another_signal_is_forwarded(make_node):
     """A preStop hook may send another signal first."""
     workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), deaf=[0, 1])
     workers.again = TERM
@@ -155,7 +155,7 @@ class Unlisted(FakeWorkers):
         return []
 
 
-def test_without_a_process_table_the_survivors_of_a_failure_are_stopped_all_the_same(make_node):
+def test_surviving_workers_are_stopped_without_process_table(make_node):
     node = make_node(workers=Unlisted(fails), max_restarts=1)
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT] * 2
@@ -184,7 +184,7 @@ class SlowConsole(FakeWorkers):
         super().close()
 
 
-def test_output_that_is_being_delivered_is_waited_for(make_node):
+def test_agent_waits_for_output_delivery(make_node):
     workers = SlowConsole(lambda plan, workers: [workers.end(rank, 0) for rank in (0, 1)])
     timer = threading.Timer(0.2, workers.deliver)
     workers.on_drain = lambda: timer.start() if workers.waits == 1 else None
@@ -193,7 +193,7 @@ def test_output_that_is_being_delivered_is_waited_for(make_node):
     timer.join()
 
 
-def test_a_signal_ends_the_wait_for_a_console_that_takes_nothing(make_node):
+def test_signal_ends_the_wait_for_a_stalled_console(make_node):
     workers = SlowConsole(lambda plan, workers: [workers.end(rank, 0) for rank in (0, 1)])
     timer = threading.Timer(0.1, lambda: node.agent.receive_signal(TERM))
     workers.on_drain = lambda: timer.start() if workers.waits == 1 else None
@@ -214,14 +214,14 @@ class StartsOnce(FakeWorkers):
         return super().start(plan)
 
 
-def test_what_goes_wrong_in_a_restart_does_not_hide_the_failure_before_it(make_node):
+def test_error_in_a_restart_keeps_the_earlier_failure(make_node):
     node = make_node(workers=StartsOnce(fails), max_restarts=3)
     with pytest.raises(ConfigurationError) as left:
         node.run()
     assert list(failures_of(left.value)) == [0]
 
 
-def test_deaf_workers_are_killed_after_the_grace_period(make_node):
+def test_workers_ignoring_sigterm_are_killed_after_grace_period(make_node):
     workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[1])
     node = make_node(workers=workers, shutdown_timeout=0.1)
     begun = SystemClock().now()
@@ -231,13 +231,13 @@ def test_deaf_workers_are_killed_after_the_grace_period(make_node):
     assert workers.signals == [TERM, CONT, KILL]
 
 
-def test_the_grace_period_holds_after_a_failure_too(make_node):
+def test_grace_period_applies_after_a_failure(make_node):
     node = make_node(workers=FakeWorkers(fails, deaf=[1]), shutdown_timeout=0.1, max_restarts=1)
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT, KILL] * 2
 
 
-def test_a_hung_worker_that_will_not_die_has_failed_all_the_same(make_node):
+def test_unkillable_hung_worker_has_failed(make_node):
     workers = FakeWorkers(lambda plan, workers: node.agent.timer_expired(Expiry(1001, "step")), immortal=[1])
     node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
@@ -247,7 +247,7 @@ def test_a_hung_worker_that_will_not_die_has_failed_all_the_same(make_node):
     assert len(workers.killed) == 1
 
 
-def test_a_worker_that_would_not_die_is_reported_with_what_failed_first(make_node):
+def test_unkillable_worker_is_reported_with_the_first_failure(make_node):
     node = make_node(workers=FakeWorkers(fails, immortal=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
         node.run()
@@ -259,7 +259,7 @@ def test_a_worker_that_would_not_die_is_reported_with_what_failed_first(make_nod
     assert not node.handler.closed
 
 
-def test_a_worker_that_would_not_die_after_a_signal(make_node):
+def test_unkillable_worker_is_reported_after_a_signal(make_node):
     workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), immortal=[0, 1])
     node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.05)
     with pytest.raises(UnkillableWorkersError, match=r"2 process\(es\) still exist") as left:
@@ -287,7 +287,7 @@ class LateDeath(FakeWorkers):
         return self.looks[-1]
 
 
-def test_a_worker_that_goes_while_the_agent_gives_up_is_gone(make_node):
+def test_worker_dying_at_the_kill_timeout_is_not_reported(make_node):
     clock = FakeClock()
     workers = LateDeath(fails, clock, immortal=[1])
     node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
@@ -309,7 +309,7 @@ class SlowToDie(FakeWorkers):
         return [Leftover(4711, "S", "sleep 1000")] * min(self.left, 1)
 
 
-def test_what_workers_leave_behind_is_ended_too(make_node):
+def test_leftover_processes_are_stopped(make_node):
     node = make_node(workers=SlowToDie(succeed))
     assert not node.run().is_failed()
     assert node.workers.signals == [TERM, CONT]
@@ -330,7 +330,7 @@ class Reluctant(FakeWorkers):
             self.signals.append(signum)
 
 
-def test_long_stops_are_told_of(make_node, said):
+def test_long_stops_are_logged(make_node, said):
     clock = FakeClock()
     node = make_node(workers=Reluctant(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0)
     assert node.run().is_failed()
@@ -352,6 +352,6 @@ class Stepping(FakeClock):
         return self.advance(step) if step else super().now()
 
 
-def test_long_joins_are_told_of(make_node, said):
+def test_long_joins_are_logged(make_node, said):
     make_node(succeed, clock=Stepping()).run()
     assert 'still waiting: waiting_for="the round to form" seconds=4' in said()

@@ -17,7 +17,7 @@ class StopsItself(ProcessAgent):
         return result
 
 
-def test_one_that_stops_its_group_while_it_looks_goes_on_as_others_do(make):
+def test_agent_that_stops_its_group_in_monitor_restarts(make):
     node = make(then(fail, succeed), on_success=lambda rounds: rounds.give(WELL), kind=StopsItself)
     assert node.run().state is WorkerState.SUCCEEDED
     assert [fact.failure.reason for fact in node.observer.facts if hasattr(fact, "failure")] == ["exit code 3"]
@@ -34,6 +34,6 @@ class KnowsBetter(ProcessAgent):
         return RunResult(result.state, return_values={worker.global_rank: "kept" for worker in worker_group.workers})
 
 
-def test_what_one_of_a_program_says_was_returned_is_kept(make):
+def test_return_values_from_monitor_are_kept(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(WELL), kind=KnowsBetter)
     assert node.run().return_values == {0: "kept", 1: "kept"}

@@ -79,7 +79,7 @@ def phases(node):
     return [": ".join(filter(None, (fact.phase.value, fact.reason))) for fact in node.observer.phases]
 
 
-def test_a_run_that_succeeds(make):
+def test_successful_run_has_all_phases(make):
     node = make(does(succeed))
     node.run()
     closed = "every worker succeeded; the job was closed by node1: all workers succeeded"
@@ -88,7 +88,7 @@ def test_a_run_that_succeeds(make):
     assert [(fact.round, fact.local_rank, fact.exitcode) for fact in node.observer.exits] == [(1, 0, 0), (1, 1, 0)]
 
 
-def test_the_stop_after_a_failure_begins_before_anything_is_decided(make):
+def test_stopping_begins_before_the_failure_is_reported(make):
     clock = FakeClock()
     node = make(does(fail), does(succeed), clock=clock, max_restarts=1)
     told = []
@@ -100,7 +100,7 @@ def test_the_stop_after_a_failure_begins_before_anything_is_decided(make):
     assert (node.observer.exits[0].local_rank, node.observer.exits[0].exitcode) == (0, 3)
 
 
-def test_who_is_held_to_have_failed_first_is_told_when_it_is_known(make):
+def test_stopping_reason_is_updated_by_the_verdict(make):
     def both(node, plan, workers):
         node.handler.give(PEER_FAILED)
         fail(plan, workers)
@@ -111,7 +111,7 @@ def test_who_is_held_to_have_failed_first_is_told_when_it_is_known(make):
 
 
 @pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_CAME, FENCED])
-def test_a_round_that_others_end(verdict, make):
+def test_verdict_from_another_node_starts_stopping(verdict, make):
     clock = FakeClock()
     node = make(gives(verdict), does(succeed), clock=clock, max_restarts=1)
     node.run()
@@ -120,7 +120,7 @@ def test_a_round_that_others_end(verdict, make):
     assert (stopping.at, stopping.sign, joining.at - stopping.at) == (0.0, 0.0, 3.0)
 
 
-def test_a_hang_shows_when_the_worker_should_have_come_on(make):
+def test_first_sign_of_a_hang_is_the_missed_deadline(make):
     clock = FakeClock()
     clock.advance(100.0)
 
@@ -136,7 +136,7 @@ def test_a_hang_shows_when_the_worker_should_have_come_on(make):
     assert stopping[1].at == stopping[1].sign  # the hang of the round before has no part in this one
 
 
-def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
+def test_finished_node_stops_and_rejoins_when_needed(make):
     verdicts = [PEER_FAILED, WELL]
     node = make(does(succeed), on_success=lambda rounds: rounds.give(verdicts.pop(0)), max_restarts=1)
     node.run()
@@ -152,7 +152,7 @@ def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
         (BADLY, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
     ],
 )
-def test_what_ends_a_node_whose_workers_run(verdict, phase, raised, make):
+def test_final_verdict_sets_the_last_phase(verdict, phase, raised, make):
     node = make(gives(verdict))
     try:
         node.run()
@@ -164,7 +164,7 @@ def test_what_ends_a_node_whose_workers_run(verdict, phase, raised, make):
     assert finished.startswith("finished: ")
 
 
-def test_a_signal_while_workers_run(make):
+def test_signal_starts_draining(make):
     node = make(lambda node, plan, workers: node.agent.receive_signal(signal.SIGTERM))
     with pytest.raises(SignalException):
         node.run()
@@ -186,7 +186,7 @@ class Jumping:
         return self.at
 
 
-def test_who_is_waited_for_is_a_reason(make):
+def test_nodes_waited_for_are_in_the_reason(make):
     node = make(does(succeed), clock=Jumping(), on_success=lambda rounds: None, exit_barrier_timeout=20)
     node.handler.missing = "1 of 2 nodes joined, missing: node1"
     node.run()

@@ -11,7 +11,7 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousClosedError
 
 
-def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted_handler):
+def test_nodes_with_a_plain_handler_agree_through_the_store(make_node, scripted_handler):
     """Their ranks come from introductions, and the restart count is the highest that one of them knows."""
     stores = [MemoryStore(), MemoryStore()]
 
@@ -32,7 +32,7 @@ def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted
     assert [node.handler.closed for node in nodes] == [True, True]
 
 
-def test_a_plain_handler_that_closes_does_not_hide_the_failure(make_node, scripted_handler):
+def test_closed_plain_handler_keeps_the_failure(make_node, scripted_handler):
     def refuse():
         raise RendezvousClosedError("closed by node2")
 
@@ -42,7 +42,7 @@ def test_a_plain_handler_that_closes_does_not_hide_the_failure(make_node, script
     assert node.finished.reason == "closed by node2"
 
 
-def test_a_plain_handler_has_no_barrier(make_node):
+def test_plain_handler_has_no_exit_barrier(make_node):
     node = make_node(succeed, exit_barrier_timeout=0.0)
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.finished.reason == "every worker succeeded"

@@ -25,7 +25,7 @@ from elastic_core.interfaces.observer import RestartDecided
 from elastic_core.interfaces.workers import WorkerRanks
 
 
-def test_number_restart_count_and_ranks_come_from_the_round(make):
+def test_round_sets_number_restart_count_and_ranks(make):
     formed = round_info(7, [("reader", 3), ("trainer", 1), ("trainer", 2)], rank=2, restart_count=4)
     node = make(succeed, [formed], on_success=lambda rounds: rounds.give(WELL), max_restarts=9)
     assert node.run().state is WorkerState.SUCCEEDED
@@ -37,7 +37,7 @@ def test_number_restart_count_and_ranks_come_from_the_round(make):
     assert node.handler.named("num_nodes_waiting") == node.handler.named("set_closed") == []
 
 
-def test_a_peer_that_fails_ends_the_round_here_too_and_the_count_is_that_of_the_round(make):
+def test_failure_of_a_peer_restarts_with_the_rounds_count(make):
     node = make(
         then(lambda plan, workers: node.handler.give(PEER_FAILED), succeed),
         pair_then(two_nodes(2, restart_count=1)),
@@ -52,7 +52,7 @@ def test_a_peer_that_fails_ends_the_round_here_too_and_the_count_is_that_of_the_
     assert node.handler.named("report_failure") == []
 
 
-def test_a_node_that_comes_ends_the_round_for_free(make):
+def test_joining_node_ends_the_round_for_free(make):
     node = make(
         then(lambda plan, workers: node.handler.give(NODE_CAME), succeed),
         on_success=lambda rounds: rounds.give(WELL),
@@ -63,7 +63,7 @@ def test_a_node_that_comes_ends_the_round_for_free(make):
     assert [plan.round for plan in node.workers.plans] == [1, 2]
 
 
-def test_an_event_without_a_verdict_changes_nothing(make):
+def test_event_without_a_verdict_changes_nothing(make):
     def on_start(plan, workers):
         node.handler.give(None)
         threading.Timer(0.05, succeed, [plan, workers]).start()
@@ -73,7 +73,7 @@ def test_an_event_without_a_verdict_changes_nothing(make):
     assert len(node.workers.plans) == 1
 
 
-def test_waiting_is_told_with_those_that_are_missing(make, said):
+def test_missing_nodes_are_logged_while_waiting(make, said):
     clock = FakeClock()
     node = make(
         succeed,

@@ -68,7 +68,7 @@ def first(ask, status):
     return eventually(lambda: next((text for found, text in [ask()] if found == status), None), 30, f"status {status}")
 
 
-def test_an_observer_that_blocks_turns_livez_red_until_it_comes_back(make_node, livez):
+def test_blocked_observer_fails_livez_until_it_returns(make_node, livez):
     observer = Blocking()
     node = make_node(observer=observer, monitor_interval=3600.0)  # so that nothing wakes it while it waits
     ask = livez(node.agent)

@@ -140,14 +140,14 @@ def error_in_words(decision):
 
 
 @pytest.mark.parametrize(("complete", "budget", "result", "signum", "verdict", "orders", "cause", "reason"), TABLE)
-def test_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
+def test_decisions_match_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
     decision = supervise(budget, Observation(result, signum, verdict, complete))
     assert (error_in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
     used = decision.budget.failures - budget.failures
     assert used == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
 
 
-def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_round_forms():
+def test_uncertain_failure_is_judged_when_the_next_round_forms():
     decision = supervise(SHARED, Observation(BROKEN, verdict=UNJUDGED, complete=True))
     assert (decision.certain, decision.cause) == (False, FAILURE)
     after = judged(decision, GONE)
@@ -156,7 +156,7 @@ def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_ro
     assert judged(decision, None) is decision
 
 
-def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
+def test_node_that_missed_a_round_was_lost_and_did_not_fail():
     assert cause_of_end(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
     missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=COME))
     assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
@@ -167,7 +167,7 @@ def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
 ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
 
 
-def test_the_failure_that_came_first_decides_and_is_named():
+def test_first_failure_decides_and_is_named():
     effect = failure(rank=0, caused_by=1, curable=False)
     cause = failure(rank=1)
     decision = supervise(FRESH, Observation(failed(effect, cause), complete=True))
@@ -175,11 +175,11 @@ def test_the_failure_that_came_first_decides_and_is_named():
 
 
 @pytest.mark.parametrize(("verdict", "certain"), [(None, False), (LOST, True), (COME, True), (FENCED, True)])
-def test_whether_a_failure_is_forgiven_is_uncertain_until_the_handler_says_so(verdict, certain):
+def test_shared_budget_decision_is_uncertain_without_verdict(verdict, certain):
     assert supervise(SHARED, Observation(BROKEN, verdict=verdict, complete=True)).certain is certain
 
 
-def test_an_incurable_failure_without_last_words():
+def test_incurable_failure_without_stderr_has_a_reason():
     decision = supervise(FRESH, Observation(failed(failure(curable=False)), complete=True))
     assert decision.reason == "rank 0: exit code 3; a restart cannot cure it: the command cannot run"
 
@@ -228,7 +228,7 @@ def supervised(max_restarts, story):
 
 
 @given(st.integers(0, 4), st.lists(moments, max_size=15))
-def test_a_whole_run_ends_as_counting_says(max_restarts, story):
+def test_whole_runs_match_the_counting_model(max_restarts, story):
     assert supervised(max_restarts, story) == dumb_model(max_restarts, story)
 
 
