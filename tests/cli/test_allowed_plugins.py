@@ -43,7 +43,7 @@ def listed(*flags: str, capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_without_the_list_all_are_loaded(script, capsys):
+def test_all_plugins_are_loaded_without_the_list(script, capsys):
     script("")
     listing = listed(capsys=capsys)
     assert "guest" in [plugin["plugin"] for plugin in listing["plugins"]]
@@ -51,7 +51,7 @@ def test_without_the_list_all_are_loaded(script, capsys):
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "key"])
-def test_what_is_not_on_the_list_is_not_imported(source, script, tmp_path, monkeypatch, capsys):
+def test_unlisted_plugin_is_not_imported(source, script, tmp_path, monkeypatch, capsys):
     script("")
     names = "Elastic_C10D,ghost"
     if source == "variable":
@@ -68,7 +68,7 @@ def test_what_is_not_on_the_list_is_not_imported(source, script, tmp_path, monke
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor", "status", "drain", "serve"])
-def test_every_command_keeps_to_it(command, script, capsys):
+def test_every_command_obeys_the_list(command, script, capsys):
     script("")
     cli.main([command, "--plugins=elastic-core", "--rdzv-backend=c10d", "--help"])
     job = [] if command == "serve" else ["--rdzv-id=j"]
@@ -79,7 +79,7 @@ def test_every_command_keeps_to_it(command, script, capsys):
         assert "blocked by --plugins: plugin 'c10d' of elastic-c10d" in said.out + said.err
 
 
-def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
+def test_run_warns_about_an_uninstalled_name(script, capfd):
     assert cli.main(["run", "--plugins=elastic-c1Od,Stranger", "--team=red", script("")]) == 0
     (line,) = (line for line in capfd.readouterr().err.splitlines() if " warning " in line)
     assert "plugin not installed: reason=" in line
@@ -99,7 +99,7 @@ def test_list_after_an_unknown_flag_is_obeyed(script, capsys):
     assert "stranger_plugin" not in sys.modules
 
 
-def test_it_must_be_found_before_the_plugins_are_loaded(script, capsys):
+def test_list_must_precede_flags_of_plugins(script, capsys):
     path = script("")
     assert cli.main(["run", "--team", "red", "--plugins=stranger", path]) == 2
     assert "elastic: --plugins: must precede all flags that plugins add" in capsys.readouterr().err
@@ -107,14 +107,14 @@ def test_it_must_be_found_before_the_plugins_are_loaded(script, capsys):
     assert cli.main(["run", path, "--plugins=other"]) == 0  # a word of the script
 
 
-def test_a_list_that_is_none_loads_nothing(script, capsys):
+def test_malformed_list_loads_no_plugin(script, capsys):
     script("")
     assert cli.main(["plugins", "--plugins=one two"]) == 2
     assert "elastic: --plugins: expected names of distributions, separated by commas" in capsys.readouterr().err
     assert "stranger_plugin" not in sys.modules
 
 
-def test_places_of_logs_are_plugins_too(script, tmp_path, capsys):
+def test_logs_specs_obey_the_list(script, tmp_path, capsys):
     path = script("")
     words = ["--logs-specs=places", f"--log-dir={tmp_path / 'logs'}", path]
     assert cli.main(["run", "--plugins=elastic-c10d", *words]) == 2

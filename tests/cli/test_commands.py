@@ -14,14 +14,14 @@ from elastic_core.errors import ExitCode
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["-h"], [], ["run", "--help"], ["run", "-h"]])
-def test_asking_for_help_or_version_is_no_error(argv, capsys):
+def test_help_and_version_exit_0(argv, capsys):
     assert cli.main(argv) == 0
     said = capsys.readouterr()
     assert said.out
     assert said.err == ""
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     cli.main(["--version"])
     assert capsys.readouterr().out == f"elastic-core {version('elastic-core')}\n"
 
@@ -48,7 +48,7 @@ def flags_of(text):
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_of_a_command(name, flag, capsys):
+def test_command_help_has_flags_example_and_exit_codes(name, flag, capsys):
     """What it does, its flags, an example of these, its exit codes."""
     cli.main(["run", "--help"])
     of_run = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_help_of_a_command(name, flag, capsys):
     assert (told == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
 
 
-def test_help_among_other_words(capsys):
+def test_help_flag_works_among_other_flags(capsys):
     assert cli.main(["explain", "--json", "--nnodes", "2", "--help"]) == 0
     assert cli.main(["plugins", "--json", "--help"]) == 0
     assert capsys.readouterr().out.count("usage: ") == 2
@@ -77,7 +77,7 @@ def test_help_among_other_words(capsys):
     assert "usage: " not in capsys.readouterr().out
 
 
-def test_an_unknown_command(capsys):
+def test_unknown_command_lists_known_ones(capsys):
     assert cli.main(["walk"]) == 2
     assert capsys.readouterr().err == (
         "elastic: command: expected a command (run, explain, plugins, status, drain, serve, doctor), found 'walk'; "
@@ -90,7 +90,7 @@ def test_misspelled_command_gets_a_suggestion(capsys):
     assert capsys.readouterr().err.endswith("found 'rum'; did you mean 'run'?\n")
 
 
-def test_commands_work_where_the_current_folder_was_removed(script, capsys, monkeypatch, tmp_path):
+def test_commands_work_in_a_removed_folder(script, capsys, monkeypatch, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -102,7 +102,7 @@ def test_commands_work_where_the_current_folder_was_removed(script, capsys, monk
     assert f"{gone}/train.py does not exist" in capsys.readouterr().err
 
 
-def test_explain(script, capsys, monkeypatch):
+def test_explain_shows_values_and_origins(script, capsys, monkeypatch):
     script("")
     monkeypatch.setenv("ELASTIC_MAX_RESTARTS", "4")
     assert cli.main(["explain", "--nproc-per-node=3"]) == 0
@@ -120,7 +120,7 @@ def test_explain(script, capsys, monkeypatch):
         "--nproc-per-node=3 --json",
     ],
 )
-def test_explain_as_json(line, script, capsys):
+def test_explain_json_has_settings_and_script(line, script, capsys):
     script("")
     assert cli.main(["explain", *line.split()]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -129,40 +129,40 @@ def test_explain_as_json(line, script, capsys):
     assert told["script_args"] == line.partition("script.py")[2].split()
 
 
-def test_a_word_of_the_scripts_is_not_ours(script, capsys):
+def test_script_argument_is_not_taken_as_own_flag(script, capsys):
     script("")
     assert cli.main(["explain", "--", "script.py", "--json"]) == 0
     assert "script: script.py --json" in capsys.readouterr().out
 
 
-def test_explain_what_is_wrong(capsys):
+def test_explain_reports_bad_flags(capsys):
     assert cli.main(["explain", "--nnodes=0"]) == 2
     assert "--nnodes" in capsys.readouterr().err
 
 
-def test_plugins(capsys):
+def test_plugins_lists_builtins(capsys):
     assert cli.main(["plugins"]) == 0
     assert "local" in capsys.readouterr().out
 
 
-def test_plugins_as_json(capsys):
+def test_plugins_json_lists_builtins(capsys):
     assert cli.main(["plugins", "--json"]) == 0
     assert "local" in json.dumps(json.loads(capsys.readouterr().out))
 
 
-def test_plugins_takes_nothing_else(capsys):
+def test_plugins_rejects_other_arguments(capsys):
     assert cli.main(["plugins", "--jsno"]) == 2
     assert "--jsno: unknown flag; did you mean --json?" in capsys.readouterr().err
     assert cli.main(["plugins", "c10d"]) == 2
     assert "elastic plugins: expected nothing but flags, found c10d" in capsys.readouterr().err
 
 
-def test_an_internal_error_of_any_command_has_its_code(capsys):
+def test_internal_error_exits_70(capsys):
     assert cli.main(["explain", 7]) == 70  # no caller gives a number
     assert "internal error: " in capsys.readouterr().err
 
 
-def test_the_console_script(monkeypatch, capsys):
+def test_console_script_passes_on_the_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["elastic", "walk"])
     with pytest.raises(SystemExit) as left:
         cli.entry_point()
@@ -170,7 +170,7 @@ def test_the_console_script(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_explain_shows_no_token(form, capsys):
+def test_explain_hides_secrets(form, capsys):
     flags = "--rdzv-backend local --rdzv-conf user=me,password=hidden --health-port 1 --health-conf token=hidden"
     assert cli.main(["explain", *flags.split(), *form.split()]) == 2  # they have no such options
     shown, told = capsys.readouterr()
@@ -178,7 +178,7 @@ def test_explain_shows_no_token(form, capsys):
     assert shown.count("***") == 2
 
 
-def test_a_table_of_a_misspelt_backend_is_told(capsys, tmp_path, monkeypatch):
+def test_misspelled_backend_table_gets_a_suggestion(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "elastic.toml").write_text("[rendezvous.locla]\nmaster_port = 7\n[rendezvous.consul]\nkey = 1\n")
@@ -190,7 +190,7 @@ def test_a_table_of_a_misspelt_backend_is_told(capsys, tmp_path, monkeypatch):
         assert "consul" not in told
 
 
-def test_explain_shows_the_configuration_if_the_worker_starter_is_missing(script, capsys):
+def test_explain_shows_configuration_despite_missing_starter(script, capsys):
     flags = ["--worker-starter=nonesuch", "--watchdog=none-either", "--max-restarts=7", script("")]
     assert cli.main(["explain", *flags]) == 2
     shown, told = capsys.readouterr()
@@ -199,7 +199,7 @@ def test_explain_shows_the_configuration_if_the_worker_starter_is_missing(script
     assert "none-either" in told
 
 
-def test_explain_tells_what_run_would_refuse(capsys):
+def test_explain_reports_what_run_would_reject(capsys):
     flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch train.py"
     assert cli.main(["explain", *flags.split()]) == 2
     shown, told = capsys.readouterr()
@@ -208,7 +208,7 @@ def test_explain_tells_what_run_would_refuse(capsys):
     assert "nonesuch" in told
 
 
-def test_options_of_plugins_are_reported_with_the_flags(capsys):
+def test_plugin_option_errors_are_reported_with_flag_errors(capsys):
     assert cli.main(["run", "--rdzv-backend=local", "--rdzv-conf=master_prot=1", "--max-restarts=x", "train.py"]) == 2
     told = capsys.readouterr().err
     assert "--max-restarts: " in told

@@ -138,7 +138,7 @@ def running(*names):
     return State(round=RoundId(2), open=True, seats=seats, min_nodes=1, max_nodes=2, max_restarts=3)
 
 
-def test_status(store, job_flags, capsys):
+def test_status_shows_round_and_members(store, job_flags, capsys):
     store(state=running("a", "b"), names="ab")
     assert cli.main(["status", *job_flags, FAST]) == 0
     said = capsys.readouterr()
@@ -147,14 +147,14 @@ def test_status(store, job_flags, capsys):
     assert said.err == ""
 
 
-def test_status_as_json(store, job_flags, capsys):
+def test_status_json_lists_members_and_other_nodes(store, job_flags, capsys):
     store(state=running("a"), names="ac")
     assert cli.main(["status", *job_flags, FAST, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert [node["node"] for node in (*content["members"], *content["others"])] == ["a", "c"]
 
 
-def test_status_of_the_job_that_variables_and_the_file_name(store, tmp_path, monkeypatch, capsys):
+def test_status_reads_job_from_variables_and_config_file(store, tmp_path, monkeypatch, capsys):
     store(state=running("a"))
     (tmp_path / "elastic.toml").write_text(f'backend = "toy"\nendpoint = "{tmp_path}"\nnproc_per_node = 4\n')
     monkeypatch.setenv("PET_RDZV_ID", "job")
@@ -162,26 +162,26 @@ def test_status_of_the_job_that_variables_and_the_file_name(store, tmp_path, mon
     assert "job job (toy at" in capsys.readouterr().out
 
 
-def test_a_job_that_nobody_knows(job_flags, capsys):
+def test_unknown_job_exits_8(job_flags, capsys):
     assert cli.main(["status", *job_flags]) == 8
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("elastic status: no job with the id 'job' at ")
 
 
-def test_a_store_that_is_not_there(capsys):
+def test_unreachable_store_exits_4(capsys):
     assert cli.main(["status", "--rdzv-backend=toy", "--rdzv-endpoint=/nowhere", "--rdzv-id=job"]) == 4
     assert capsys.readouterr().err == "elastic status: no folder at /nowhere: No such file or directory\n"
 
 
-def test_something_else_in_the_store(job_flags, tmp_path, capsys):
+def test_foreign_store_content_exits_7(job_flags, tmp_path, capsys):
     (tmp_path / "job").write_text("1 aGVsbG8=")
     assert cli.main(["status", *job_flags]) == 7
     assert "elastic status: expected the values of a store of version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["drain", "a"]])
-def test_which_job_must_be_said(command, capsys):
+def test_command_requires_endpoint_and_job_id(command, capsys):
     assert cli.main(command) == 2
     assert "--rdzv-endpoint: this command requires --rdzv-endpoint=HOST:PORT" in capsys.readouterr().err
     assert cli.main([*command, "--rdzv-endpoint=h"]) == 2
@@ -201,18 +201,18 @@ def test_which_job_must_be_said(command, capsys):
         ("serve --rdzv-endpoint=taken:1 --rdzv-backend=toy", "--rdzv-endpoint: it is taken"),
     ],
 )
-def test_bad_configurations(line, problem, capsys):
+def test_bad_configuration_exits_2(line, problem, capsys):
     assert cli.main(line.split()) == 2
     assert problem in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "drain", "serve"])
-def test_help(command, capsys):
+def test_help_names_the_command(command, capsys):
     assert cli.main([command, "--help"]) == 0
     assert f"usage: elastic {command} " in capsys.readouterr().out
 
 
-def test_drain_a_node_that_is_lost(store, job_flags, capsys):
+def test_drain_rejects_a_lost_node(store, job_flags, capsys):
     """Nodes that are lost cannot be asked."""
     backend = store(state=ended(running("a", "b"), Cause.LOST, "a", "lost both", ("a/1", "b/1")), names="ab")
     assert cli.main(["drain", "a", *job_flags, "--timeout=0", FAST]) == 8
@@ -221,7 +221,7 @@ def test_drain_a_node_that_is_lost(store, job_flags, capsys):
 
 
 @pytest.mark.parametrize(("nodes", "size"), [("1", 1000), ("1:4000", 4000)])
-def test_serve_until_it_is_asked_to_end(capfd, nodes, size):
+def test_serve_runs_until_sigterm(capfd, nodes, size):
     line = ["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json", f"--nnodes={nodes}"]
     assert cli.main(line) == 0
     said = capfd.readouterr()

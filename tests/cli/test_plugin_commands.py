@@ -68,7 +68,7 @@ def installed(tmp_path, monkeypatch):
     sys.modules.pop("commander_plugin", None)
 
 
-def test_a_command_with_flags_settings_and_an_operand(installed, monkeypatch, capfd):
+def test_plugin_command_gets_flags_settings_and_operand(installed, monkeypatch, capfd):
     installed()
     monkeypatch.setenv("ELASTIC_RDZV_ENDPOINT", "node0:1")
     monkeypatch.setenv("ELASTIC_TEAM", "red")
@@ -84,7 +84,7 @@ def test_a_command_with_flags_settings_and_an_operand(installed, monkeypatch, ca
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
+def test_plugin_command_appears_in_help(installed, capsys):
     installed()
     assert cli.main(["forget", "--help"]) == 0
     said = capsys.readouterr().out
@@ -106,13 +106,13 @@ def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
         (["breaks"], "the command 'breaks' of plugin 'commander' of commander 1.0 failed: ZeroDivisionError"),
     ],
 )
-def test_mistakes_of_the_user_and_of_the_plugin(installed, argv, told, capfd):
+def test_errors_of_user_and_plugin_exit_2(installed, argv, told, capfd):
     installed()
     assert cli.main(argv) == 2
     assert told in capfd.readouterr().err
 
 
-def test_the_doctor_that_is_blocked_or_not_installed(monkeypatch, capsys):
+def test_missing_doctor_names_the_reason(monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-doctor")
     assert cli.main(["doctor"]) == 2
     assert "; elastic-doctor is blocked by ELASTIC_DISABLE_PLUGINS" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_the_doctor_that_is_blocked_or_not_installed(monkeypatch, capsys):
     assert "; pip install elastic-doctor" in capsys.readouterr().err
 
 
-def test_a_command_that_reads_its_words_itself(installed, capsys):
+def test_plugin_command_can_parse_its_own_arguments(installed, capsys):
     installed()
     assert cli.main(["parses", "--depth=5"]) == 5
     assert capsys.readouterr().out == "['--depth=5']\n"
@@ -131,7 +131,7 @@ def test_a_command_that_reads_its_words_itself(installed, capsys):
     assert "usage: elastic parses [-h] [--depth DEPTH]" in capsys.readouterr().out
 
 
-def test_a_command_of_elastic_itself_cannot_be_replaced(installed, capsys):
+def test_plugin_cannot_replace_a_builtin_command(installed, capsys):
     installed(PLUGIN.replace('"parses", "read words"', '"run", "run otherwise"'))
     assert cli.main(["plugins"]) == 0
     assert "the command name 'run' is reserved for elastic itself" in capsys.readouterr().out
@@ -141,7 +141,7 @@ def test_a_command_of_elastic_itself_cannot_be_replaced(installed, capsys):
 
 
 @pytest.mark.integration
-def test_the_exit_code_of_the_process(installed, tmp_path):
+def test_plugin_command_sets_the_exit_code(installed, tmp_path):
     installed()
     command = [sys.executable, "-m", "elastic_core", "forget", "job7"]
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -164,7 +164,7 @@ def test_the_exit_code_of_the_process(installed, tmp_path):
         ('"x", "a", parses, None, (), "rdzv_id"', "expected tuples as settings and operands"),
     ],
 )
-def test_commands_that_cannot_be(installed, other, told, capsys):
+def test_invalid_plugin_command_is_reported(installed, other, told, capsys):
     installed(PLUGIN.replace('"parses", "read words", parses, None', other))
     assert cli.main(["plugins"]) == 0
     assert told in capsys.readouterr().out

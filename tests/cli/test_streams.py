@@ -21,7 +21,7 @@ def outside(*argv, **kwargs):
     return subprocess.run([*ELASTIC, *argv], text=True, timeout=180, **{"capture_output": True, **kwargs})
 
 
-def test_the_module_is_the_command():
+def test_module_runs_as_a_command():
     done = outside("--version")
     assert (done.returncode, done.stdout) == (0, f"elastic-core {version('elastic-core')}\n")
     assert outside("walk").returncode == 2
@@ -37,13 +37,13 @@ def broken_stream():
     stream.close()
 
 
-def test_a_broken_stdout_is_no_error(broken_stream, monkeypatch, capsys):
+def test_broken_stdout_exits_0(broken_stream, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", broken_stream)
     assert cli.main(["plugins"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_that_nobody_hears_has_its_code(broken_stream, monkeypatch, capsys):
+def test_error_keeps_its_code_with_broken_stderr(broken_stream, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", broken_stream)
     assert cli.main(["walk"]) == 2
     monkeypatch.setattr(sys, "stderr", None)
@@ -51,7 +51,7 @@ def test_an_error_that_nobody_hears_has_its_code(broken_stream, monkeypatch, cap
     assert capsys.readouterr().out == ""
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
+def test_closed_stdout_reader_exits_0():
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -62,7 +62,7 @@ def test_a_reader_who_has_seen_enough_is_no_error():
 
 
 @pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "raise ValueError('x')"])
-def test_a_broken_stderr_does_not_change_the_exit_code(source, script):
+def test_broken_stderr_keeps_the_exit_code(source, script):
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -72,7 +72,7 @@ def test_a_broken_stderr_does_not_change_the_exit_code(source, script):
     assert done.returncode == 1
 
 
-def test_a_stalled_stderr_does_not_hold_the_job_up(script):
+def test_stalled_stderr_does_not_block_the_job(script):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -87,14 +87,14 @@ def test_a_stalled_stderr_does_not_hold_the_job_up(script):
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 
-def test_a_closed_stderr_does_not_change_the_exit_code_and_nothing_goes_to_stdout(script):
+def test_closed_stderr_keeps_exit_code_and_empty_stdout(script):
     path = script("import sys; sys.exit(3)")
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *ELASTIC, "run", path]
     done = subprocess.run(command, text=True, timeout=180, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_closed_standard_streams_do_not_take_the_workers_output(tmp_path):
+def test_closed_standard_streams_keep_worker_output(tmp_path):
     """Without them, the first pipes and files would get their numbers."""
     flags = "-r 3 --log-dir=logs --rdzv-id=job --nproc-per-node=2"
     command = f"exec {sys.executable} -m elastic_core run {flags} --no-python echo x"
