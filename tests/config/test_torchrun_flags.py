@@ -116,7 +116,7 @@ def meaning(name: str, torchrun: Torchrun, args: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.torchrun])
-def test_a_flag_means_the_same_in_every_spelling(name, torchrun, elastic):
+def test_flag_has_torchruns_meaning_in_every_spelling(name, torchrun, elastic):
     action, around = actions()[name], ALONE.get(name, AROUND)
     lines = []
     for value in values(action):
@@ -136,7 +136,7 @@ def _without(words: list[str], action) -> list[str]:
     return [word for word in words if word.partition("=")[0] not in action.option_strings]
 
 
-def test_torchruns_own_code_goes_on_with_what_it_is_given(torchrun):
+def test_torchrun_accepts_the_tested_values(torchrun):
     """The values above are no values that only its parser takes."""
     skipped = {
         "rdzv_backend",
@@ -148,13 +148,13 @@ def test_torchruns_own_code_goes_on_with_what_it_is_given(torchrun):
             torchrun.read([*ALONE.get(name, AROUND), *next(spellings(action, value)), "worker.py"])
 
 
-def test_every_flag_of_torchruns_is_tried():
+def test_every_torchrun_flag_is_tested():
     assert set(actions()) == {name for name, spec in SPECS.items() if spec.torchrun}
     assert {name for name, action in actions().items() if action.nargs != 0} == set(VALUES)
     assert [name for name, action in actions().items() if not values(action)] == []
 
 
-def test_what_torchrun_reads_from_no_variable_is_what_the_page_says(torchrun):
+def test_page_names_flags_torchrun_reads_from_no_variable(torchrun):
     def is_read(name: str) -> bool:
         args = torchrun.parse(["worker.py"], {f"PET_{name.upper()}": "4"})
         return getattr(args, name) != getattr(torchrun.parse(["worker.py"]), name)
@@ -163,7 +163,7 @@ def test_what_torchrun_reads_from_no_variable_is_what_the_page_says(torchrun):
     assert "as torchrun does, and also `PET_NUMA_BINDING` and `PET_LOGS_SPECS`" in PAGE
 
 
-def test_flags_without_a_value_are_refused_by_both(torchrun, elastic):
+def test_flags_without_a_value_are_rejected_by_both(torchrun, elastic):
     for action in actions().values():
         words = [action.option_strings[-1]]
         if action.nargs != 0:
@@ -185,19 +185,19 @@ def test_flags_without_a_value_are_refused_by_both(torchrun, elastic):
         "worker.py ${local_rank} --rank=${local_rank}",
     ],
 )
-def test_what_follows_the_script_is_the_scripts(words, torchrun, elastic):
+def test_script_arguments_match_torchrun(words, torchrun, elastic):
     args, ours = torchrun.parse(words.split()), elastic.read(words.split())
     assert (ours.script, list(ours.script_args)) == (args.training_script, args.training_script_args)
 
 
-def test_two_dashes_after_the_script_are_the_scripts_too(torchrun, elastic):
+def test_two_dashes_after_the_script_are_passed_to_it(torchrun, elastic):
     words = ["worker.py", "--", "x"]
     assert torchrun.parse(words).training_script_args == ["x"]
     assert elastic.read(words).script_args == ("--", "x")
     assert "A leading `--` among the script's arguments is dropped." in PAGE
 
 
-def test_flags_that_come_twice_count_as_with_torchrun(torchrun, elastic):
+def test_repeated_flags_match_torchrun_except_options(torchrun, elastic):
     words = [
         "--role=a",
         "--role",
@@ -216,7 +216,7 @@ def test_flags_that_come_twice_count_as_with_torchrun(torchrun, elastic):
     assert "repeated flags add up" in PAGE
 
 
-def test_a_flag_wins_over_its_variable(torchrun, elastic):
+def test_flag_overrides_its_variable(torchrun, elastic):
     environ = {f"PET_{name}": value for name, value in {"ROLE": "a", "STANDALONE": "0", "MAX_RESTARTS": "1"}.items()}
     words = ["--role=b", "--standalone", "worker.py"]
     args, ours = torchrun.parse(words, environ), elastic.settings(words, environ)
