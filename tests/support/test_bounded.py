@@ -22,7 +22,7 @@ def go_on():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
+def test_call_error_is_raised_in_the_waiting_thread(error):
     def fails():
         raise error
 
@@ -33,7 +33,7 @@ def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
         assert caught.value is error
 
 
-def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
+def test_hanging_call_times_out_and_may_finish_later(go_on):
     call = BackgroundCall(lambda: go_on.wait(LONG) and "at last")
     with pytest.raises(CallTimeout):
         call.result(0.01)
@@ -41,7 +41,7 @@ def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
     assert call.result(LONG) == "at last"
 
 
-def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
+def test_interrupt_releases_current_and_later_waiters(go_on):
     call = BackgroundCall(lambda: go_on.wait(LONG))
     waiting = [Background(lambda: call.wait(LONG * 3)) for _ in range(2)]
     call.interrupt()
@@ -51,6 +51,6 @@ def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
     assert call.result()
 
 
-def test_a_store_that_does_not_answer_in_time_is_named(go_on):
+def test_timeout_error_names_the_store(go_on):
     with pytest.raises(RendezvousConnectionError, match=r"the store at here:1 has not answered within 0\.1 s"):
         within(0.1, lambda: go_on.wait(LONG), "here:1")

@@ -36,23 +36,23 @@ def file(folder):
     return path
 
 
-def test_a_file_of_ours_is_trusted(file):
+def test_own_file_is_trusted(file):
     assert files.distrust_reason(file) == ""
 
 
 @root_only
-def test_a_file_of_somebody_else_is_not(file):
+def test_file_of_another_user_is_distrusted(file):
     assert files.distrust_reason(give(file)) == f"{file} belongs to user {STRANGER}"
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
-def test_a_file_that_everybody_can_write_is_not(file, mode):
+def test_world_writable_file_is_distrusted(file, mode):
     file.chmod(mode)
     assert files.distrust_reason(file) == f"other users may write to {file}"
 
 
 @root_only
-def test_a_group_counts_as_others_unless_it_is_the_owner_s_own(file):
+def test_group_writable_file_needs_the_owners_private_group(file):
     file.chmod(0o664)
     assert files.distrust_reason(file) == ""  # root's own group
     assert "other users may write" in files.distrust_reason(give(file, -1, gid=STRANGER))
@@ -60,7 +60,7 @@ def test_a_group_counts_as_others_unless_it_is_the_owner_s_own(file):
 
 
 @root_only
-def test_folders_on_the_way_count(file, folder, tmp_path):
+def test_parent_folders_are_checked(file, folder, tmp_path):
     folder.chmod(0o777)
     assert files.distrust_reason(file) == f"other users may write to {folder}"
     folder.chmod(0o1777)
@@ -70,7 +70,7 @@ def test_folders_on_the_way_count(file, folder, tmp_path):
 
 
 @root_only
-def test_links_on_the_way_count_and_where_they_lead(file, folder, tmp_path):
+def test_symlinks_on_the_path_and_their_targets_are_checked(file, folder, tmp_path):
     link = tmp_path / "link"
     link.symlink_to("folder/../folder")
     assert files.distrust_reason(link / "file") == ""
@@ -81,7 +81,7 @@ def test_links_on_the_way_count_and_where_they_lead(file, folder, tmp_path):
     assert files.distrust_reason(link / "file") == f"other users may write to {folder}"
 
 
-def test_what_is_missing_or_leads_nowhere(tmp_path):
+def test_missing_or_circular_path_raises_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         files.distrust_reason(tmp_path / "missing")
     (tmp_path / "circle").symlink_to("circle")
@@ -90,7 +90,7 @@ def test_what_is_missing_or_leads_nowhere(tmp_path):
             look(tmp_path / "circle")
 
 
-def test_a_pipe_of_a_shell_is_trusted():
+def test_shell_pipe_is_trusted():
     reader, writer = os.pipe()
     assert files.distrust_reason(Path(f"/dev/fd/{reader}")) == ""
     os.close(reader)
@@ -99,7 +99,7 @@ def test_a_pipe_of_a_shell_is_trusted():
 
 @root_only
 @pytest.mark.integration
-def test_a_read_only_mount_cannot_be_written_and_unknown_folders_of_a_container_are_not_held_against_it(tmp_path):
+def test_read_only_mounts_and_unmapped_folders_are_trusted(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
@@ -128,7 +128,7 @@ def test_a_read_only_mount_cannot_be_written_and_unknown_folders_of_a_container_
 
 
 @root_only
-def test_a_link_of_somebody_else_is_not_followed(file, folder):
+def test_symlink_of_another_user_is_not_followed(file, folder):
     link = folder / "link"
     link.symlink_to(file)
     assert files.followed(link) == file
@@ -141,7 +141,7 @@ def test_a_link_of_somebody_else_is_not_followed(file, folder):
 
 
 @root_only
-def test_who_owns_a_folder_may_redirect_folders_in_it_but_no_file(file, folder, tmp_path):
+def test_folder_owner_may_redirect_folders_but_not_files(file, folder, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "scratch").symlink_to(folder)
@@ -157,7 +157,7 @@ def test_who_owns_a_folder_may_redirect_folders_in_it_but_no_file(file, folder, 
 
 
 @root_only
-def test_where_others_write_a_file_of_theirs_is_refused(file, folder):
+def test_foreign_file_in_a_shared_folder_is_rejected(file, folder):
     give(file)
     os.close(files.open_to_append(file))  # nobody but the folder's owner can have put it there
     folder.chmod(0o1777)
@@ -168,7 +168,7 @@ def test_where_others_write_a_file_of_theirs_is_refused(file, folder):
     assert file.read_text() == "ours"
 
 
-def test_where_others_write_a_file_of_several_names_is_refused(file, folder, tmp_path):
+def test_hard_linked_file_in_a_shared_folder_is_rejected(file, folder, tmp_path):
     (tmp_path / "precious").hardlink_to(file)
     os.close(files.open_to_append(file))
     folder.chmod(0o777)
@@ -176,7 +176,7 @@ def test_where_others_write_a_file_of_several_names_is_refused(file, folder, tmp
         files.open_to_append(file)
 
 
-def test_a_pipe_is_written_to_as_soon_as_somebody_reads(folder):
+def test_pipe_is_opened_only_with_a_reader(folder):
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="this pipe has no reader"):
@@ -191,7 +191,7 @@ def test_a_pipe_is_written_to_as_soon_as_somebody_reads(folder):
 
 
 @root_only
-def test_a_pipe_of_somebody_else_does_not_hold_us(folder):
+def test_pipe_of_another_user_is_rejected_without_blocking(folder):
     folder.chmod(0o1777)
     pipe = folder / "pipe"
     os.mkfifo(pipe)
@@ -203,7 +203,7 @@ def test_a_pipe_of_somebody_else_does_not_hold_us(folder):
     os.close(reader)
 
 
-def test_devices_and_open_files_are_written_to(file):
+def test_devices_and_open_files_can_be_appended_to(file):
     os.close(files.open_to_append(Path("/dev/null")))
     held = os.open(file, os.O_RDWR)
     for path in (Path(f"/dev/fd/{held}"), Path(f"/proc/self/fd/{held}")):
@@ -214,7 +214,7 @@ def test_devices_and_open_files_are_written_to(file):
     os.close(held)
 
 
-def test_a_new_file_has_a_mode_of_its_own(folder):
+def test_new_files_have_fixed_modes_despite_umask(folder):
     before = os.umask(0)
     try:
         os.close(files.open_to_append(folder / "log"))
@@ -229,14 +229,14 @@ def test_a_new_file_has_a_mode_of_its_own(folder):
     assert {path.name for path in folder.iterdir()} == set(modes)  # and nothing else is left
 
 
-def test_what_cannot_be_replaced_leaves_nothing_behind(folder):
+def test_failed_replace_leaves_no_temporary_file(folder):
     (folder / "result" / "in it").mkdir(parents=True)
     with pytest.raises(OSError, match="result"):
         files.replace(folder / "result", "text")
     assert [path.name for path in folder.iterdir()] == ["result"]
 
 
-def test_a_regular_file_is_truncated_and_a_link_is_not_followed(file, folder):
+def test_open_regular_truncates_files_and_rejects_links(file, folder):
     (folder / "link").symlink_to(file)
     with pytest.raises(OSError, match="symbolic links"):
         files.open_regular(str(folder / "link"), os.O_WRONLY)
@@ -246,7 +246,7 @@ def test_a_regular_file_is_truncated_and_a_link_is_not_followed(file, folder):
     assert file.read_text() == "new"
 
 
-def test_folders_are_made_and_used_again(folder, tmp_path):
+def test_make_folders_reuses_existing_folders(folder, tmp_path):
     (tmp_path / "scratch").symlink_to(folder)
     for _ in range(2):
         assert files.make_folders(tmp_path / "scratch", "job", "round") == folder / "job" / "round"
@@ -257,7 +257,7 @@ def test_folders_are_made_and_used_again(folder, tmp_path):
 
 
 @root_only
-def test_folders_that_somebody_else_has_made_first(folder):
+def test_make_folders_rejects_folders_of_other_users(folder):
     folder.chmod(0o1777)
     (folder / "job").mkdir()
     give(folder / "job")

@@ -54,7 +54,7 @@ def told(pipe):
     return told
 
 
-def test_owners_drop_in_the_child_only(pipe, fork, told):
+def test_owners_drop_only_in_the_child(pipe, fork, told):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
     child = fork()
@@ -62,7 +62,7 @@ def test_owners_drop_in_the_child_only(pipe, fork, told):
     assert owner.fd == pipe[1]
 
 
-def test_they_drop_in_every_child(pipe, fork, told):
+def test_owners_drop_in_every_child(pipe, fork, told):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
     drop_in_forks(owner)
@@ -71,14 +71,14 @@ def test_they_drop_in_every_child(pipe, fork, told):
     assert told() == [f"dropped in {child}" for child in children]
 
 
-def test_owners_that_are_gone_are_not_asked(pipe, fork, told):
+def test_collected_owners_do_not_drop(pipe, fork, told):
     drop_in_forks(Owner(pipe[1]))
     gc.collect()
     fork()
     assert told() == []
 
 
-def test_owners_that_are_forgotten_are_not_asked(pipe, fork, told):
+def test_removed_owners_do_not_drop(pipe, fork, told):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
     stop_dropping(owner)
@@ -92,7 +92,7 @@ class Failing:
         raise OSError("closed already")
 
 
-def test_one_that_fails_does_not_keep_the_others(pipe, fork, told):
+def test_failing_owner_does_not_prevent_others(pipe, fork, told):
     owners = [Failing(), Owner(pipe[1]), Failing()]
     for owner in owners:
         drop_in_forks(owner)

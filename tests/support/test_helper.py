@@ -55,7 +55,7 @@ def is_running(pid):
         return False
 
 
-def test_it_reads_orders_until_it_is_closed(helper):
+def test_helper_reads_orders_until_closed(helper):
     one = helper(arguments=["a", "b c"], environment={"ONLY": "this"})
     assert one.order("watch 7")
     assert one.order("bytes \udcff")
@@ -68,7 +68,7 @@ def test_it_reads_orders_until_it_is_closed(helper):
     assert one.order("after the end")  # nobody is there to read it any more, as was asked for
 
 
-def test_that_it_is_lost_is_told_with_the_first_order(helper):
+def test_first_order_after_the_loss_returns_false(helper):
     one = helper()
     os.kill(one.pid, signal.SIGKILL)
     eventually(lambda: not is_running(one.pid))
@@ -77,14 +77,14 @@ def test_that_it_is_lost_is_told_with_the_first_order(helper):
     one.close(LONG)
 
 
-def test_one_that_does_not_end_is_killed_with_all_that_it_started(helper):
+def test_close_kills_a_hanging_helper_with_its_children(helper):
     one = helper("import os, signal, time\nchild = os.fork()\nif child: print(child, flush=True)\nsignal.pause()\n")
     child = int(one.output.readline())
     one.close(0.05)
     eventually(lambda: not is_running(one.pid) and not is_running(child))
 
 
-def test_what_it_started_is_killed_though_it_has_died_itself(helper):
+def test_kill_ends_children_of_a_dead_helper(helper):
     starts = "import os, subprocess, sys\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\nsys.stdin.read()"
     one = helper(starts)
     child = int(one.output.readline())
@@ -94,7 +94,7 @@ def test_what_it_started_is_killed_though_it_has_died_itself(helper):
     eventually(lambda: not is_running(child))
 
 
-def test_a_forked_child_does_not_hold_its_pipe(helper):
+def test_forked_child_does_not_keep_the_helpers_pipe_open(helper):
     """The child outlives our end of it; the helper must see the end all the same."""
     one, (reader, writer) = helper(), os.pipe()
     child = os.fork()
@@ -111,7 +111,7 @@ def test_a_forked_child_does_not_hold_its_pipe(helper):
         os.waitpid(child, 0)
 
 
-def test_it_learns_that_this_process_was_killed(tmp_path):
+def test_helper_sees_end_of_input_when_its_parent_is_killed(tmp_path):
     file, told = tmp_path / "program.py", tmp_path / "told"
     file.write_text(f"import sys; sys.stdin.read(); open({str(told)!r}, 'w').close()")
     code = (

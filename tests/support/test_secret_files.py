@@ -63,25 +63,25 @@ def refusal(path):
 
 
 @pytest.mark.parametrize("content", [b"s3cret", b"s3cret\n", b"s3cret\r\n\n"])
-def test_it_is_read_without_the_end_of_its_line(tmp_path, content):
+def test_secret_is_read_without_line_end(tmp_path, content):
     assert read_secret(secret_in(tmp_path / "secret", content=content)) == b"s3cret"
 
 
-def test_spaces_and_bytes_of_any_value_are_part_of_it(tmp_path):
+def test_spaces_and_binary_bytes_are_kept(tmp_path):
     assert read_secret(str(secret_in(tmp_path / "secret", content=b" \x00\xff \n"))) == b" \x00\xff "
 
 
-def test_one_of_4_kib_is_read_and_a_larger_one_is_not(tmp_path):
+def test_secret_above_4_kib_is_rejected(tmp_path):
     assert len(read_secret(secret_in(tmp_path / "most", content=b"x" * MOST_BYTES))) == MOST_BYTES
     assert "4096 bytes at most, found more" in refusal(secret_in(tmp_path / "more", content=b"x" * (MOST_BYTES + 1)))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_an_empty_one_is_refused(tmp_path, content):
+def test_empty_secret_is_rejected(tmp_path, content):
     assert "is empty; write one into it" in refusal(secret_in(tmp_path / "secret", content=content))
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+def test_non_regular_file_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
     assert "is none; name another" in refusal(tmp_path / "pipe")
     assert "is none; name another" in refusal(tmp_path)
@@ -90,21 +90,21 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     assert "Not a directory" in refusal(secret_in(tmp_path / "secret") / "below")
 
 
-def test_links_of_this_user_are_followed(tmp_path):
+def test_own_symlinks_are_followed(tmp_path):
     secret_in(tmp_path / "secret")
     (tmp_path / "relative").symlink_to("../" + tmp_path.name + "/secret")
     (tmp_path / "absolute").symlink_to(tmp_path / "relative")
     assert read_secret(tmp_path / "absolute") == b"s3cret"
 
 
-def test_what_others_can_write_is_refused(tmp_path):
+def test_group_writable_secret_is_rejected(tmp_path):
     assert "cannot write, found mode 0620" in refusal(secret_in(tmp_path / "secret", 0o620))
 
 
 @pytest.mark.integration
 @root
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644])
-def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(place, mode):
+def test_readable_by_others_is_rejected_with_a_remedy(place, mode):
     path = secret_in(place / "secret", mode, NOBODY)
     told = read_by(NOBODY, path)
     assert told == (
@@ -116,7 +116,7 @@ def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(plac
 
 @pytest.mark.integration
 @root
-def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
+def test_file_of_another_user_is_rejected(place):
     path = secret_in(place / "secret", 0o644, SOMEBODY)
     assert f"found that {path} is of user {SOMEBODY}" in read_by(NOBODY, path)
     assert f"found that {path} is of user {SOMEBODY}" in refusal(path)
@@ -124,7 +124,7 @@ def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
 
 @pytest.mark.integration
 @root
-def test_roots_file_for_a_group_is_read_by_its_members(place):
+def test_group_members_can_read_roots_secret(place):
     path = secret_in(place / "secret", 0o440, 0, SOMEBODY)
     assert read_by(NOBODY, path, groups=[SOMEBODY]) == "read s3cret"
     assert "Permission denied" in read_by(NOBODY, path)
@@ -132,7 +132,7 @@ def test_roots_file_for_a_group_is_read_by_its_members(place):
 
 @pytest.mark.integration
 @root
-def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
+def test_world_readable_secret_of_root_is_rejected(place):
     path = secret_in(place / "secret", 0o644)
     assert f"found mode 0644 on {path}; let root run `chmod 640 {path}`" in read_by(NOBODY, path)
     assert f"found mode 0644 on {path}; run `chmod 600 {path}`" in refusal(path)
@@ -140,7 +140,7 @@ def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
 
 @pytest.mark.integration
 @root
-def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place):
+def test_symlink_of_another_user_is_not_followed(place):
     (place / "real").mkdir()
     secret_in(place / "real" / "secret", 0o600, NOBODY)
     (place / "last").symlink_to("real/secret")
@@ -159,7 +159,7 @@ def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place)
 @root
 @pytest.mark.parametrize("mode", [0o400, 0o440, 0o444, 0o644])
 @pytest.mark.parametrize("options", ["ro", "rw"])
-def test_the_mount_of_a_secret_in_a_container(place, mode, options):
+def test_mounted_kubernetes_secret_is_read(place, mode, options):
     """As Kubernetes lays it out; in a name space of its own."""
     mounted = f"""
         mount -t tmpfs -o mode=1777 none {place} && cd {place} && mkdir ..2026 && printf 's3cret\\n' > ..2026/key &&
@@ -195,7 +195,7 @@ for step in (0, 1):
 
 @pytest.mark.integration
 @root
-def test_who_has_read_a_secret_is_not_looked_into_by_others_of_the_same_user(place):
+def test_reading_a_secret_makes_the_process_undumpable(place):
     path = secret_in(place / "secret", owner=NOBODY)
     package = Path(elastic_core.__file__).parents[1]
     looks = 'head -c 1 "/proc/$1/environ"'
