@@ -52,7 +52,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=40))
-def test_it_does_what_the_dumb_version_does(steps):
+def test_table_matches_the_naive_model(steps):
     table, dumb = Deadlines(), DumbDeadlines()
     for number, (step, *arguments) in enumerate(steps):
         if step == "acquire":
@@ -65,7 +65,7 @@ def test_it_does_what_the_dumb_version_does(steps):
         assert table.pids() == {timer.pid for timer in dumb.timers}
 
 
-def test_released_timers_need_no_room():
+def test_released_timers_use_no_memory():
     table = Deadlines()
     tracemalloc.start()
     for number in range(100_000):

@@ -100,7 +100,7 @@ def due(name, seconds, scope="step"):
     return TimerRequest(name, scope, time.time() + seconds)
 
 
-def test_an_expired_timer_is_noticed_at_once_whatever_the_interval(start):
+def test_expired_timer_is_noticed_before_the_interval_ends(start):
     requests = Plain()
     server = start(Noting(requests))
     requests.requests.put(due("later", LONG_S))
@@ -109,7 +109,7 @@ def test_an_expired_timer_is_noticed_at_once_whatever_the_interval(start):
     assert set(server.running) <= {"later", "soon"}
 
 
-def test_released_timers_wake_nobody(start):
+def test_released_timers_do_not_wake_the_server(start):
     requests = Plain()
     for number in range(50):
         requests.requests.put(due(number, 0.2 + number / 100))
@@ -120,7 +120,7 @@ def test_released_timers_wake_nobody(start):
     assert server.looks < 10
 
 
-def test_it_does_not_wait_for_requests_that_are_only_counted(start):
+def test_server_does_not_wait_for_overcounted_requests(start):
     requests = Plain(more=5)
     server = start(Noting(requests))
     requests.requests.put(due("worker", 0.1))
@@ -128,7 +128,7 @@ def test_it_does_not_wait_for_requests_that_are_only_counted(start):
 
 
 @pytest.mark.parametrize("never", [math.inf, math.nan])
-def test_a_timer_that_never_expires_costs_nothing(start, never):
+def test_infinite_timer_does_not_wake_the_server(start, never):
     requests = Plain()
     server = start(Noting(requests))
     requests.requests.put(TimerRequest("worker", "step", never))
@@ -137,7 +137,7 @@ def test_a_timer_that_never_expires_costs_nothing(start, never):
     assert server.looks < 10
 
 
-def test_after_an_error_it_goes_on(start, capsys):
+def test_server_continues_after_an_error(start, capsys):
     requests = Plain()
     server = start(Noting(requests))
     requests.requests.put(due("worker", 0, scope="breaks"))
@@ -147,25 +147,25 @@ def test_after_an_error_it_goes_on(start, capsys):
     assert server.running.keys() <= {"last"}
 
 
-def test_requests_of_another_kind_are_for_the_program(start):
+def test_custom_requests_are_passed_to_the_program(start):
     requests = Plain()
     server = start(Noting(requests, max_interval=0.1))
     requests.requests.put(("foreign", 0.0))
     assert server.reaped.get(timeout=LIMIT_S) == "foreign"
 
 
-def test_it_is_started_once(start):
+def test_second_start_raises_runtime_error(start):
     server = start(Noting(Plain()))
     with pytest.raises(RuntimeError):
         server.start()
 
 
-def test_one_that_was_never_started_stops():
+def test_unstarted_server_can_be_stopped():
     Noting(Plain()).stop()
 
 
 @pytest.mark.parametrize("make", [multiprocessing.Queue, queue.Queue])
-def test_what_comes_through_a_queue_of_processes(make):
+def test_process_queue_returns_up_to_size_requests(make):
     shared = make()
     requests = MultiprocessingRequestQueue(shared)
     assert (requests.size(), requests.get(1, 0), requests.get(3, 0.01)) == (0, [], [])
@@ -175,7 +175,7 @@ def test_what_comes_through_a_queue_of_processes(make):
     assert (requests.get(2, LIMIT_S), requests.get(5, 0.5)) == (["a", "b"], ["c"])
 
 
-def test_a_queue_of_processes_is_woken():
+def test_wake_ends_a_wait_on_a_process_queue():
     requests = MultiprocessingRequestQueue(multiprocessing.Queue())
     waits = threading.Thread(target=requests.get, args=(1, LONG_S), daemon=True)
     waits.start()
@@ -184,7 +184,7 @@ def test_a_queue_of_processes_is_woken():
     assert not waits.is_alive()
 
 
-def test_one_that_cannot_be_woken_ends_with_its_interval(start):
+def test_server_without_wake_stops_after_its_interval(start):
     start(LocalTimerServer(queue.Queue(), max_interval=0.2))
 
 
@@ -205,7 +205,7 @@ def shared():
 
 
 @pytest.mark.integration
-def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
+def test_hung_process_is_killed_immediately(start, shared, worker):
     start(LocalTimerServer(shared, max_interval=LONG_S))
     LocalTimerClient(shared).acquire("of this process", time.time() + LONG_S)
     shared.put(due(worker.pid, 0.1))
@@ -213,7 +213,7 @@ def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
 
 
 @pytest.mark.integration
-def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, monkeypatch, capsys):
+def test_process_with_reused_pid_is_not_killed(start, shared, worker, monkeypatch, capsys):
     with monkeypatch.context() as earlier:
         earlier.setattr(timer_server, "process_start_time", lambda pid: 1)
         start(LocalTimerServer(shared))
@@ -223,7 +223,7 @@ def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, mon
 
 
 @pytest.mark.integration
-def test_who_must_not_be_killed_is_tried_again(start, shared, worker, monkeypatch, capsys):
+def test_failed_kill_is_retried(start, shared, worker, monkeypatch, capsys):
     def forbidden(pid, signum):
         raise PermissionError("not yours")
 
