@@ -19,15 +19,15 @@ NOW = 1_700_000_000.0
         (1.0, "it died", False, "the workers' watchdog has failed: it died"),
     ],
 )
-def test_liveness(silent, fault, ok, reason):
+def test_livez_fails_when_stuck_or_watchdog_failed(silent, fault, ok, reason):
     assert live(NOW - silent, NOW, 30.0, fault) == (ok, reason)
 
 
 @pytest.mark.parametrize("phase", AgentPhase)
-def test_only_running_workers_are_ready(phase):
+def test_readyz_succeeds_only_while_running(phase):
     status = AgentStatus(1, "job", "node", "role", phase, NOW, reason="because")
     assert ready(status) == (phase is AgentPhase.RUNNING, f"{phase.value}: because")
 
 
-def test_a_phase_without_a_reason():
+def test_readyz_without_a_reason_names_the_phase():
     assert ready(AgentStatus(1, "job", "node", "role", AgentPhase.STARTING, NOW)) == (False, "starting")
