@@ -50,11 +50,11 @@ class FakeWorkers:
         self,
         on_start: Callable[[RoundPlan, FakeWorkers], None] | None = None,
         deaf: Collection[int] = (),
-        immortal: Collection[int] = (),
+        unkillable: Collection[int] = (),
     ) -> None:
         self._on_start = on_start
-        self._deaf = {*deaf, *immortal}
-        self._immortal = set(immortal)
+        self._deaf = {*deaf, *unkillable}
+        self._unkillable = set(unkillable)
         self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
         self._running: dict[int, int] = {}
@@ -118,7 +118,7 @@ class FakeWorkers:
             self.signals.append(signum)
             if signum == signal.SIGCONT:
                 return
-            spared = self._immortal if signum == signal.SIGKILL else self._deaf
+            spared = self._unkillable if signum == signal.SIGKILL else self._deaf
             for rank in [rank for rank in self._running if rank not in spared]:
                 self._end(rank, -signum, obeyed=True)
 
@@ -135,7 +135,7 @@ class FakeWorkers:
                 return None
             self.killed.append(reason)
             self._reasons[rank] = reason
-            if rank in self._immortal:
+            if rank in self._unkillable:
                 self._ended.append((WorkerExit(rank, pid, -signal.SIGKILL), False))
             else:
                 self._end(rank, -signal.SIGKILL, obeyed=False)
@@ -144,7 +144,7 @@ class FakeWorkers:
     def leftovers(self) -> list[Leftover]:
         with self._lock:
             return [
-                Leftover(pid, "D" if rank in self._immortal else "S", f"fake worker {rank}", "fake_wait")
+                Leftover(pid, "D" if rank in self._unkillable else "S", f"fake worker {rank}", "fake_wait")
                 for rank, pid in self._running.items()
             ]
 
@@ -250,12 +250,12 @@ class FakeRounds(RoundHandler):
         rounds: Iterable[Step] = (),
         on_failure: Callable[[FakeRounds], None] | None = None,
         on_success: Callable[[FakeRounds], None] | None = None,
-        can_tell: bool = True,
+        can_announce: bool = True,
     ) -> None:
         self._steps = list(rounds)
         self._on_failure = on_failure
         self._on_success = on_success
-        self._can_tell = can_tell
+        self._can_announce = can_announce
         self._listeners: list[Callable[[], None]] = []
         self._verdict: Verdict | None = None
         self._last: RendezvousInfo | None = None
@@ -271,7 +271,7 @@ class FakeRounds(RoundHandler):
         for listener in self._listeners:
             listener()
 
-    def named(self, name: str) -> list[tuple[Any, ...]]:
+    def calls_to(self, name: str) -> list[tuple[Any, ...]]:
         """The arguments of the calls of this method."""
         return [call[1:] for call in self.calls if call[0] == name]
 
@@ -329,7 +329,7 @@ class FakeRounds(RoundHandler):
 
     def leave(self, reason: str, timeout: Duration) -> bool:
         self.calls.append(("leave", reason, timeout))
-        return self._can_tell
+        return self._can_announce
 
     def hurry(self) -> None:
         self.calls.append(("hurry",))

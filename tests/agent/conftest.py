@@ -149,12 +149,12 @@ def make(make_node):
     """A node of a round of two, with a handler of rounds. Fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`."""
     made = []
 
-    def make(on_start, rounds=None, on_failure=None, on_success=None, can_tell=True, workers=Ordered,
+    def make(on_start, rounds=None, on_failure=None, on_success=None, can_announce=True, workers=Ordered,
              handlers=OrderedRounds, **kwargs):  # fmt: skip
         order = []
-        handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_tell)
+        handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_announce)
         made.append(handler)
-        fakes = {name: kwargs.pop(name) for name in ("deaf", "immortal") if name in kwargs}
+        fakes = {name: kwargs.pop(name) for name in ("deaf", "unkillable") if name in kwargs}
         node = make_node(handler=handler, workers=workers(on_start, order, **fakes), **kwargs)
         node.order = order
         return node
@@ -165,7 +165,7 @@ def make(make_node):
 
 
 @pytest.fixture
-def said(capsys):
+def logged(capsys):
     """What the log says so far, from the level info on."""
     log.configure(level="info")
     yield lambda: capsys.readouterr().err

@@ -12,13 +12,13 @@ from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.observer import RestartDecided
 
 TERM, CONT = signal.SIGTERM, signal.SIGCONT
-FOR_EVER = 3600.0
+FOREVER = 3600.0
 ELSEWHERE = ProcessFailure(0, 77, -9, global_rank=9, node="node2", round=1, reason="killed by SIGKILL", message="boom")
 THEIRS = {9: ELSEWHERE}
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True, failures=THEIRS)
-NODE_CAME = Verdict(Outcome.RESTART, "node5 has come")
+NODE_JOINED = Verdict(Outcome.RESTART, "node5 has come")
 FAILED_ELSEWHERE = Verdict(Outcome.CLOSED, "rank 9 on node2; no restart left", by="node2", failures=THEIRS)
-WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
+JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
 PAIR = (("trainer", 2), ("trainer", 2))
@@ -41,7 +41,7 @@ def fail(plan, workers):
     workers.end(0, 3)
 
 
-def then(*scripts):
+def in_turn(*scripts):
     """Workers that do in their first, second, ... round what these functions say; the last one stays."""
     left = list(scripts)
     return lambda plan, workers: (left.pop(0) if len(left) > 1 else left[0])(plan, workers)

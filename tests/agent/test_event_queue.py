@@ -121,14 +121,14 @@ class Watched(FakeClock):
     watch = None
 
     def now(self):
-        self._be_watched()
+        self._call_watcher()
         return super().now()
 
     def timestamp(self):
-        self._be_watched()
+        self._call_watcher()
         return super().timestamp()
 
-    def _be_watched(self):
+    def _call_watcher(self):
         watch, self.watch = self.watch, None
         if watch:
             watch()
@@ -178,7 +178,7 @@ def test_close_is_safe_while_threads_add_events(queue):
         thread.join()
 
 
-@pytest.mark.parametrize("taken_at_once", [True, False])
+@pytest.mark.parametrize("handled_immediately", [True, False])
 @pytest.mark.parametrize(
     ("signals", "urged"),
     [
@@ -192,14 +192,14 @@ def test_close_is_safe_while_threads_add_events(queue):
         ([(0.0, TERM), (0.5, INT)], True),
     ],
 )
-def test_urgency_depends_on_signal_arrival_times(signals, urged, taken_at_once, make_queue):
+def test_urgency_depends_on_signal_arrival_times(signals, urged, handled_immediately, make_queue):
     """The agent may be busy in between: to tell the others that it leaves takes seconds where the store is slow."""
     clock = FakeClock()
     queue = make_queue(clock)
     for after, signum in signals:
         clock.advance(after)
         queue.signalled(signum)
-        if taken_at_once:
+        if handled_immediately:
             queue.wait((), None)
     clock.advance(2.0)
     queue.wake()

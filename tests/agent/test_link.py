@@ -12,7 +12,7 @@ from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome, Verdict
 
-GONE = RendezvousConnectionError("no answer")
+NO_ANSWER = RendezvousConnectionError("no answer")
 
 
 class Waiting(LocalRendezvousHandler):
@@ -53,11 +53,11 @@ def plain(handler, clock, interval=0.25):
 
 def look(link, clock, times):
     """Look whenever the link wants to be looked at; what it said."""
-    said = []
+    logged = []
     for _ in range(times):
         clock.advance(max(link.ask_again() - clock.now(), 0.0))
-        said.append(link.verdict(running=True))
-    return said
+        logged.append(link.verdict(running=True))
+    return logged
 
 
 def test_polling_of_a_plain_handler_slows_down(clock):
@@ -89,7 +89,7 @@ def test_local_handler_is_never_polled(clock):
 
 
 def test_outage_is_tolerated_for_60_s_and_logged_once(clock, capsys):
-    handler = Waiting(clock, [GONE] * 1000)
+    handler = Waiting(clock, [NO_ANSWER] * 1000)
     link = plain(handler, clock, interval=1.0)
     with pytest.raises(RendezvousConnectionError, match="no answer"):
         look(link, clock, 1000)
@@ -98,7 +98,7 @@ def test_outage_is_tolerated_for_60_s_and_logged_once(clock, capsys):
 
 
 def test_unlimited_patience_tolerates_any_outage(clock, capsys):
-    handler = Patient(clock, [GONE] * 1000)
+    handler = Patient(clock, [NO_ANSWER] * 1000)
     link = plain(handler, clock, interval=1.0)
     assert look(link, clock, 1000) == [None] * 1000
     assert handler.asked[-1] - handler.asked[0] == 999.0
@@ -106,12 +106,12 @@ def test_unlimited_patience_tolerates_any_outage(clock, capsys):
 
 
 def test_slow_first_failure_is_tolerated(clock):
-    assert look(plain(Waiting(clock, [GONE], takes=300.0), clock), clock, 1) == [None]
+    assert look(plain(Waiting(clock, [NO_ANSWER], takes=300.0), clock), clock, 1) == [None]
 
 
 def test_slow_handler_is_polled_less_often(clock):
     """Each question holds up the agent's own thread."""
-    handler = Patient(clock, [GONE] * 3, takes=60.0)
+    handler = Patient(clock, [NO_ANSWER] * 3, takes=60.0)
     look(plain(handler, clock, interval=1.0), clock, 3)
     assert handler.asked == [1.0, 601.0, 1201.0]
 
@@ -123,7 +123,7 @@ def test_recovery_resets_the_outage(clock, capsys):
     assert capsys.readouterr().err.count("rendezvous out of reach") == 2
 
 
-@pytest.mark.parametrize("error", [GONE, ValueError("no answer")])
+@pytest.mark.parametrize("error", [NO_ANSWER, ValueError("no answer")])
 def test_close_error_is_appended_to_the_reason(clock, error):
     class Unclosable(Waiting):
         def set_closed(self):
@@ -152,7 +152,7 @@ def test_leave_is_not_announced_when_closed_or_fenced(outcome, clock):
 
 class Breaks(FakeRounds):
     def leave(self, reason, timeout):
-        raise GONE
+        raise NO_ANSWER
 
 
 def test_failed_leave_is_logged_but_not_raised(clock, capsys):

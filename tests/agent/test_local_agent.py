@@ -214,7 +214,7 @@ def test_run_leaves_no_thread(make_node):
     node.agent.timer_expired(Expiry(1000, "late"))
 
 
-class Movers:
+class StuckWorkers:
     """Workers of which some stop moving in the first round; those of the next one succeed."""
 
     def __init__(self, *stuck):
@@ -225,20 +225,20 @@ class Movers:
             all_succeed(plan, workers)
 
     def workers(self):
-        movers = self
+        stuck_workers = self
 
         class Moving(FakeWorkers):
             def samples(self):
                 found = super().samples()
                 self.done = {s.local_rank: replace(s, written=s.written + 1) for s in found}
-                return [replace(s, written=0) if s.local_rank in movers.stuck else s for s in found]
+                return [replace(s, written=0) if s.local_rank in stuck_workers.stuck else s for s in found]
 
         return Moving(self)
 
 
 def test_worker_without_progress_is_killed_and_group_restarts(make_node):
-    movers = Movers(1)
-    node = make_node(workers=movers.workers(), max_restarts=1, hangs=HangPolicy(0.2, warmup=0.0))
+    stuck_workers = StuckWorkers(1)
+    node = make_node(workers=stuck_workers.workers(), max_restarts=1, hangs=HangPolicy(0.2, warmup=0.0))
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.killed) == 1
     (failure,) = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
@@ -251,7 +251,7 @@ def test_worker_without_progress_is_killed_and_group_restarts(make_node):
 
 
 def test_hang_of_all_workers_kills_only_one(make_node):
-    node = make_node(workers=Movers(0, 1).workers(), max_restarts=1, hangs=HangPolicy(0.1, warmup=0.0))
+    node = make_node(workers=StuckWorkers(0, 1).workers(), max_restarts=1, hangs=HangPolicy(0.1, warmup=0.0))
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.killed) == 1
 

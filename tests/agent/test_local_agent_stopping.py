@@ -24,7 +24,7 @@ from elastic_core.errors import (
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.interfaces.workers import Leftover
 
-FOR_EVER = 3600.0
+FOREVER = 3600.0
 TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
 
 
@@ -63,7 +63,7 @@ def test_signal_interrupts_joining(make_node, scripted_handler):
     def join():
         joined.append(threading.current_thread())
         node.agent.receive_signal(TERM)
-        handler.released.wait(FOR_EVER)
+        handler.released.wait(FOREVER)
 
     handler = scripted_handler({1: join})
     node = make_node(handler=handler)
@@ -92,7 +92,7 @@ def test_signal_takes_precedence_over_concurrent_failure(make_node):
     assert node.facts == ["RoundFormed", "WorkersStarted", "WorkerFailed", "AgentFinished"]
 
 
-class UrgedOn(FakeWorkers):
+class SignaledAgain(FakeWorkers):
     """Deaf workers; whoever asks them to end is asked once more himself, by `again`; `before` runs before that."""
 
     receive_signal = None
@@ -111,9 +111,9 @@ class UrgedOn(FakeWorkers):
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
 def test_second_signal_ends_the_grace_period(make_node, again):
     clock = FakeClock()
-    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
     workers.again, workers.before = again, lambda: clock.advance(0.5)
-    node = make_node(workers=workers, clock=clock, shutdown_timeout=FOR_EVER)
+    node = make_node(workers=workers, clock=clock, shutdown_timeout=FOREVER)
     workers.receive_signal = node.agent.receive_signal
     begun = SystemClock().now()
     with pytest.raises(SignalException):
@@ -126,7 +126,7 @@ def test_second_signal_ends_the_grace_period(make_node, again):
 def test_simultaneous_signals_are_one_request(make_node, again):
     """A terminal and a wrapper both pass on what was asked once, and so do a preStop hook and the kubelet: no reason to
     cut the grace period short."""
-    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
     workers.again = again
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
@@ -138,7 +138,7 @@ def test_simultaneous_signals_are_one_request(make_node, again):
 
 def test_sigterm_right_after_another_signal_is_forwarded(make_node):
     """A preStop hook may send another signal first."""
-    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), deaf=[0, 1])
     workers.again = TERM
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
@@ -238,7 +238,7 @@ def test_grace_period_applies_after_a_failure(make_node):
 
 
 def test_unkillable_hung_worker_has_failed(make_node):
-    workers = FakeWorkers(lambda plan, workers: node.agent.timer_expired(Expiry(1001, "step")), immortal=[1])
+    workers = FakeWorkers(lambda plan, workers: node.agent.timer_expired(Expiry(1001, "step")), unkillable=[1])
     node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
         node.run()
@@ -248,7 +248,7 @@ def test_unkillable_hung_worker_has_failed(make_node):
 
 
 def test_unkillable_worker_is_reported_with_the_first_failure(make_node):
-    node = make_node(workers=FakeWorkers(fails, immortal=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
+    node = make_node(workers=FakeWorkers(fails, unkillable=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
         node.run()
     assert ": 1001 (fake worker 1) in state D, in fake_wait" in str(left.value)
@@ -260,7 +260,7 @@ def test_unkillable_worker_is_reported_with_the_first_failure(make_node):
 
 
 def test_unkillable_worker_is_reported_after_a_signal(make_node):
-    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), immortal=[0, 1])
+    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), unkillable=[0, 1])
     node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.05)
     with pytest.raises(UnkillableWorkersError, match=r"2 process\(es\) still exist") as left:
         node.run()
@@ -289,7 +289,7 @@ class LateDeath(FakeWorkers):
 
 def test_worker_dying_at_the_kill_timeout_is_not_reported(make_node):
     clock = FakeClock()
-    workers = LateDeath(fails, clock, immortal=[1])
+    workers = LateDeath(fails, clock, unkillable=[1])
     node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
     assert node.run().is_failed()
     assert workers.signals == [TERM, CONT, KILL, KILL]
@@ -315,7 +315,7 @@ def test_leftover_processes_are_stopped(make_node):
     assert node.workers.signals == [TERM, CONT]
 
 
-class Reluctant(FakeWorkers):
+class SlowToStop(FakeWorkers):
     """Every signal takes a while, and only the second SIGKILL does something."""
 
     def __init__(self, on_start, clock):
@@ -330,12 +330,14 @@ class Reluctant(FakeWorkers):
             self.signals.append(signum)
 
 
-def test_long_stops_are_logged(make_node, said):
+def test_long_stops_are_logged(make_node, logged):
     clock = FakeClock()
-    node = make_node(workers=Reluctant(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0)
+    node = make_node(
+        workers=SlowToStop(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0
+    )
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT, KILL, KILL]
-    lines = said()
+    lines = logged()
     assert 'still waiting: waiting_for="workers to stop" local_ranks=1 seconds=20 grace=5' in lines
     assert "workers stopped: seconds=40" in lines
 
@@ -352,6 +354,6 @@ class Stepping(FakeClock):
         return self.advance(step) if step else super().now()
 
 
-def test_long_joins_are_logged(make_node, said):
+def test_long_joins_are_logged(make_node, logged):
     make_node(succeed, clock=Stepping()).run()
-    assert 'still waiting: waiting_for="the round to form" seconds=4' in said()
+    assert 'still waiting: waiting_for="the round to form" seconds=4' in logged()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from round_of_two import WELL, fail, succeed, then
+from round_of_two import JOB_DONE, fail, in_turn, succeed
 
 from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 
@@ -18,7 +18,7 @@ class StopsItself(ProcessAgent):
 
 
 def test_agent_that_stops_its_group_in_monitor_restarts(make):
-    node = make(then(fail, succeed), on_success=lambda rounds: rounds.give(WELL), kind=StopsItself)
+    node = make(in_turn(fail, succeed), on_success=lambda rounds: rounds.give(JOB_DONE), kind=StopsItself)
     assert node.run().state is WorkerState.SUCCEEDED
     assert [fact.failure.reason for fact in node.observer.facts if hasattr(fact, "failure")] == ["exit code 3"]
     assert node.order == ["SIGTERM", "SIGCONT", "report_failure", "report_failure"]
@@ -35,5 +35,5 @@ class KnowsBetter(ProcessAgent):
 
 
 def test_return_values_from_monitor_are_kept(make):
-    node = make(succeed, on_success=lambda rounds: rounds.give(WELL), kind=KnowsBetter)
+    node = make(succeed, on_success=lambda rounds: rounds.give(JOB_DONE), kind=KnowsBetter)
     assert node.run().return_values == {0: "kept", 1: "kept"}

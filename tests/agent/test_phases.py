@@ -16,11 +16,11 @@ from elastic_core.interfaces.watchdog import Expiry
 
 PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)
-NODE_CAME = Verdict(Outcome.RESTART, "node5 has come")
+NODE_JOINED = Verdict(Outcome.RESTART, "node5 has come")
 DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
 NOT_HERE = "the workers of this node had not succeeded"
-WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
-BADLY = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
+JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
+JOB_FAILED = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 
 WAITS = "joining: waits for the round to form"
@@ -39,7 +39,7 @@ def make(make_node):
     three seconds."""
     made = []
 
-    def make(*story, on_success=lambda rounds: rounds.give(WELL), rounds=None, clock=None, **spec):
+    def make(*story, on_success=lambda rounds: rounds.give(JOB_DONE), rounds=None, clock=None, **spec):
         def on_start(plan, workers):
             (left.pop(0) if len(left) > 1 else left[0])(node, plan, workers)
 
@@ -91,12 +91,12 @@ def test_successful_run_has_all_phases(make):
 def test_stopping_begins_before_the_failure_is_reported(make):
     clock = FakeClock()
     node = make(does(fail), does(succeed), clock=clock, max_restarts=1)
-    told = []
-    node.handler.report_failure = lambda failures: told.append(len(node.observer.phases))
+    shown = []
+    node.handler.report_failure = lambda failures: shown.append(len(node.observer.phases))
     node.run()
     assert phases(node)[3:7] == ["stopping: rank 0: exit code 3", *BEGIN]
     stopping, joining = node.observer.phases[3:5]
-    assert (stopping.at, stopping.sign, joining.at - stopping.at, told[0]) == (0.0, 0.0, 3.0, 4)
+    assert (stopping.at, stopping.sign, joining.at - stopping.at, shown[0]) == (0.0, 0.0, 3.0, 4)
     assert (node.observer.exits[0].local_rank, node.observer.exits[0].exitcode) == (0, 3)
 
 
@@ -110,7 +110,7 @@ def test_stopping_reason_is_updated_by_the_verdict(make):
     assert phases(node)[3:6] == ["stopping: rank 0: exit code 3", f"stopping: {PEER_FAILED.reason}", WAITS]
 
 
-@pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_CAME, FENCED])
+@pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_JOINED, FENCED])
 def test_verdict_from_another_node_starts_stopping(verdict, make):
     clock = FakeClock()
     node = make(gives(verdict), does(succeed), clock=clock, max_restarts=1)
@@ -137,7 +137,7 @@ def test_first_sign_of_a_hang_is_the_missed_deadline(make):
 
 
 def test_finished_node_stops_and_rejoins_when_needed(make):
-    verdicts = [PEER_FAILED, WELL]
+    verdicts = [PEER_FAILED, JOB_DONE]
     node = make(does(succeed), on_success=lambda rounds: rounds.give(verdicts.pop(0)), max_restarts=1)
     node.run()
     done = "finishing: every worker succeeded"
@@ -148,8 +148,12 @@ def test_finished_node_stops_and_rejoins_when_needed(make):
     ("verdict", "phase", "raised"),
     [
         (DRAINED, "draining: drained: somebody asked for it", DrainedError),
-        (WELL, "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE, RendezvousClosedError),
-        (BADLY, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
+        (
+            JOB_DONE,
+            "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE,
+            RendezvousClosedError,
+        ),
+        (JOB_FAILED, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
     ],
 )
 def test_final_verdict_sets_the_last_phase(verdict, phase, raised, make):
@@ -190,5 +194,5 @@ def test_nodes_waited_for_are_in_the_reason(make):
     node = make(does(succeed), clock=Jumping(), on_success=lambda rounds: None, exit_barrier_timeout=20)
     node.handler.missing = "1 of 2 nodes joined, missing: node1"
     node.run()
-    told = phases(node)
-    assert "finishing: waits for the workers of other nodes to succeed: 1 of 2 nodes joined, missing: node1" in told
+    shown = phases(node)
+    assert "finishing: waits for the workers of other nodes to succeed: 1 of 2 nodes joined, missing: node1" in shown

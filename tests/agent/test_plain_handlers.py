@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from round_of_two import fail, succeed, then
+from round_of_two import fail, in_turn, succeed
 
 from elastic_core.agent import WorkerState
 from elastic_core.builtin.memory_store import MemoryStore
@@ -20,7 +20,7 @@ def test_nodes_with_a_plain_handler_agree_through_the_store(make_node, scripted_
         for call, store in enumerate(stores, 1):
             handler.script[call] = lambda store=store: handler.round_of_one(store=store, rank=rank, world_size=2)
         handler.waiting = [0] if first is fail else [1]
-        return make_node(then(first, succeed), handler, size=size, monitor_interval=0.01, max_restarts=2)
+        return make_node(in_turn(first, succeed), handler, size=size, monitor_interval=0.01, max_restarts=2)
 
     nodes = [node(0, 1, fail), node(1, 3, lambda plan, workers: None)]
     with ThreadPoolExecutor(2) as pool:

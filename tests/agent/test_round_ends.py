@@ -6,12 +6,12 @@ import pytest
 from round_of_two import (
     DRAINED,
     FAILED_ELSEWHERE,
-    FOR_EVER,
-    NODE_CAME,
+    FOREVER,
+    JOB_DONE,
+    NODE_JOINED,
     PEER_FAILED,
     TERM,
     THEIRS,
-    WELL,
     Ordered,
     fail,
     pair_then,
@@ -65,7 +65,7 @@ def test_job_failure_before_joining_is_raised(make):
 
 
 def test_job_success_elsewhere_fails_a_node_with_running_workers(make):
-    node = make(lambda plan, workers: node.handler.give(WELL))
+    node = make(lambda plan, workers: node.handler.give(JOB_DONE))
     with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; the workers of this node"):
         node.run()
     assert node.order == ["SIGTERM", "SIGCONT"]
@@ -79,13 +79,13 @@ def closed_well():
 
 
 def test_job_success_elsewhere_fails_a_node_with_stopped_workers(make):
-    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(closed_well))
+    node = make(lambda plan, workers: node.handler.give(NODE_JOINED), pair_then(closed_well))
     with pytest.raises(RendezvousClosedError, match="closed by node2"):
         node.run()
 
 
 def test_job_success_while_rejoining_keeps_earlier_success(make):
-    node = make(succeed, pair_then(closed_well), on_success=lambda rounds: rounds.give(NODE_CAME))
+    node = make(succeed, pair_then(closed_well), on_success=lambda rounds: rounds.give(NODE_JOINED))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.finished.reason == "closed by node2"
 
@@ -97,7 +97,7 @@ def test_unneeded_spare_succeeds(make):
 
 
 def test_unneeded_node_fails_if_its_workers_did_not_succeed(make):
-    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(not_needed))
+    node = make(lambda plan, workers: node.handler.give(NODE_JOINED), pair_then(not_needed))
     with pytest.raises(RendezvousClosedError, match="ended well without this node"):
         node.run()
     assert make(fail, pair_then(not_needed)).run().state is WorkerState.FAILED
@@ -112,18 +112,18 @@ def test_drained_node_leaves_and_stops_its_workers(make):
     with pytest.raises(DrainedError, match="somebody asked for it"):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.named("leave") == [("drained: somebody asked for it", 2.0)]
+    assert node.handler.calls_to("leave") == [("drained: somebody asked for it", 2.0)]
     assert (node.finished.state, node.finished.reason) == ("STOPPED", "drained: somebody asked for it")
 
 
-@pytest.mark.parametrize("can_tell", [True, False])
-def test_signal_is_announced_before_workers_stop(can_tell, make):
-    node = make(lambda plan, workers: node.agent.receive_signal(TERM), can_tell=can_tell)
+@pytest.mark.parametrize("can_announce", [True, False])
+def test_signal_is_announced_before_workers_stop(can_announce, make):
+    node = make(lambda plan, workers: node.agent.receive_signal(TERM), can_announce=can_announce)
     with pytest.raises(SignalException):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.named("leave") == [("received SIGTERM", 2.0)]
-    assert node.handler.named("set_closed") == []
+    assert node.handler.calls_to("leave") == [("received SIGTERM", 2.0)]
+    assert node.handler.calls_to("set_closed") == []
 
 
 def test_workers_stopped_by_the_same_signal_have_not_failed(make):
@@ -141,7 +141,7 @@ def test_workers_stopped_by_the_same_signal_have_not_failed(make):
 def test_signal_while_joining_is_announced(make):
     def join():
         node.agent.receive_signal(TERM)
-        node.handler.released.wait(FOR_EVER)
+        node.handler.released.wait(FOREVER)
 
     node = make(succeed, [join])
     with pytest.raises(SignalException):
@@ -157,7 +157,7 @@ def test_agent_error_is_announced_before_workers_stop(make):
     with pytest.raises(OSError, match="no room"):
         node.run()
     assert node.order[0] == "leave"
-    assert node.handler.named("leave") == [("its agent ends: OSError: no room on the disk", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent ends: OSError: no room on the disk", 2.0)]
 
 
 def test_keyboard_interrupt_is_announced(make):
@@ -171,7 +171,7 @@ def test_keyboard_interrupt_is_announced(make):
     with pytest.raises(KeyboardInterrupt):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.named("leave") == [("its agent ends: interrupted from the keyboard", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent ends: interrupted from the keyboard", 2.0)]
 
 
 def test_failed_worker_start_is_announced(make):

@@ -8,17 +8,17 @@ import pytest
 from round_of_two import (
     ELSEWHERE,
     FAILED_ELSEWHERE,
-    NODE_CAME,
+    JOB_DONE,
+    NODE_JOINED,
     PEER_FAILED,
     TERM,
-    WELL,
     Ordered,
     decided,
     fail,
     in_order,
+    in_turn,
     pair_then,
     succeed,
-    then,
     two_nodes,
 )
 
@@ -32,7 +32,7 @@ def test_failure_is_reported_before_workers_stop(make):
     node = make(fail, pair_then(RendezvousClosedError("no restart left")))
     node.run()
     assert node.order == ["report_failure", "SIGTERM", "SIGCONT", "report_failure"]
-    early, late = (failures for (failures,) in node.handler.named("report_failure"))
+    early, late = (failures for (failures,) in node.handler.calls_to("report_failure"))
     assert [(f.reason, f.node, f.round, f.exitcode) for f in early.values()] == [("exit code 3", "node7", 1, 3)]
     assert list(early) == list(late) == [0]
 
@@ -48,15 +48,15 @@ def test_second_report_has_all_failures(make):
 
     node = make(fail, pair_then(RendezvousClosedError("no restart left")), workers=Stubborn)
     node.run()
-    early, late = (failures for (failures,) in node.handler.named("report_failure"))
+    early, late = (failures for (failures,) in node.handler.calls_to("report_failure"))
     assert (list(early), list(late)) == ([0], [0, 1])
 
 
 def test_restart_granted_by_the_job_overrides_own_budget(make):
     node = make(
-        then(fail, succeed),
+        in_turn(fail, succeed),
         pair_then(two_nodes(2, restart_count=3)),
-        on_success=lambda rounds: rounds.give(WELL),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
         max_restarts=0,  # of this node's own, which does not count
     )
     assert node.run().state is WorkerState.SUCCEEDED
@@ -74,10 +74,10 @@ def test_restart_granted_by_the_job_overrides_own_budget(make):
 
 def test_restart_reason_comes_from_the_verdict(make):
     node = make(
-        then(fail, succeed),
+        in_turn(fail, succeed),
         pair_then(two_nodes(2, restart_count=1)),
         on_failure=lambda rounds: rounds.give(PEER_FAILED),
-        on_success=lambda rounds: rounds.give(WELL),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     node.run()
     assert decided(node) == [RestartDecided("job", 1, "failure", PEER_FAILED.reason, 1, 3)]
@@ -91,10 +91,10 @@ def test_failure_caused_by_a_lost_node_is_reported_as_the_loss(make, own_failure
     formed = two_nodes(2)
     formed = replace(formed, formed=replace(formed.formed, ended=lost))
     node = make(
-        then(fail if own_failure else lambda plan, workers: node.handler.give(first), succeed),
+        in_turn(fail if own_failure else lambda plan, workers: node.handler.give(first), succeed),
         pair_then(formed),
         on_failure=lambda rounds: rounds.give(first),
-        on_success=lambda rounds: rounds.give(WELL),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
         max_restarts=0,
     )
     node.run()
@@ -109,43 +109,43 @@ def test_end_of_another_round_does_not_change_the_cause(make):
     formed = replace(formed, formed=replace(formed.formed, ended=lost))
     first = replace(PEER_FAILED, judged=False)
     node = make(
-        then(fail, succeed),
+        in_turn(fail, succeed),
         pair_then(formed),
         on_failure=lambda rounds: rounds.give(first),
-        on_success=lambda rounds: rounds.give(WELL),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     node.run()
     assert [(fact.cause, fact.reason) for fact in decided(node)] == [("failure", first.reason)]
 
 
 @pytest.mark.parametrize("own_failure", [True, False])
-def test_hang_on_another_node_is_logged_with_its_stack(make, said, own_failure):
+def test_hang_on_another_node_is_logged_with_its_stack(make, logged, own_failure):
     hung = replace(ELSEWHERE, reason="hang: no progress for 30 s", stack="Current thread:\n  in step")
     verdict = Verdict(Outcome.RESTART, "rank 9 on node2: hang: no progress", failed=True, failures={9: hung})
     node = make(
-        then(fail if own_failure else lambda plan, workers: node.handler.give(verdict), succeed),
+        in_turn(fail if own_failure else lambda plan, workers: node.handler.give(verdict), succeed),
         pair_then(two_nodes(2, restart_count=1)),
         on_failure=lambda rounds: rounds.give(verdict),
-        on_success=lambda rounds: rounds.give(WELL),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     node.run()
     line = 'worker hangs: rank=9 node=node2 reason="hang: no progress for 30 s"'
-    assert said().count(f"{line}\n    Current thread:\n      in step\n") == 1
+    assert logged().count(f"{line}\n    Current thread:\n      in step\n") == 1
     assert [fact.cause for fact in decided(node)] == ["hang"]
     assert "node2" not in {fact.failure.node for fact in node.observer.facts if hasattr(fact, "failure")}
 
 
 def test_failure_caused_by_a_membership_change_is_free(make):
     node = make(
-        then(fail, succeed),
-        on_failure=lambda rounds: rounds.give(NODE_CAME),
-        on_success=lambda rounds: rounds.give(WELL),
+        in_turn(fail, succeed),
+        on_failure=lambda rounds: rounds.give(NODE_JOINED),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     node.run()
     assert [(fact.cause, fact.restart_count) for fact in decided(node)] == [("membership", 0)]
 
 
-def test_exhausted_job_budget_fails_the_failed_node(make, said):
+def test_exhausted_job_budget_fails_the_failed_node(make, logged):
     over = RendezvousClosedError("rank 0 on node7: exit code 3; all 3 restarts are used (--max-restarts=3)")
     node = make(fail, pair_then(over))
     result = node.run()
@@ -153,8 +153,8 @@ def test_exhausted_job_budget_fails_the_failed_node(make, said):
     assert {rank: failure.reason for rank, failure in result.failures.items()} == {0: "exit code 3"}
     assert decided(node) == []
     assert (node.finished.state, node.finished.reason) == ("FAILED", str(over))
-    assert "agent finished: state=FAILED restarts=0\n" in said()
-    assert node.handler.named("leave") == []
+    assert "agent finished: state=FAILED restarts=0\n" in logged()
+    assert node.handler.calls_to("leave") == []
 
 
 def test_job_closed_during_the_stop_fails_the_node(make):
@@ -164,7 +164,7 @@ def test_job_closed_during_the_stop_fails_the_node(make):
     assert (result.is_failed(), list(result.failures)) == (True, [0])
     assert node.finished.reason == "the job was closed by node7: rank 0 on node7: exit code 3; no restart is allowed"
     assert decided(node) == []
-    assert node.handler.named("set_closed") == []
+    assert node.handler.calls_to("set_closed") == []
 
 
 def test_first_failure_is_the_one_named_by_the_job(make):
@@ -181,7 +181,7 @@ def test_rendezvous_error_keeps_the_earlier_failure(make):
 
 
 def test_unkillable_workers_are_reported(make):
-    node = make(fail, immortal=[1], shutdown_timeout=0.0, kill_timeout=0.05)
+    node = make(fail, unkillable=[1], shutdown_timeout=0.0, kill_timeout=0.05)
     with pytest.raises(UnkillableWorkersError):
         node.run()
     assert in_order(node, "report_failure", "leave") == ["report_failure", "report_failure", "leave"]

@@ -67,11 +67,11 @@ def make_agent(scripted_handler):
 
 
 def test_monitor_interval_of_0_does_not_spin(scripted_handler):
-    looks = 50
-    agent = PolledAgent(WorkerSpec("default", 2, scripted_handler(), monitor_interval=0), [RUNS] * looks + [DONE])
+    checks = 50
+    agent = PolledAgent(WorkerSpec("default", 2, scripted_handler(), monitor_interval=0), [RUNS] * checks + [DONE])
     begun = time.monotonic()
     assert agent.run() == DONE
-    assert time.monotonic() - begun >= looks * 0.001
+    assert time.monotonic() - begun >= checks * 0.001
 
 
 def test_negative_exit_barrier_timeout_is_rejected(make_agent):
@@ -182,14 +182,14 @@ def test_invalid_signal_number_is_rejected(make_agent):
 
 @pytest.mark.parametrize(("result", "waiting"), [(FAILED, []), (RUNS, [1])])
 def test_signal_during_a_stop_prevents_the_next_rendezvous(result, waiting, make_agent, scripted_handler):
-    class SignalledWhileStopping(PolledAgent):
+    class SignaledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
             self._events.wait((), None)  # as the local agent does: the signal is taken while its workers end
             super()._stop_workers(worker_group)
 
     handler = scripted_handler(waiting=waiting)
-    agent = make_agent([result], SignalledWhileStopping, handler)
+    agent = make_agent([result], SignaledWhileStopping, handler)
     with pytest.raises(SignalException):
         agent.run()
     assert handler.calls == 1
@@ -278,14 +278,14 @@ def test_round_that_does_not_match_the_node_is_rejected(changes, found, make_age
 
 
 @pytest.mark.parametrize(
-    ("result", "told"), [(DONE, "every worker succeeded"), (FAILED, "rank 1: exit code 3; no restart is allowed")]
+    ("result", "reason"), [(DONE, "every worker succeeded"), (FAILED, "rank 1: exit code 3; no restart is allowed")]
 )
-def test_unreachable_store_at_the_end_keeps_the_result(result, told, make_agent, scripted_handler):
+def test_unreachable_store_at_the_end_keeps_the_result(result, reason, make_agent, scripted_handler):
     handler = scripted_handler(closing_raises=RendezvousConnectionError("host gone"))
     observer = RecordingObserver()
     agent = make_agent([result], handler=handler, observer=observer, max_restarts=0)
     assert agent.run() == result
-    assert observer.facts[-1].reason.startswith(told)
+    assert observer.facts[-1].reason.startswith(reason)
     assert observer.facts[-1].reason.endswith("; the other nodes could not be notified: host gone")
 
 
@@ -342,17 +342,17 @@ def test_each_monitor_result_is_used_once(make_agent):
     assert agent.restart_count == 2
 
 
-class WaitsInItsOwnWay(PolledAgent):
+class OwnBarrier(PolledAgent):
     def _exit_barrier(self):
         self.calls.append("barrier")
 
 
 def test_exit_barrier_can_be_overridden(make_agent):
     handler = FakeRounds([round_info(1, [("default", 2)])])
-    agent = make_agent([DONE], WaitsInItsOwnWay, handler=handler)
+    agent = make_agent([DONE], OwnBarrier, handler=handler)
     assert agent.run() == DONE
     assert agent.calls == ["start", "barrier", SHUTDOWN]
-    assert handler.named("report_success") == [()]
+    assert handler.calls_to("report_success") == [()]
 
 
 def test_second_run_raises_runtime_error(make_agent):

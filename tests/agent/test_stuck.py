@@ -26,14 +26,14 @@ class Blocking(RecordingObserver):
 
     def __init__(self):
         super().__init__()
-        self.holds = threading.Event()
-        self.let_go = threading.Event()
+        self.blocked = threading.Event()
+        self.release = threading.Event()
 
     def __call__(self, fact):
         super().__call__(fact)
         if isinstance(fact, RoundFormed):
-            self.holds.set()
-            self.let_go.wait(60)
+            self.blocked.set()
+            self.release.wait(60)
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_blocked_observer_fails_livez_until_it_returns(make_node, livez):
     ask = livez(node.agent)
     loop = Background(node.run)
     try:
-        assert observer.holds.wait(60)
+        assert observer.blocked.wait(60)
         assert first(ask, 503).startswith("stuck: no iteration of the agent's loop for ")
     finally:
-        observer.let_go.set()
+        observer.release.set()
     first(ask, 200)  # it waits for its workers now, which is no way to be stuck
     until = time.monotonic() + ALLOWED * 2
     while time.monotonic() < until:

@@ -75,8 +75,8 @@ def test_every_command_obeys_the_list(command, script, capsys):
     cli.main([command, "--plugins=elastic-core", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", *job])
     assert "stranger_plugin" not in sys.modules
     if command != "drain":  # which lacks the name of a node
-        said = capsys.readouterr()
-        assert "blocked by --plugins: plugin 'c10d' of elastic-c10d" in said.out + said.err
+        output = capsys.readouterr()
+        assert "blocked by --plugins: plugin 'c10d' of elastic-c10d" in output.out + output.err
 
 
 def test_run_warns_about_an_uninstalled_name(script, capfd):

@@ -16,9 +16,9 @@ from elastic_core.errors import ExitCode
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["-h"], [], ["run", "--help"], ["run", "-h"]])
 def test_help_and_version_exit_0(argv, capsys):
     assert cli.main(argv) == 0
-    said = capsys.readouterr()
-    assert said.out
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert output.out
+    assert output.err == ""
 
 
 def test_version_is_printed(capsys):
@@ -28,14 +28,14 @@ def test_version_is_printed(capsys):
 
 def test_help_names_every_command(capsys):
     cli.main(["--help"])
-    said = capsys.readouterr().out
-    assert all(f"\n  {command} " in said for command in COMMANDS)
+    output = capsys.readouterr().out
+    assert all(f"\n  {command} " in output for command in COMMANDS)
 
 
 def test_help_of_run_names_the_flags(capsys):
     cli.main(["run", "--help"])
-    said = capsys.readouterr().out
-    assert all(flag in said for flag in ("--nnodes", "--nproc-per-node", "--max-restarts", "--result-file"))
+    output = capsys.readouterr().out
+    assert all(flag in output for flag in ("--nnodes", "--nproc-per-node", "--max-restarts", "--result-file"))
 
 
 COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve", "doctor")
@@ -54,15 +54,15 @@ def test_command_help_has_flags_example_and_exit_codes(name, flag, capsys):
     of_run = capsys.readouterr().out
     flags_of_run = flags_of(of_run) if name in ("explain", "doctor") else set()
     assert cli.main([name, flag]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert max(map(len, said.out.splitlines())) <= 102
-    usage, about, *_, example, codes = said.out.split("\n\n")
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert max(map(len, output.out.splitlines())) <= 102
+    usage, about, *_, example, codes = output.out.split("\n\n")
     assert usage.startswith(f"usage: elastic {name}")
     assert about.strip()
     (line,) = re.fullmatch(r"example:\n  (.*)", example).groups()
     assert line.split()[:2] == ["elastic", name]
-    assert set(re.findall(r"--[\w-]+", line)) <= flags_of(said.out) | flags_of_run
+    assert set(re.findall(r"--[\w-]+", line)) <= flags_of(output.out) | flags_of_run
     told = [int(code) for code in re.findall(r"^  (\d+)  ", codes, re.M)]
     assert told[0] == 0
     assert set(told) <= set(ExitCode)
@@ -106,9 +106,9 @@ def test_explain_shows_values_and_origins(script, capsys, monkeypatch):
     script("")
     monkeypatch.setenv("ELASTIC_MAX_RESTARTS", "4")
     assert cli.main(["explain", "--nproc-per-node=3"]) == 0
-    said = capsys.readouterr().out
-    assert "--nproc-per-node" in said
-    assert "ELASTIC_MAX_RESTARTS" in said
+    output = capsys.readouterr().out
+    assert "--nproc-per-node" in output
+    assert "ELASTIC_MAX_RESTARTS" in output
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,10 @@ def running(*names):
 def test_status_shows_round_and_members(store, job_flags, capsys):
     store(state=running("a", "b"), names="ab")
     assert cli.main(["status", *job_flags, FAST]) == 0
-    said = capsys.readouterr()
-    assert "  round 2 runs with 2 nodes (1 to 2 allowed)\n" in said.out
-    assert "0     a " in said.out
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert "  round 2 runs with 2 nodes (1 to 2 allowed)\n" in output.out
+    assert "0     a " in output.out
+    assert output.err == ""
 
 
 def test_status_json_lists_members_and_other_nodes(store, job_flags, capsys):
@@ -164,9 +164,9 @@ def test_status_reads_job_from_variables_and_config_file(store, tmp_path, monkey
 
 def test_unknown_job_exits_8(job_flags, capsys):
     assert cli.main(["status", *job_flags]) == 8
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("elastic status: no job with the id 'job' at ")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("elastic status: no job with the id 'job' at ")
 
 
 def test_unreachable_store_exits_4(capsys):
@@ -224,8 +224,8 @@ def test_drain_rejects_a_lost_node(store, job_flags, capsys):
 def test_serve_runs_until_sigterm(capfd, nodes, size):
     line = ["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json", f"--nnodes={nodes}"]
     assert cli.main(line) == 0
-    said = capfd.readouterr()
-    assert said.out == f"stopped, sized for {size}\n"
-    events = [json.loads(line) for line in said.err.splitlines()]
+    output = capfd.readouterr()
+    assert output.out == f"stopped, sized for {size}\n"
+    events = [json.loads(line) for line in output.err.splitlines()]
     assert [event["event"] for event in events] == ["store served", "store served no more"]
     assert (events[0]["endpoint"], events[1]["signal"]) == ("h:1", "SIGTERM")

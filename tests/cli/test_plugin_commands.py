@@ -73,11 +73,11 @@ def test_plugin_command_gets_flags_settings_and_operand(installed, monkeypatch, 
     monkeypatch.setenv("ELASTIC_RDZV_ENDPOINT", "node0:1")
     monkeypatch.setenv("ELASTIC_TEAM", "red")
     assert cli.main(["forget", "--how-often=3", "job7", "--rdzv-conf", "a=1,b=2"]) == 7
-    said = capfd.readouterr()
+    output = capfd.readouterr()
     options = {"team": "red", "really": False, "how-often": 3}
     settings = {"rdzv_endpoint": "node0:1", "rdzv_conf": {"a": "1", "b": "2"}}
-    assert said.out == f"job7 {options} {settings}\n"
-    assert "forgotten" in said.err
+    assert output.out == f"job7 {options} {settings}\n"
+    assert "forgotten" in output.err
     assert cli.main(["lose", "job7", "--really", "--log-level=error"]) == 0
     assert "forgotten" not in capfd.readouterr().err
     assert cli.main(["breaks", "--log-level=debug"]) == 2
@@ -87,16 +87,16 @@ def test_plugin_command_gets_flags_settings_and_operand(installed, monkeypatch, 
 def test_plugin_command_appears_in_help(installed, capsys):
     installed()
     assert cli.main(["forget", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("usage: elastic forget RUN_ID [flags]\n\nforget a job\n")
-    assert all(flag in said for flag in ("--really", "--how-often N", "--rdzv-endpoint", "ELASTIC_RDZV_ENDPOINT"))
-    assert "ELASTIC_HOW_OFTEN" not in said
+    output = capsys.readouterr().out
+    assert output.startswith("usage: elastic forget RUN_ID [flags]\n\nforget a job\n")
+    assert all(flag in output for flag in ("--really", "--how-often N", "--rdzv-endpoint", "ELASTIC_RDZV_ENDPOINT"))
+    assert "ELASTIC_HOW_OFTEN" not in output
     cli.main(["--help"])
     assert "\n  forget   forget a job\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["forget"], "expected RUN_ID, found nothing"),
         (["forget", "--realy", "job7"], "did you mean --really?"),
@@ -106,10 +106,10 @@ def test_plugin_command_appears_in_help(installed, capsys):
         (["breaks"], "the command 'breaks' of plugin 'commander' of commander 1.0 failed: ZeroDivisionError"),
     ],
 )
-def test_errors_of_user_and_plugin_exit_2(installed, argv, told, capfd):
+def test_errors_of_user_and_plugin_exit_2(installed, argv, message, capfd):
     installed()
     assert cli.main(argv) == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_missing_doctor_names_the_reason(monkeypatch, capsys):
@@ -150,7 +150,7 @@ def test_plugin_command_sets_the_exit_code(installed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
         ('"parses", "read words", parses, (), ("status",)', "the command name 'status' is reserved for elastic itself"),
         (
@@ -164,7 +164,7 @@ def test_plugin_command_sets_the_exit_code(installed, tmp_path):
         ('"x", "a", parses, None, (), "rdzv_id"', "expected tuples as settings and operands"),
     ],
 )
-def test_invalid_plugin_command_is_reported(installed, other, told, capsys):
+def test_invalid_plugin_command_is_reported(installed, other, message, capsys):
     installed(PLUGIN.replace('"parses", "read words", parses, None', other))
     assert cli.main(["plugins"]) == 0
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out

@@ -29,17 +29,17 @@ def test_run_passes_arguments_to_the_script(script, capfd):
 
 def test_failing_script_exits_1_with_root_cause(script, capfd):
     assert run(script("raise ValueError('no such layer')")) == 1
-    said = capfd.readouterr().err
-    assert " failed: no restart is allowed (--max-restarts=0)\n" in said
-    assert "Root cause: rank 0 (local rank 0, pid" in said
-    assert "    ValueError: no such layer\n" in said
+    output = capfd.readouterr().err
+    assert " failed: no restart is allowed (--max-restarts=0)\n" in output
+    assert "Root cause: rank 0 (local rank 0, pid" in output
+    assert "    ValueError: no such layer\n" in output
 
 
 def test_run_reports_all_bad_flags(script, capsys):
     assert run("--nnodes=0", "--max-restarts=x", "--no-such-flag", script("")) == 2
-    said = capsys.readouterr().err
-    assert "problems with the configuration" in said
-    assert all(name in said for name in ("--nnodes", "--max-restarts", "--no-such-flag"))
+    output = capsys.readouterr().err
+    assert "problems with the configuration" in output
+    assert all(name in output for name in ("--nnodes", "--max-restarts", "--no-such-flag"))
 
 
 def test_run_without_a_script_exits_2(capsys):
@@ -85,9 +85,9 @@ def test_ctrl_c_exits_130(script, capfd, tmp_path):
     asks = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
     result = tmp_path / "result.json"
     assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", asks) == 130
-    said = capfd.readouterr().err
-    assert said.endswith(" interrupted from the keyboard\n")
-    assert "Traceback" not in said
+    output = capfd.readouterr().err
+    assert output.endswith(" interrupted from the keyboard\n")
+    assert "Traceback" not in output
     assert json.loads(result.read_text())["state"] == "STOPPED"
 
 
@@ -139,8 +139,8 @@ def test_vanished_result_folder_keeps_the_exit_code(script, tmp_path, capfd):
     folder = tmp_path / "results"
     folder.mkdir()
     assert run(f"--result-file={folder}/result.json", script(f"import os; os.rmdir({str(folder)!r})")) == 0
-    said = capfd.readouterr().err
-    assert f"its outcome could not be written to {folder}/result.json: No such file or directory" in said
+    output = capfd.readouterr().err
+    assert f"its outcome could not be written to {folder}/result.json: No such file or directory" in output
 
 
 @pytest.mark.parametrize("error", [ValueError("circular"), TypeError("no key"), RecursionError("too deep")])
@@ -152,12 +152,12 @@ def test_result_file_error_keeps_the_exit_code(error, source, code, script, tmp_
     monkeypatch.setattr(result_file, "write", refuse)
     path = tmp_path / "result.json"
     assert run(f"--result-file={path}", script(source)) == code
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     assert (
         f"elastic: the job has ended, but its outcome could not be written to {path}: {type(error).__name__}: {error}"
-        in said
+        in output
     )
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 def test_nan_in_an_error_file_keeps_result_file_valid(script, tmp_path):
@@ -199,11 +199,11 @@ def faulty_backend(tmp_path, monkeypatch):
 
 def test_plugin_error_names_plugin_with_traceback_on_debug(faulty_backend, script, capfd):
     assert run("--rdzv-backend=faulty", script("")) == 2
-    said = capfd.readouterr().err
-    assert "Traceback (most recent call last)" not in said
-    assert "the rendezvous backend 'faulty' of plugin 'faulty' of faulty 1.0" in said
-    assert "failed: ZeroDivisionError: a fault of mine; raised in " in said
-    assert "faulty_plugin.py, line 6; report it to the plugin's authors" in said
+    output = capfd.readouterr().err
+    assert "Traceback (most recent call last)" not in output
+    assert "the rendezvous backend 'faulty' of plugin 'faulty' of faulty 1.0" in output
+    assert "failed: ZeroDivisionError: a fault of mine; raised in " in output
+    assert "faulty_plugin.py, line 6; report it to the plugin's authors" in output
     assert run("--log-level=debug", "--rdzv-backend=faulty", script("")) == 2
     assert "Traceback (most recent call last)" in capfd.readouterr().err
 
@@ -215,9 +215,9 @@ def test_plugin_that_fails_to_load_is_a_warning(tmp_path, monkeypatch, script, c
     (info / "entry_points.txt").write_text("[elastic]\nlame = no_such_module\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert run(script("")) == 0
-    said = capfd.readouterr().err
-    assert "plugin failed:" in said
-    assert "lame" in said
+    output = capfd.readouterr().err
+    assert "plugin failed:" in output
+    assert "lame" in output
 
 
 GREEDY = """
@@ -250,5 +250,5 @@ def test_plugin_option_named_like_a_setting_is_omitted(greedy_plugin, script, ca
     assert cli.main(["plugins"]) == 0
     assert "  option max-restarts: run (elastic-core " in capfd.readouterr().out
     assert cli.main(["explain", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (list(told["plugin_options"]), told["settings"]["max_restarts"]["value"]) == (["team"], 0)
+    document = json.loads(capfd.readouterr().out)
+    assert (list(document["plugin_options"]), document["settings"]["max_restarts"]["value"]) == (["team"], 0)

@@ -29,8 +29,8 @@ def test_as_dict_is_versioned_json(config_reader):
 
 def test_unused_backend_options_are_listed(config_reader):
     reading = config_reader.read("--rdzv-conf join_timeout=9,rank=0 train.py")
-    told = as_dict(reading, (), (), ["rank"])["settings"]["rdzv_conf"]
-    assert told == {
+    shown = as_dict(reading, (), (), ["rank"])["settings"]["rdzv_conf"]
+    assert shown == {
         "value": {"join_timeout": "9", "rank": "0"},
         "unit": "",
         "origin": "--rdzv-conf",
@@ -98,7 +98,7 @@ def test_reading_flags_imports_no_heavy_module(config_reader):
     assert run.stdout.strip() == "[]"
 
 
-def test_secrets_are_hidden(config_reader):
+def test_secrets_are_masked(config_reader):
     secret = Option("api-key", str, None, "a key", secret=True)
     config_reader.write("api_key = 'hidden'")
     health = "--health-port 1 --health-conf host=::,token=hidden"
@@ -135,8 +135,8 @@ def test_worker_starter_facts_are_shown_without_secrets(config_reader):
     reading = config_reader.read("train.py")
     facts = {"modules": 7, "pw": "s3cret", "left": {"numpy.random": "it draws random values"}}
     assert as_dict(reading, (), {"pw"}, starter=facts)["worker_starter"] == {**facts, "pw": "***"}
-    told = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]
-    assert [line.strip() for line in told.splitlines()] == [
+    shown = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]
+    assert [line.strip() for line in shown.splitlines()] == [
         *("modules: 7", "pw: ***", "left: 1"),
         "numpy.random it draws random values",
     ]

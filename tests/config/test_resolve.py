@@ -118,8 +118,10 @@ def test_empty_run_id_is_rejected(config_reader, line):
 
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])
 def test_invalid_node_range_is_quoted_as_written(config_reader, nodes):
-    told = config_reader.problems(f"--nnodes {nodes} train.py")
-    assert told == {"--nnodes": f"expected N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4), found {nodes!r}"}
+    problems = config_reader.problems(f"--nnodes {nodes} train.py")
+    assert problems == {
+        "--nnodes": f"expected N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4), found {nodes!r}"
+    }
 
 
 def test_node_range_up_to_maxsize_is_accepted(config_reader):

@@ -36,8 +36,14 @@ def test_late_or_missing_first_sign_gives_no_detection_time(sign):
 
 
 def test_repeated_phase_keeps_its_first_time():
-    told = [("stopping", 101.0, 100.5), ("stopping", 103.0, 103.0), ("joining", 104.0), ("joining", 106.0), *AGAIN[1:]]
-    assert parts(*FIRST, *told) == [Parts(0.5, 3.0, 3.0, 4.0)]
+    repeated = [
+        ("stopping", 101.0, 100.5),
+        ("stopping", 103.0, 103.0),
+        ("joining", 104.0),
+        ("joining", 106.0),
+        *AGAIN[1:],
+    ]
+    assert parts(*FIRST, *repeated) == [Parts(0.5, 3.0, 3.0, 4.0)]
 
 
 def test_each_recovery_has_its_own_parts():

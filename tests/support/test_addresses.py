@@ -38,7 +38,7 @@ def test_host_and_port_are_split(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "found ''"),
         (":1", "found ':1'"),
@@ -57,10 +57,10 @@ def test_host_and_port_are_split(text, expected):
         ("a:" + "9" * 5000, f"found 'a:{'9' * 5000}', whose port is not a number from 1 to 65535"),
     ],
 )
-def test_malformed_address_error_names_the_mistake(text, told):
+def test_malformed_address_error_names_the_mistake(text, message):
     with pytest.raises(ValueError, match=r"^found ") as caught:
         split_host_port(text, 7)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @given(st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True) | st.ip_addresses().map(str), st.integers(1, 65535))

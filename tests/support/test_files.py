@@ -10,11 +10,11 @@ import pytest
 
 from elastic_core.support import files
 
-STRANGER, OTHER = 12345, 12346
+OTHER_USER, THIRD_USER = 12345, 12346
 root_only = pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
 
 
-def give(path, uid=STRANGER, mode=None, gid=-1):
+def give(path, uid=OTHER_USER, mode=None, gid=-1):
     os.chown(path, uid, gid, follow_symlinks=False)
     if mode is not None:
         os.chmod(path, mode)
@@ -42,7 +42,7 @@ def test_own_file_is_trusted(file):
 
 @root_only
 def test_file_of_another_user_is_distrusted(file):
-    assert files.distrust_reason(give(file)) == f"{file} belongs to user {STRANGER}"
+    assert files.distrust_reason(give(file)) == f"{file} belongs to user {OTHER_USER}"
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
@@ -55,7 +55,7 @@ def test_world_writable_file_is_distrusted(file, mode):
 def test_group_writable_file_needs_the_owners_private_group(file):
     file.chmod(0o664)
     assert files.distrust_reason(file) == ""  # root's own group
-    assert "other users may write" in files.distrust_reason(give(file, -1, gid=STRANGER))
+    assert "other users may write" in files.distrust_reason(give(file, -1, gid=OTHER_USER))
     assert "other users may write" in files.distrust_reason(give(file, -1, gid=65534))
 
 
@@ -66,7 +66,7 @@ def test_parent_folders_are_checked(file, folder, tmp_path):
     folder.chmod(0o1777)
     assert files.distrust_reason(file) == ""
     give(tmp_path)
-    assert files.distrust_reason(file) == f"{tmp_path} belongs to user {STRANGER}"
+    assert files.distrust_reason(file) == f"{tmp_path} belongs to user {OTHER_USER}"
 
 
 @root_only
@@ -75,7 +75,7 @@ def test_symlinks_on_the_path_and_their_targets_are_checked(file, folder, tmp_pa
     link.symlink_to("folder/../folder")
     assert files.distrust_reason(link / "file") == ""
     give(link)
-    assert files.distrust_reason(link / "file") == f"{link} belongs to user {STRANGER}"
+    assert files.distrust_reason(link / "file") == f"{link} belongs to user {OTHER_USER}"
     give(link, 0)
     folder.chmod(0o777)
     assert files.distrust_reason(link / "file") == f"other users may write to {folder}"
@@ -106,25 +106,25 @@ def test_read_only_mounts_and_unmapped_folders_are_trusted(tmp_path):
     look = "import sys; from pathlib import Path; from elastic_core.support.files import distrust_reason"
     look = f"{look}; print(distrust_reason(Path(sys.argv[1])))"
     mounts = 'mount -t tmpfs none "$1" && chmod 777 "$1" && echo > "$1/file" && chmod 644 "$1/file" && '
-    tell = '"$2" -c "$3" "$1/file"'
+    show = '"$2" -c "$3" "$1/file"'
     words = ["sh", str(folder), sys.executable, look]
 
-    def told(*command):
+    def reason_of(*command):
         done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=180, check=False)
         if "not permitted" in done.stderr:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    assert "other users may write" in told("unshare", "-m", "sh", "-c", mounts + tell)
-    assert told("unshare", "-m", "sh", "-c", f'{mounts} mount -o remount,ro "$1" && {tell}') == ""
+    assert "other users may write" in reason_of("unshare", "-m", "sh", "-c", mounts + show)
+    assert reason_of("unshare", "-m", "sh", "-c", f'{mounts} mount -o remount,ro "$1" && {show}') == ""
     # In a name space that knows only root, folders of all others pass; a file of nobody knows whom does not.
     folder.chmod(0o755)
     (folder / "file").write_text("")
     give(folder)
-    assert told("unshare", "-Ur", "sh", "-c", tell) == ""
+    assert reason_of("unshare", "-Ur", "sh", "-c", show) == ""
     give(folder / "file")
-    assert told("unshare", "-Ur", "sh", "-c", tell) == f"{folder}/file belongs to user nobody"
+    assert reason_of("unshare", "-Ur", "sh", "-c", show) == f"{folder}/file belongs to user nobody"
 
 
 @root_only
@@ -133,9 +133,9 @@ def test_symlink_of_another_user_is_not_followed(file, folder):
     link.symlink_to(file)
     assert files.followed(link) == file
     give(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it is a link of user {OTHER_USER}"):
         files.followed(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it is a link of user {OTHER_USER}"):
         files.open_to_append(link)
     assert file.read_text() == "ours"
 
@@ -151,7 +151,7 @@ def test_folder_owner_may_redirect_folders_but_not_files(file, folder, tmp_path)
     assert files.followed(home / "scratch" / "file") == file
     with pytest.raises(PermissionError, match="it is a link"):
         files.followed(home / "file")
-    give(home / "scratch", OTHER)
+    give(home / "scratch", THIRD_USER)
     with pytest.raises(PermissionError, match="it is a link"):
         files.followed(home / "scratch" / "new")
 
@@ -161,7 +161,7 @@ def test_foreign_file_in_a_shared_folder_is_rejected(file, folder):
     give(file)
     os.close(files.open_to_append(file))  # nobody but the folder's owner can have put it there
     folder.chmod(0o1777)
-    with pytest.raises(PermissionError, match=f"it was made by user {STRANGER} in .*, where others may write"):
+    with pytest.raises(PermissionError, match=f"it was made by user {OTHER_USER} in .*, where others may write"):
         files.open_to_append(file)
     give(folder)
     os.close(files.open_to_append(file))  # the owner of the folder has put it there, and may
@@ -198,7 +198,7 @@ def test_pipe_of_another_user_is_rejected_without_blocking(folder):
     give(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     for look in (files.open_to_append, files.check_existing):
-        with pytest.raises(PermissionError, match=f"made by user {STRANGER}"):
+        with pytest.raises(PermissionError, match=f"made by user {OTHER_USER}"):
             look(pipe)
     os.close(reader)
 
@@ -261,11 +261,11 @@ def test_make_folders_rejects_folders_of_other_users(folder):
     folder.chmod(0o1777)
     (folder / "job").mkdir()
     give(folder / "job")
-    with pytest.raises(PermissionError, match=f"it belongs to user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it belongs to user {OTHER_USER}"):
         files.make_folders(folder, "job", "round")
     give(folder)  # then it is the owner's affair; and some file systems give all files to one user
     assert files.make_folders(folder, "job", "round") == folder / "job" / "round"
     (folder / "linked").symlink_to("job")
-    give(folder / "linked", OTHER)
-    with pytest.raises(PermissionError, match=f"a link of user {OTHER}"):
+    give(folder / "linked", THIRD_USER)
+    with pytest.raises(PermissionError, match=f"a link of user {THIRD_USER}"):
         files.make_folders(folder, "linked")

@@ -106,8 +106,8 @@ def test_group_writable_secret_is_rejected(tmp_path):
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644])
 def test_readable_by_others_is_rejected_with_a_remedy(place, mode):
     path = secret_in(place / "secret", mode, NOBODY)
-    told = read_by(NOBODY, path)
-    assert told == (
+    answer = read_by(NOBODY, path)
+    assert answer == (
         f"refused expected a secret that others cannot read, found mode {mode:04o} on {path}; run `chmod 600 {path}`"
     )
     path.chmod(0o600)
@@ -168,16 +168,16 @@ def test_mounted_kubernetes_secret_is_read(place, mode, options):
     """
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no name space may be made here")
-    told = read_by(NOBODY, place / "key", "unshare", "--mount", "sh", "-c", mounted, "sh", groups=[SOMEBODY])
+    answer = read_by(NOBODY, place / "key", "unshare", "--mount", "sh", "-c", mounted, "sh", groups=[SOMEBODY])
     if mode == 0o400:
-        assert "Permission denied" in told
+        assert "Permission denied" in answer
     elif options == "rw" and mode & 0o004:
-        assert f"found mode {mode:04o}" in told
+        assert f"found mode {mode:04o}" in answer
     else:
-        assert told == "read s3cret"
+        assert answer == "read s3cret"
 
 
-LOOKED_INTO = """
+INSPECTED = """
 import ctypes, os, subprocess, sys
 package, path, looks = sys.argv[1:]
 sys.path.insert(0, package)
@@ -198,7 +198,7 @@ for step in (0, 1):
 def test_reading_a_secret_makes_the_process_undumpable(place):
     path = secret_in(place / "secret", owner=NOBODY)
     package = Path(elastic_core.__file__).parents[1]
-    looks = 'head -c 1 "/proc/$1/environ"'
-    command = [sys.executable, "-I", "-S", "-c", LOOKED_INTO, package, path, looks]
+    inspect = 'head -c 1 "/proc/$1/environ"'
+    command = [sys.executable, "-I", "-S", "-c", INSPECTED, package, path, inspect]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.split() == ["True", "False"]

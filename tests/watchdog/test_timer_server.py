@@ -26,7 +26,7 @@ LIMIT_S = 60
 LONG_S = 600
 
 
-class Plain(RequestQueue):
+class ThreadQueue(RequestQueue):
     """A queue of this process, which may count more requests than it has."""
 
     def __init__(self, more=0):
@@ -48,16 +48,16 @@ class Plain(RequestQueue):
         self.requests.put(TimerRequest("nobody", "end", -1))
 
 
-class Noting(TimerServer):
+class RecordingServer(TimerServer):
     """A request tells when it is due, and whether it breaks what registers it."""
 
     def __init__(self, requests, max_interval=LONG_S):
         super().__init__(requests, max_interval)
-        self.running, self.looks = {}, 0
+        self.running, self.checks = {}, 0
         self.reaped = queue.Queue()
 
     def register_timers(self, timer_requests):
-        self.looks += 1
+        self.checks += 1
         for given in timer_requests:
             request = TimerRequest(given[0], "step", given[1]) if isinstance(given, tuple) else given
             if request.scope_id == "breaks":
@@ -101,8 +101,8 @@ def due(name, seconds, scope="step"):
 
 
 def test_expired_timer_is_noticed_before_the_interval_ends(start):
-    requests = Plain()
-    server = start(Noting(requests))
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests))
     requests.requests.put(due("later", LONG_S))
     requests.requests.put(due("soon", 0.1))
     assert server.reaped.get(timeout=LIMIT_S) == "soon"
@@ -110,36 +110,36 @@ def test_expired_timer_is_noticed_before_the_interval_ends(start):
 
 
 def test_released_timers_do_not_wake_the_server(start):
-    requests = Plain()
+    requests = ThreadQueue()
     for number in range(50):
         requests.requests.put(due(number, 0.2 + number / 100))
         requests.requests.put(TimerRequest(number, "step", -1))
     requests.requests.put(due("last", 1))
-    server = start(Noting(requests))
+    server = start(RecordingServer(requests))
     assert server.reaped.get(timeout=LIMIT_S) == "last"
-    assert server.looks < 10
+    assert server.checks < 10
 
 
 def test_server_does_not_wait_for_overcounted_requests(start):
-    requests = Plain(more=5)
-    server = start(Noting(requests))
+    requests = ThreadQueue(more=5)
+    server = start(RecordingServer(requests))
     requests.requests.put(due("worker", 0.1))
     assert server.reaped.get(timeout=LIMIT_S) == "worker"
 
 
 @pytest.mark.parametrize("never", [math.inf, math.nan])
 def test_infinite_timer_does_not_wake_the_server(start, never):
-    requests = Plain()
-    server = start(Noting(requests))
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests))
     requests.requests.put(TimerRequest("worker", "step", never))
     requests.requests.put(due("last", 0.3))
     assert server.reaped.get(timeout=LIMIT_S) == "last"
-    assert server.looks < 10
+    assert server.checks < 10
 
 
 def test_server_continues_after_an_error(start, capsys):
-    requests = Plain()
-    server = start(Noting(requests))
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests))
     requests.requests.put(due("worker", 0, scope="breaks"))
     logged(capsys, "watchdog lost: reason=\"until the next check: ZeroDivisionError('it breaks')\"")
     requests.requests.put(due("last", 0))
@@ -148,20 +148,20 @@ def test_server_continues_after_an_error(start, capsys):
 
 
 def test_custom_requests_are_passed_to_the_program(start):
-    requests = Plain()
-    server = start(Noting(requests, max_interval=0.1))
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests, max_interval=0.1))
     requests.requests.put(("foreign", 0.0))
     assert server.reaped.get(timeout=LIMIT_S) == "foreign"
 
 
 def test_second_start_raises_runtime_error(start):
-    server = start(Noting(Plain()))
+    server = start(RecordingServer(ThreadQueue()))
     with pytest.raises(RuntimeError):
         server.start()
 
 
 def test_unstarted_server_can_be_stopped():
-    Noting(Plain()).stop()
+    RecordingServer(ThreadQueue()).stop()
 
 
 @pytest.mark.parametrize("make", [multiprocessing.Queue, queue.Queue])
@@ -237,8 +237,8 @@ def test_failed_kill_is_retried(start, shared, worker, monkeypatch, capsys):
 
 def logged(capsys, words, times=1):
     """Return when the log has said so."""
-    said, until = "", time.monotonic() + LIMIT_S
-    while said.count(words) < times:
-        assert time.monotonic() < until, said
+    log, until = "", time.monotonic() + LIMIT_S
+    while log.count(words) < times:
+        assert time.monotonic() < until, log
         time.sleep(0.01)
-        said += capsys.readouterr().err
+        log += capsys.readouterr().err

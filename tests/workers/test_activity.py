@@ -57,45 +57,45 @@ def worker(local_workers, python, plan, tmp_path, lines_of):
 
 
 def test_output_of_both_streams_is_counted(worker, until):
-    look = worker("log", watched=True)
-    assert look().written == 0
-    look("print('12345', flush=True)")
-    until(lambda: look().written == 6, "six bytes")
-    look("print('12345', file=sys.stderr)")
-    until(lambda: look().written == 12, "twelve bytes")
+    sample_after = worker("log", watched=True)
+    assert sample_after().written == 0
+    sample_after("print('12345', flush=True)")
+    until(lambda: sample_after().written == 6, "six bytes")
+    sample_after("print('12345', file=sys.stderr)")
+    until(lambda: sample_after().written == 12, "twelve bytes")
 
 
 def test_cpu_time_includes_child_processes(worker):
-    look = worker("cpu")
-    before = look().cpu
-    assert look().cpu - before < 0.05
-    after = look(BURN)
+    sample_after = worker("cpu")
+    before = sample_after().cpu
+    assert sample_after().cpu - before < 0.05
+    after = sample_after(BURN)
     assert after.cpu - before >= 0.08
-    assert look(BURN_IN_CHILD).cpu - after.cpu >= 0.08
+    assert sample_after(BURN_IN_CHILD).cpu - after.cpu >= 0.08
 
 
 def test_heartbeats_are_counted(worker):
-    look = worker("beat")
-    assert [look().beats, look().beats] == [0, 0]
-    assert look(BEAT).beats == 1
-    assert look().beats == 1
-    assert look("beat()").beats == 2
+    sample_after = worker("beat")
+    assert [sample_after().beats, sample_after().beats] == [0, 0]
+    assert sample_after(BEAT).beats == 1
+    assert sample_after().beats == 1
+    assert sample_after("beat()").beats == 2
 
 
 def test_unselected_progress_signs_are_not_sampled(worker):
-    look = worker("log")
-    sample = look(f"assert {BEAT_FILE!r} not in os.environ\n{BURN}")
+    sample_after = worker("log")
+    sample = sample_after(f"assert {BEAT_FILE!r} not in os.environ\n{BURN}")
     assert (sample.cpu, sample.beats) == (0.0, 0)
 
 
 def test_heartbeat_file_is_private_and_removed_after_round(worker):
-    look = worker("beat")
-    environ = Path(f"/proc/{look().pid}/environ").read_bytes().split(b"\0")
+    sample_after = worker("beat")
+    environ = Path(f"/proc/{sample_after().pid}/environ").read_bytes().split(b"\0")
     (path,) = [Path(item.partition(b"=")[2].decode()) for item in environ if item.startswith(f"{BEAT_FILE}=".encode())]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    look.workers.send_signal(9)
-    look.workers.finish()
+    sample_after.workers.send_signal(9)
+    sample_after.workers.finish()
     assert not path.exists()
 
 
@@ -105,9 +105,9 @@ def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
     saved = os.dup(2)
     os.dup2(writer, 2)
     try:
-        look = worker("log")
-        look(TALK_MUCH)
-        until(lambda: look().held_up, "the console to stall")
+        sample_after = worker("log")
+        sample_after(TALK_MUCH)
+        until(lambda: sample_after().held_up, "the console to stall")
     finally:
         os.dup2(saved, 2)
         os.close(saved)
@@ -116,7 +116,7 @@ def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
 
 
 def test_finished_round_has_no_samples(worker):
-    look = worker("log", "cpu", "beat")
-    look.workers.send_signal(9)
-    look.workers.finish()
-    assert look.workers.samples() == []
+    sample_after = worker("log", "cpu", "beat")
+    sample_after.workers.send_signal(9)
+    sample_after.workers.finish()
+    assert sample_after.workers.samples() == []

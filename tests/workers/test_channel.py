@@ -46,7 +46,7 @@ def terminal():
     return [Channel(plan, console, None, ignore, screen) for plan in plans], console
 
 
-def looks(text):
+def rendered(text):
     """What a terminal shows after this text: a carriage return goes back, the rest of a line can be erased."""
     rows, column = [""], 0
     for part in re.findall(rb"\x1b\[K|.|\n", text):
@@ -197,11 +197,11 @@ def test_unfinished_line_on_a_terminal_is_prefixed_once(terminal):
     first.feed(b"[y/n] ")
     first.show_unfinished()
     first.feed(b"y\ndone\n")
-    assert looks(console.text) == ["[0] continue? [y/n] y", "[0] done", ""]
+    assert rendered(console.text) == ["[0] continue? [y/n] y", "[0] done", ""]
 
 
 @pytest.mark.parametrize(
-    ("begins", "goes_on", "rows"),
+    ("begins", "rest", "rows"),
     [
         (b"loading", b" done\nnext\n", ["[0] loading", "[1] step 1", "[0]  done", "[0] next", ""]),
         (b"loaded", b"\nnext\n", ["[0] loaded", "[1] step 1", "[0] next", ""]),
@@ -210,14 +210,14 @@ def test_unfinished_line_on_a_terminal_is_prefixed_once(terminal):
     ],
     ids=["the rest follows", "only the line end follows", "a bar that the worker ends on", "the line end is split"],
 )
-def test_line_interrupted_by_another_worker_stays_whole(terminal, begins, goes_on, rows):
+def test_line_interrupted_by_another_worker_stays_whole(terminal, begins, rest, rows):
     (first, second), console = terminal
     first.feed(begins)
     first.show_unfinished()
     second.feed(b"step 1\n")
-    first.feed(goes_on)
+    first.feed(rest)
     first.close()
-    assert looks(console.text) == rows
+    assert rendered(console.text) == rows
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([b"a", b"bc", b"\n", b"d\n\ne"]), st.booleans())))
@@ -233,7 +233,7 @@ def test_terminal_shows_all_text_of_two_workers_once(pieces):
         channel.close()
     for rank in range(2):
         written = b"".join(text for who, text, _ in pieces if who == rank).replace(b"\n", b"").decode()
-        assert "".join(row[4:] for row in looks(console.text) if row.startswith(f"[{rank}] ")) == written
+        assert "".join(row[4:] for row in rendered(console.text) if row.startswith(f"[{rank}] ")) == written
 
 
 def test_progress_bars_of_two_workers_share_one_line(terminal):
@@ -242,17 +242,17 @@ def test_progress_bars_of_two_workers_share_one_line(terminal):
         for channel in channels:
             channel.feed(b"\r%d%% %s" % (percent, b"#" * (12 - percent // 10)))
             channel.show_unfinished()
-    assert looks(console.text) == ["[1] 100% ##"]
+    assert rendered(console.text) == ["[1] 100% ##"]
     channels[1].feed(b"\n")
     channels[0].feed(b"\nsaved\n")
-    assert looks(console.text) == ["[1] 100% ##", "[0] 100% ##", "[0] saved", ""]
+    assert rendered(console.text) == ["[1] 100% ##", "[0] 100% ##", "[0] saved", ""]
 
 
 def test_progress_bar_is_shown_without_a_pause(terminal):
     (first, _), console = terminal
     first.feed(b"\r10%")
     first.feed(b"\r20%")
-    assert looks(console.text) == ["[0] 20%"]
+    assert rendered(console.text) == ["[0] 20%"]
 
 
 def test_line_replaces_another_workers_progress_bar(terminal):
@@ -262,7 +262,7 @@ def test_line_replaces_another_workers_progress_bar(terminal):
     second.feed(b"step 1\n")
     first.feed(b"\r20% ####################")
     first.show_unfinished()
-    assert looks(console.text) == ["[1] step 1", "[0] 20% ####################"]
+    assert rendered(console.text) == ["[1] step 1", "[0] 20% ####################"]
 
 
 def test_unfinished_last_line_is_ended_on_a_terminal(terminal):
@@ -271,7 +271,7 @@ def test_unfinished_last_line_is_ended_on_a_terminal(terminal):
     first.show_unfinished()
     first.close()
     second.feed(b"step 1\n")
-    assert looks(console.text) == ["[0] killed here", "[1] step 1", ""]
+    assert rendered(console.text) == ["[0] killed here", "[1] step 1", ""]
 
 
 def test_cursor_movements_are_removed_on_a_shared_terminal(terminal):

@@ -57,7 +57,7 @@ def test_lost_exit_code_is_curable_failure_without_number():
     assert curable(REAPED_BY_OTHERS, ())
 
 
-def python_says(*args, cwd=None):
+def run_python(*args, cwd=None):
     options = ["-I"] if cwd is None else ["-s", "-E"]  # modules of that folder are to be found
     done = subprocess.run([sys.executable, *options, *args], capture_output=True, text=True, cwd=cwd)
     return done.returncode, tuple(line for line in done.stderr.splitlines() if line.strip())
@@ -67,7 +67,7 @@ def python_says(*args, cwd=None):
 @pytest.mark.parametrize("code", ["def f(:\n", "  x = 1\n y = 2\n", "if True:\n\tx = 1\n        y = 2\n"])
 def test_syntax_error_is_incurable(tmp_path, code):
     (tmp_path / "script.py").write_text(code)
-    assert not curable(*python_says(str(tmp_path / "script.py")))
+    assert not curable(*run_python(str(tmp_path / "script.py")))
 
 
 BROKEN = {
@@ -100,7 +100,7 @@ def folder(tmp_path):
     ["broken.py", "-m broken", "bad_bytes.py", "main", "-m main", "-m package.train", "-c if"],
 )
 def test_script_python_refuses_to_run_is_incurable(folder, command):
-    exitcode, tail = python_says(*command.split(), cwd=folder)
+    exitcode, tail = run_python(*command.split(), cwd=folder)
     assert "SyntaxError: " in tail[-1]
     assert not curable(exitcode, tail)
 
@@ -114,7 +114,7 @@ def test_script_python_refuses_to_run_is_incurable(folder, command):
     ],
 )
 def test_syntax_error_at_run_time_is_curable(folder, command):
-    exitcode, tail = python_says(*command.split(), cwd=folder)
+    exitcode, tail = run_python(*command.split(), cwd=folder)
     assert "SyntaxError: " in tail[-1]
     assert curable(exitcode, tail)
     assert curable(exitcode, tail[-20:])
@@ -123,28 +123,28 @@ def test_syntax_error_at_run_time_is_curable(folder, command):
 @pytest.mark.integration
 def test_missing_script_is_incurable(tmp_path):
     (tmp_path / "empty").mkdir()
-    assert not curable(*python_says(str(tmp_path / "missing.py")))
-    assert not curable(*python_says(str(tmp_path / "empty")))
+    assert not curable(*run_python(str(tmp_path / "missing.py")))
+    assert not curable(*run_python(str(tmp_path / "empty")))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "json.no_such", "json.nothing.deep"])
 def test_missing_module_is_incurable(module):
-    assert not curable(*python_says("-m", module))
+    assert not curable(*run_python("-m", module))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("prog", ["train.py", "train.py sub", "python -m train"])
 def test_argparse_error_is_incurable(tmp_path, prog):
     (tmp_path / "s.py").write_text(f"import argparse\nargparse.ArgumentParser(prog={prog!r}).parse_args()\n")
-    assert not curable(*python_says(str(tmp_path / "s.py"), "--no-such-flag"))
+    assert not curable(*run_python(str(tmp_path / "s.py"), "--no-such-flag"))
 
 
 @pytest.mark.integration
 def test_argparse_error_without_usage_in_tail_is_incurable(tmp_path):
     flags = "".join(f"parser.add_argument('--flag-number-{n}', metavar='VALUE')\n" for n in range(300))
     (tmp_path / "s.py").write_text(f"import argparse\nparser = argparse.ArgumentParser()\n{flags}parser.parse_args()\n")
-    exitcode, tail = python_says(str(tmp_path / "s.py"), "--no-such-flag")
+    exitcode, tail = run_python(str(tmp_path / "s.py"), "--no-such-flag")
     assert not any(line.startswith("usage") for line in tail[-20:])
     assert not curable(exitcode, tail[-20:])
 
@@ -182,8 +182,8 @@ def test_ordinary_failures_are_curable(exitcode, tail):
 
 @pytest.mark.integration
 def test_ordinary_python_errors_are_curable():
-    assert curable(*python_says("-c", "raise RuntimeError('no')"))
-    assert curable(*python_says("-c", "import no_such_module_at_all"))
+    assert curable(*run_python("-c", "raise RuntimeError('no')"))
+    assert curable(*run_python("-c", "import no_such_module_at_all"))
 
 
 # -- error files
@@ -304,7 +304,7 @@ def test_later_failures_are_caused_by_the_first(plan):
     assert found[10].caused_by == 12
 
 
-def wrote(at):
+def error_written(at):
     """An error file as `@record` writes it."""
     extra = {"py_callstack": "ValueError: no samples", "timestamp": str(at)}
     return {"error_data": {"message": {"message": "no samples", "extraInfo": extra}}}
@@ -313,14 +313,17 @@ def wrote(at):
 @pytest.mark.parametrize(
     ("evidences", "cause"),
     [
-        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **wrote(10))], 10),
-        ([evidence(1, 1, timestamp=20.0, **wrote(19)), evidence(0, 1, timestamp=20.0, **wrote(10))], 10),
-        ([evidence(1, 1, timestamp=20.0, **wrote(9)), evidence(0, 1, timestamp=20.0, **wrote(10))], 11),
-        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, **wrote(10))], 10),
-        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=21.0, **wrote(19))], 11),
-        ([evidence(1, -9, timestamp=30.0), evidence(0, 1, timestamp=30.0, **wrote(20))], 11),
-        ([evidence(1, 1, timestamp=20.0, **wrote(19)), evidence(0, 1, timestamp=20.1)], 11),
-        ([evidence(1, -9, timestamp=60.0, killed_for="hang"), evidence(0, 1, timestamp=61.0, **wrote(30))], 11),
+        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **error_written(10))], 10),
+        (
+            [evidence(1, 1, timestamp=20.0, **error_written(19)), evidence(0, 1, timestamp=20.0, **error_written(10))],
+            10,
+        ),
+        ([evidence(1, 1, timestamp=20.0, **error_written(9)), evidence(0, 1, timestamp=20.0, **error_written(10))], 11),
+        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, **error_written(10))], 10),
+        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=21.0, **error_written(19))], 11),
+        ([evidence(1, -9, timestamp=30.0), evidence(0, 1, timestamp=30.0, **error_written(20))], 11),
+        ([evidence(1, 1, timestamp=20.0, **error_written(19)), evidence(0, 1, timestamp=20.1)], 11),
+        ([evidence(1, -9, timestamp=60.0, killed_for="hang"), evidence(0, 1, timestamp=61.0, **error_written(30))], 11),
     ],
     ids=[
         "it was stopped while it ended",
@@ -339,14 +342,14 @@ def test_cause_is_first_error_not_first_exit(plan, evidences, cause):
     assert next(iter(found)) == cause
 
 
-@pytest.mark.parametrize("said", ["soon", "-5", "9" * 400, None, 7.5])
-def test_invalid_error_file_timestamp_is_ignored(said):
-    assert evidence(0, 1, error_data={"message": {"extraInfo": {"timestamp": said}}}).error_at == 0.0
-    assert evidence(0, 1, error_data={"message": {"extraInfo": [said]}}).error_at == 0.0
+@pytest.mark.parametrize("timestamp", ["soon", "-5", "9" * 400, None, 7.5])
+def test_invalid_error_file_timestamp_is_ignored(timestamp):
+    assert evidence(0, 1, error_data={"message": {"extraInfo": {"timestamp": timestamp}}}).error_at == 0.0
+    assert evidence(0, 1, error_data={"message": {"extraInfo": [timestamp]}}).error_at == 0.0
 
 
 def test_error_before_stop_is_reported_as_failure(plan):
-    (found,) = explain([evidence(0, -15, stopped=True, **wrote(10))], plan()).values()
+    (found,) = explain([evidence(0, -15, stopped=True, **error_written(10))], plan()).values()
     assert found.reason == "failed, and was still exiting when the agent stopped it"
     assert found.message == "ValueError: no samples"
 

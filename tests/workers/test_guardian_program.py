@@ -110,7 +110,7 @@ while True:
 """
 
 
-class CallTimeout(sessions.ProcTable):
+class ForkingTable(sessions.ProcTable):
     """A process forks right after each of the first lists of processes was made, the one of holders among them."""
 
     def __init__(self, forking, forked):
@@ -137,7 +137,7 @@ def test_forking_holder_is_killed_with_its_children(spawn, make_pipe, running, l
     link = sessions.link_of(mark[1])
     for end in mark:
         os.close(end)
-    table = CallTimeout(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
+    table = ForkingTable(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
     monkeypatch.setattr(sessions, "best_table", lambda: table)
     sessions.guard(io.StringIO(f"expect {link}\n"))
     assert holder.wait() == -signal.SIGKILL

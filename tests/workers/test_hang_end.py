@@ -40,12 +40,12 @@ def hang(local_workers, plan, until, monkeypatch):
         rounds = local_workers(starter, faulthandler=faulthandler, redirects=lambda rank: 2, **more)
         pids = rounds.start(plan(workers))
 
-        def said(rank):
+        def is_ready(rank):
             # What a worker has written is known when it has come through its pipe.
             return any(ready in path.read_text() for path in more["log_dir"].rglob(f"rank-{rank}.err"))
 
         for rank in pids:
-            until(lambda rank=rank: said(rank), "the worker to be ready")
+            until(lambda rank=rank: is_ready(rank), "the worker to be ready")
         return rounds, pids
 
     return hang

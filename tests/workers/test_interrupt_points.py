@@ -18,7 +18,7 @@ from elastic_core.workers.interrupts import interrupts_held
 LONG = 60.0
 
 
-class Rang(Exception):
+class HandlerError(Exception):
     """What a handler of these tests raises."""
 
 
@@ -46,24 +46,24 @@ def spin():
 def test_signal_at_any_time_leaves_the_block_whole(handle):
     """The alarm strikes at every point, on the way in and out too."""
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
-    handle(signal.SIGALRM, ring)
+    handle(signal.SIGALRM, raise_error)
     for turn in range(1000):
         steps = []
-        with pytest.raises(Rang):
+        with pytest.raises(HandlerError):
             signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 200))
             with interrupts_held():
                 steps.append("first")
                 steps.append("last")
             spin()
         assert steps in ([], ["first", "last"])
-        assert signal.getsignal(signal.SIGALRM) is ring
+        assert signal.getsignal(signal.SIGALRM) is raise_error
 
 
 @contextlib.contextmanager
-def struck_at(step, signum, struck):
+def signal_at(step, signum, raised):
     """Raises the signal at one step: when a line of the code that holds is about to run, or a function of it begins or
     is about to return. `struck` gets it, if it comes to that."""
     steps = itertools.count()
@@ -74,7 +74,7 @@ def struck_at(step, signum, struck):
         if event != "line" and frame.f_code.co_flags & inspect.CO_GENERATOR:
             return trace  # what a tracer raises then ends a generator on the spot, which no signal does
         if next(steps) == step:
-            struck.append(signum)
+            raised.append(signum)
             signal.raise_signal(signum)
         return trace
 
@@ -85,12 +85,12 @@ def struck_at(step, signum, struck):
         sys.settrace(None)
 
 
-def strikes(signum):
+def signals_at_every_step(signum):
     """For every step one that strikes there, until one is too late for all."""
     for step in itertools.count():
-        struck = []
-        yield struck_at(step, signum, struck)
-        if not struck:
+        raised = []
+        yield signal_at(step, signum, raised)
+        if not raised:
             assert step > 50
             return
 
@@ -104,27 +104,27 @@ def test_signal_at_any_step_restores_and_runs_all_handlers(handle, signum):
     """Those of other signals too, when one raises."""
     seen = []
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
     def note(number, frame):
         seen.append(number)
 
-    def note_and_ring(number, frame):
+    def note_and_raise(number, frame):
         seen.append(number)
-        raise Rang
+        raise HandlerError
 
-    handle(signum, ring)
-    handle(signal.SIGTERM, note_and_ring)
+    handle(signum, raise_error)
+    handle(signal.SIGTERM, note_and_raise)
     handle(signal.SIGHUP, note)
-    for strike in strikes(signum):
+    for signal_raised in signals_at_every_step(signum):
         steps = []
         seen.clear()
-        with contextlib.suppress(Rang), strike, interrupts_held():
+        with contextlib.suppress(HandlerError), signal_raised, interrupts_held():
             for other in (signal.SIGTERM, signal.SIGHUP):
                 signal.raise_signal(other)
                 steps.append(other)
         assert steps in ([], [signal.SIGTERM, signal.SIGHUP])
         assert seen == steps
         found = [signal.getsignal(number) for number in (signum, signal.SIGTERM, signal.SIGHUP)]
-        assert found == [ring, note_and_ring, note]
+        assert found == [raise_error, note_and_raise, note]

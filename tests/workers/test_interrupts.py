@@ -20,11 +20,11 @@ LONG = 60.0
 SLEEP = "import time; time.sleep(600)"
 
 
-class Rang(Exception):
+class HandlerError(Exception):
     """What a handler of these tests raises."""
 
 
-class InterruptedAtTheFork:
+class InterruptedStarter:
     """A starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
 
     def __init__(self, starter, started):
@@ -49,7 +49,7 @@ def sleeping(request, python, call):
 
 @pytest.mark.usefixtures("interruptible")
 def test_worker_started_during_ctrl_c_is_killed(sleeping, local_workers, plan, running, clean_up):
-    rounds = local_workers(InterruptedAtTheFork(sleeping, clean_up))
+    rounds = local_workers(InterruptedStarter(sleeping, clean_up))
     with pytest.raises(KeyboardInterrupt):
         rounds.start(plan(2))
     assert len(clean_up) == 1  # the second is not started any more
@@ -57,7 +57,7 @@ def test_worker_started_during_ctrl_c_is_killed(sleeping, local_workers, plan, r
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class SignalledAtTheFork:
+class SignaledStarter:
     """A starter that tells its process id, and is sent a signal before anybody else knows of it."""
 
     def __init__(self, starter, writer):
@@ -75,7 +75,7 @@ def test_guardian_knows_a_worker_before_handlers_run(
     python, local_workers, plan, pipe, lines_of, running, until, clean_up
 ):
     """An agent that ends there and then, with no step of its own any more, leaves no worker."""
-    rounds = local_workers(SignalledAtTheFork(python(SLEEP), pipe[1]))
+    rounds = local_workers(SignaledStarter(python(SLEEP), pipe[1]))
     agent = os.fork()
     if agent == 0:
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGKILL))
@@ -114,26 +114,26 @@ def test_held_signals_are_handled_in_order_on_exit(handle):
 def test_raising_handler_does_not_prevent_other_handlers(handle):
     seen = []
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
-    ringing = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
-    for signum in ringing:
-        handle(signum, ring)
+    raising = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
+    for signum in raising:
+        handle(signum, raise_error)
     handle(signal.SIGHUP, lambda number, frame: seen.append(number))
-    with pytest.raises(Rang), interrupts_held():
-        for signum in (*ringing, signal.SIGHUP):
+    with pytest.raises(HandlerError), interrupts_held():
+        for signum in (*raising, signal.SIGHUP):
             signal.raise_signal(signum)
     assert seen == [signal.SIGHUP]
-    assert [signal.getsignal(signum) for signum in ringing] == [ring] * 3
+    assert [signal.getsignal(signum) for signum in raising] == [raise_error] * 3
 
 
 def test_error_in_the_block_is_kept_as_context(handle):
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
-    handle(signal.SIGTERM, ring)
-    with pytest.raises(Rang) as raised, interrupts_held():
+    handle(signal.SIGTERM, raise_error)
+    with pytest.raises(HandlerError) as raised, interrupts_held():
         signal.raise_signal(signal.SIGTERM)
         raise OSError("no process left")
     assert isinstance(raised.value.__context__, OSError)
@@ -184,20 +184,20 @@ def test_signal_raised_by_a_handler_runs_before_the_next_held(handle):
 
 def test_exception_interrupts_a_running_handler(handle):
     """Such as for a bound that it sets to what it does."""
-    went_on = []
+    continued = []
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
     def end(number, frame):
         signal.raise_signal(signal.SIGALRM)
-        went_on.append(number)
+        continued.append(number)
 
-    handle(signal.SIGALRM, ring)
+    handle(signal.SIGALRM, raise_error)
     handle(signal.SIGTERM, end)
-    with pytest.raises(Rang), interrupts_held():
+    with pytest.raises(HandlerError), interrupts_held():
         signal.raise_signal(signal.SIGTERM)
-    assert went_on == []
+    assert continued == []
 
 
 def test_faulthandler_registration_is_kept(handle, tmp_path):
@@ -235,36 +235,36 @@ def test_interrupts_allowed_in_another_thread_has_no_effect(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append(number))
 
-    def let_in():
+    def allow():
         with interrupts_allowed():
             pass
 
     with interrupts_held():
         signal.raise_signal(signal.SIGTERM)
-        in_a_thread(let_in)
+        in_a_thread(allow)
         assert seen == []
 
 
 class Interrupting:
     """An argument that is interrupted while it is pickled, and would take long."""
 
-    def __init__(self, went_on):
-        self._went_on = went_on
+    def __init__(self, continued):
+        self._continued = continued
 
     def __reduce__(self):
         signal.raise_signal(signal.SIGINT)
-        self._went_on.append("pickled")
+        self._continued.append("pickled")
         return list, ()
 
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_ctrl_c_interrupts_pickling_of_arguments(method, call, local_workers, plan):
-    went_on, others = [], multiprocessing.active_children()
-    rounds = local_workers(call(print, Interrupting(went_on), method=method))
+    continued, others = [], multiprocessing.active_children()
+    rounds = local_workers(call(print, Interrupting(continued), method=method))
     with pytest.raises(KeyboardInterrupt):
         rounds.start(plan(1))
-    assert went_on == []
+    assert continued == []
     assert set(multiprocessing.active_children()) <= set(others)
 
 

@@ -39,7 +39,7 @@ def nodes(cpus):
     return {CPUS[number].node for number in cpus}
 
 
-def everybody(mode, machine, workers):
+def choose_all(mode, machine, workers):
     return [choose(mode, machine, rank, workers) for rank in range(workers)]
 
 
@@ -55,7 +55,7 @@ def test_socket_mode_uses_the_whole_socket():
 
 @given(st.integers(1, 16))
 def test_exclusive_mode_neither_shares_nor_splits_cores(workers):
-    chosen = everybody("exclusive", PLAIN, workers)
+    chosen = choose_all("exclusive", PLAIN, workers)
     for number, own in enumerate(chosen):
         assert own
         assert len(nodes(own)) == 1
@@ -65,7 +65,7 @@ def test_exclusive_mode_neither_shares_nor_splits_cores(workers):
 
 @given(st.integers(1, 16))
 def test_exclusive_mode_uses_all_cores_of_a_used_node(workers):
-    chosen = everybody("exclusive", PLAIN, workers)
+    chosen = choose_all("exclusive", PLAIN, workers)
     together = frozenset().union(*chosen)
     assert together == {cpu.number for cpu in CPUS if cpu.node in nodes(together)}
     for node in nodes(together):
@@ -74,7 +74,7 @@ def test_exclusive_mode_uses_all_cores_of_a_used_node(workers):
 
 
 def test_exclusive_mode_leaves_surplus_workers_unbound():
-    chosen = everybody("exclusive", PLAIN, 20)
+    chosen = choose_all("exclusive", PLAIN, 20)
     assert [own for own in chosen if own]
     assert NO_CPUS in chosen
     assert sum(map(len, chosen)) == len(frozenset().union(*chosen))
@@ -82,7 +82,7 @@ def test_exclusive_mode_leaves_surplus_workers_unbound():
 
 @given(st.integers(1, 40))
 def test_core_complex_mode_assigns_caches_in_turn(workers):
-    chosen = everybody("core-complex", PLAIN, workers)
+    chosen = choose_all("core-complex", PLAIN, workers)
     groups = [frozenset(cpu.number for cpu in CPUS if cpu.cache == cache) for cache in range(8)]
     uses = [chosen.count(group) for group in groups]
     assert sum(uses) == workers
@@ -92,7 +92,7 @@ def test_core_complex_mode_assigns_caches_in_turn(workers):
 
 def test_core_complex_mode_prefers_larger_caches():
     cpus = tuple(Cpu(number, 0, 0, number, cache) for number, cache in enumerate([0, 1, 1, 1, 2, 2]))
-    assert everybody("core-complex", Machine(cpus), 4) == [{1, 2, 3}, {4, 5}, {0}, {1, 2, 3}]
+    assert choose_all("core-complex", Machine(cpus), 4) == [{1, 2, 3}, {4, 5}, {0}, {1, 2, 3}]
 
 
 @given(st.integers(1, 40), st.sampled_from(MODES))
@@ -186,7 +186,7 @@ def test_missing_topology_files_give_an_empty_machine(tmp_path):
 
 # -- binding
 
-SAY = "import os; print(sorted(os.sched_getaffinity(0)))"
+PRINT_AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
 @pytest.mark.integration
@@ -194,7 +194,7 @@ def test_children_are_bound_but_this_process_is_not():
     before = os.sched_getaffinity(0)
     one = frozenset({max(before)})
     with bound_to_cpus(one):
-        done = subprocess.run([sys.executable, "-S", "-c", SAY], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-S", "-c", PRINT_AFFINITY], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(sorted(one))
     assert os.sched_getaffinity(0) == before
 

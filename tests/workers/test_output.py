@@ -13,14 +13,14 @@ from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import wait_readable
 from elastic_core.workers.streams import StreamPlan
 
-QUIET = 30.0
+PATIENCE = 30.0
 
 
 def ignore(path, error):
     pass
 
 
-def finish(pump, patience=QUIET):
+def finish(pump, patience=PATIENCE):
     pump.end()
     wait_readable(pump.done, patience)
     return pump.finish()
@@ -212,14 +212,14 @@ def test_catch_up_waits_for_written_output(pump, pipe):
     moving, writers, (channel, _) = pump(2)
     for number in range(200):
         os.write(writers[0], b"%d\n" % number)
-        assert moving.catch_up(QUIET)
+        assert moving.catch_up(PATIENCE)
         assert channel.tail()[-1] == str(number)
     for writer in writers:
         os.close(writer)  # else `cat` would hold the console
     finish(moving)
     assert moving.catch_up(0.0)  # at once: it has ended
     os.close(pipe[1])
-    reading.join(QUIET)
+    reading.join(PATIENCE)
 
 
 def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):
@@ -230,9 +230,9 @@ def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):
     assert not moving.catch_up(0.05)
     assert moving.busy
     reading = drain(pipe[0], [])
-    writing.join(QUIET)
-    assert moving.catch_up(QUIET)
+    writing.join(PATIENCE)
+    assert moving.catch_up(PATIENCE)
     os.close(writer)  # else `cat` would hold the console
     finish(moving)
     os.close(pipe[1])
-    reading.join(QUIET)
+    reading.join(PATIENCE)

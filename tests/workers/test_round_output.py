@@ -11,7 +11,7 @@ from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import wait_readable
 from elastic_core.workers.streams import OutputPolicy
 
-QUIET = 30.0
+PATIENCE = 30.0
 
 
 def ignore(path, error):
@@ -27,7 +27,7 @@ def opened(plan, tmp_path):
 
 
 def finish(output):
-    wait_readable(output.drain(), QUIET)
+    wait_readable(output.drain(), PATIENCE)
     return output.finish()
 
 
@@ -203,7 +203,7 @@ def test_forked_child_keeps_reused_descriptors(opened):
     """The streams have ended, and the numbers of their pipes are in use again."""
     output = opened(2)
     output.begin()
-    wait_readable(output.drain(), QUIET)
+    wait_readable(output.drain(), PATIENCE)
     others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # the lowest numbers that are free
     try:
         assert open_in_a_child(others) == len(others)

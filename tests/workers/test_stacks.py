@@ -164,10 +164,10 @@ def test_long_dump_keeps_main_thread_and_counts_omitted_lines():
 
 @given(st.text(), st.integers(1, 2000))
 def test_bounded_text_is_limited_in_lines_and_characters(text, times):
-    told = bounded(f"{text}\n" * times)
-    lines = told.splitlines()
+    text_shown = bounded(f"{text}\n" * times)
+    lines = text_shown.splitlines()
     assert len(lines) <= MOST_LINES + 1
-    assert len(told) <= MOST_CHARACTERS + 100
+    assert len(text_shown) <= MOST_CHARACTERS + 100
 
 
 def test_dump_can_be_read_while_it_grows():
@@ -176,12 +176,12 @@ def test_dump_can_be_read_while_it_grows():
     head = "Thread 0x1 (most recent call first):"
     fed = threading.Event()
 
-    def feed_on():
+    def feed_repeatedly():
         while not fed.is_set():
             feed(sink, f"Fatal Python error: Aborted\n{head}\n")
 
     feed(sink, f"Fatal Python error: Aborted\n{head}\n")
-    thread = threading.Thread(target=feed_on)
+    thread = threading.Thread(target=feed_repeatedly)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that they take turns at any point
     thread.start()
@@ -276,14 +276,14 @@ def test_py_spy_output_is_bounded(spy):
 
 @pytest.mark.integration
 def test_hanging_py_spy_is_killed(spy, until, running, tmp_path, monkeypatch):
-    said, wait = tmp_path / "said", subprocess.Popen.wait
+    spoken, wait = tmp_path / "said", subprocess.Popen.wait
 
-    def wait_until_it_has_spoken(process, timeout):
-        until(said.exists, "py-spy to speak")
+    def wait_until_spoken(process, timeout):
+        until(spoken.exists, "py-spy to speak")
         return wait(process, min(timeout, 0.5))
 
-    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_it_has_spoken)
-    text, why = pyspy_dump(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG)
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_spoken)
+    text, why = pyspy_dump(77, spy(f"echo $$; : > {spoken}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG)
     assert text == ""
     assert f"did not answer within {LONG:g} s" in why
     pid = int(why.rpartition(" ")[2])

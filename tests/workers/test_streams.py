@@ -18,7 +18,7 @@ def planned(plan, stream, local=0, workers=1, first_rank=0, **policy):
     return plan_stream(stream, made.ranks[local], made, OutputPolicy(**policy), FOLDER)
 
 
-def everywhere(bits):
+def for_every_rank(bits):
     return lambda rank: bits
 
 
@@ -30,7 +30,7 @@ def test_stdout_of_a_single_worker_is_not_captured(plan):
 def test_non_utf8_prefix_and_filters_are_kept(plan):
     """As a command line may have them."""
     word = os.fsdecode(b"\xff")
-    found = planned(plan, Stream.OUT, tee=everywhere(3), prefix_template=f"{word}:", stdout_filters=(word,))
+    found = planned(plan, Stream.OUT, tee=for_every_rank(3), prefix_template=f"{word}:", stdout_filters=(word,))
     assert (found.prefix, found.filters) == (b"\xff:", (b"\xff",))
 
 
@@ -61,7 +61,7 @@ def test_stderr_is_captured_and_its_tail_kept(plan):
     ],
 )
 def test_redirect_and_tee_choose_console_and_file(plan, redirects, tee, stream, console, file):
-    found = planned(plan, stream, redirects=everywhere(redirects), tee=everywhere(tee))
+    found = planned(plan, stream, redirects=for_every_rank(redirects), tee=for_every_rank(tee))
     assert found.console is console
     assert found.file == (FOLDER / f"rank-0.{stream.suffix}" if file else None)
     assert bool(found.prefix) is bool(tee & stream)
@@ -75,7 +75,7 @@ def test_redirects_map_local_ranks_and_files_use_global_ranks(plan):
 
 
 def test_ranks_filter_hides_console_output_only(plan):
-    policy = {"ranks_filter": frozenset({1}), "tee": everywhere(3)}
+    policy = {"ranks_filter": frozenset({1}), "tee": for_every_rank(3)}
     hidden, shown = (planned(plan, Stream.OUT, local, 2, **policy) for local in (0, 1))
     assert (hidden.captured, hidden.console, hidden.file) == (True, False, FOLDER / "rank-0.out")
     assert shown.console
