@@ -1,4 +1,4 @@
-"""What real workers have done so far, as the agent samples it."""
+"""The agent's samples of the activity of real workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BURN_IN_CHILD = f"child = os.fork()\nif child == 0:\n    exec({BURN!r}); os._exi
 
 @pytest.fixture
 def worker(local_workers, python, plan, tmp_path, lines_of):
-    """A function that starts a worker and returns a function that lets it run some code and then looks at it."""
+    """A function that starts a worker and returns a function that runs code in it and samples it."""
     paths = [tmp_path / name for name in ("orders", "answers")]
     for path in paths:
         os.mkfifo(path)
@@ -100,7 +100,7 @@ def test_heartbeat_file_is_private_and_removed_after_round(worker):
 
 
 def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
-    """The console is a pipe that nobody reads."""
+    """The console is a pipe without a reader."""
     reader, writer = os.pipe()
     saved = os.dup(2)
     os.dup2(writer, 2)
@@ -111,7 +111,7 @@ def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        os.close(reader)  # and whoever writes there goes on
+        os.close(reader)  # unblocks the writers
         os.close(writer)
 
 

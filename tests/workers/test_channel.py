@@ -1,4 +1,4 @@
-"""One stream cut into lines: nothing lost, nothing mixed, whatever the pieces it comes in."""
+"""A stream is cut into lines without loss or mixing, whatever its chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic_core.workers.streams import StreamPlan
 
 
 class Console:
-    """What was written, one entry per write."""
+    """Records the writes."""
 
     def __init__(self):
         self.writes = []
@@ -40,14 +40,14 @@ def make(filtered=None, report=ignore, **plan):
 
 @pytest.fixture
 def terminal():
-    """Two workers that share a terminal, and its content."""
+    """The channels of two workers that share a terminal, and the console."""
     console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
     return [Channel(plan, console, None, ignore, screen) for plan in plans], console
 
 
 def rendered(text):
-    """What a terminal shows after this text: a carriage return goes back, the rest of a line can be erased."""
+    """The rows a terminal shows after this text; it knows carriage return and erase-to-end-of-line."""
     rows, column = [""], 0
     for part in re.findall(rb"\x1b\[K|.|\n", text):
         if part == b"\x1b[K":
@@ -146,7 +146,7 @@ def test_full_device_falls_back_to_the_console(tmp_path, prefix):
 
 
 def test_fallback_does_not_repeat_text_already_in_the_file(tmp_path):
-    """A device that fills up in the middle of a line: a fifo stands in for it."""
+    """A FIFO stands in for a device that fills up in the middle of a line."""
     os.mkfifo(tmp_path / "f")
     reader = os.open(tmp_path / "f", os.O_RDONLY | os.O_NONBLOCK)
     channel, console = make(console=False, file=tmp_path / "f")
@@ -208,7 +208,7 @@ def test_unfinished_line_on_a_terminal_is_prefixed_once(terminal):
         (b"\rfatal: cannot open dataset", b"", ["[1] step 1", "[0] fatal: cannot open dataset", ""]),
         (b"written on Windows\r", b"\n", ["[1] step 1", "[0] written on Windows", ""]),
     ],
-    ids=["the rest follows", "only the line end follows", "a bar that the worker ends on", "the line end is split"],
+    ids=["the rest follows", "only the line end follows", "progress bar before the end", "the line end is split"],
 )
 def test_line_interrupted_by_another_worker_stays_whole(terminal, begins, rest, rows):
     (first, second), console = terminal

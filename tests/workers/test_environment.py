@@ -1,4 +1,4 @@
-"""A worker's variables, against a table; and their names against those that torchrun sets."""
+"""A worker's environment variables; their names match torchrun's."""
 
 from __future__ import annotations
 
@@ -162,5 +162,5 @@ def test_variable_names_match_torchrun(tmp_path):
 
     ours = variables("elastic_core", "run")
     theirs = variables("torch.distributed.run")
-    left_out = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # how torchrun tells its own agent, which workers happen to inherit
+    left_out = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # meant for torchrun's agent; workers only inherit it
     assert [names | left_out for names in ours] == [names | left_out for names in theirs]

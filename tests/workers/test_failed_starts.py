@@ -1,4 +1,4 @@
-"""Rounds of which not all can start: those that did are ended, nothing stays open, and the reason is named."""
+"""If a worker cannot start, the others are stopped, nothing stays open, and the error names the reason."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_running_out_of_descriptors_leaves_no_worker_or_leak(
 ):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rounds = local_workers(python(SLEEP))
-    rounds.start(plan(1))  # the helpers run by now
+    rounds.start(plan(1))  # so that the helpers run
     rounds.workers.send_signal(signal.SIGKILL)
     rounds.wait_for_exits(1)
     rounds.finish()
@@ -95,7 +95,7 @@ def test_too_few_devices_stop_workers_already_started(local_workers, python, pla
 
 
 def test_failed_sentinel_stops_all_workers(local_workers, python, plan, until, running):
-    """As when file descriptors run out between a start and its sentinel."""
+    """For example, descriptors run out between a worker's start and its sentinel."""
     seen = []
 
     def sentinel(pid):
@@ -145,7 +145,7 @@ def test_removed_scratch_folder_is_recreated(local_workers, python, plan, tempor
 
 
 def test_scratch_folder_is_locked_against_tmpfiles_cleanup(local_workers, python, plan, temporary_folder):
-    """systemd-tmpfiles takes an exclusive lock, and passes the folder over if it gets none."""
+    """systemd-tmpfiles skips a folder that it cannot lock exclusively."""
     rounds = local_workers(python("pass"))
     rounds.run(plan())
     [scratch] = temporary_folder.iterdir()
@@ -165,7 +165,7 @@ def test_irreplaceable_error_file_blames_log_dir(local_workers, python, plan, tm
 
 @pytest.fixture
 def no_threads():
-    """Their stacks would be larger than the address space."""
+    """Threads cannot start: their stacks would exceed the address space."""
     before = threading.stack_size(1 << 47)
     yield
     threading.stack_size(before)

@@ -1,4 +1,4 @@
-"""What the end of a worker means, without processes."""
+"""Exits become failures, without real processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_lost_exit_code_is_curable_failure_without_number():
 
 
 def run_python(*args, cwd=None):
-    options = ["-I"] if cwd is None else ["-s", "-E"]  # modules of that folder are to be found
+    options = ["-I"] if cwd is None else ["-s", "-E"]  # so that modules in that folder are found
     done = subprocess.run([sys.executable, *options, *args], capture_output=True, text=True, cwd=cwd)
     return done.returncode, tuple(line for line in done.stderr.splitlines() if line.strip())
 
@@ -305,7 +305,7 @@ def test_later_failures_are_caused_by_the_first(plan):
 
 
 def error_written(at):
-    """An error file as `@record` writes it."""
+    """The content of an error file written by `@record`."""
     extra = {"py_callstack": "ValueError: no samples", "timestamp": str(at)}
     return {"error_data": {"message": {"message": "no samples", "extraInfo": extra}}}
 
@@ -329,11 +329,11 @@ def error_written(at):
         "it was stopped while it ended",
         "it ended later",
         "it ended first",
-        "the other one reacted by a signal",
+        "the other one aborted in reaction",
         "it reacted to a kill",
         "both exits were noticed late",
         "the other one left no file",
-        "it gave up on one that hung",
+        "it gave up on a hung worker",
     ],
 )
 def test_cause_is_first_error_not_first_exit(plan, evidences, cause):
@@ -368,13 +368,13 @@ TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, i
         ((*TRACEBACK, "ValueError: a bad batch"), True),
         (("step 3", *TRACEBACK, "mine.Stop"), True),
         ((*TRACEBACK, "ValueError: a bad batch", "trying again"), False),
-        ((*TRACEBACK, "KeyboardInterrupt"), False),  # the answer to our SIGINT
+        ((*TRACEBACK, "KeyboardInterrupt"), False),  # caused by our SIGINT
         (("ValueError: a bad batch",), False),
         ((), False),
     ],
 )
 def test_traceback_of_stopped_worker_is_reported(plan, tail, is_reported):
-    """Rank 0 raised, and waits in an exit handler; rank 1 lost its peer, and exited first."""
+    """Rank 0 raised and is waiting in an exit handler; rank 1 lost its peer and exited first."""
     found = explain([evidence(1, 1), evidence(0, -15, stopped=True, tail=tail)], plan(2))
     assert list(found) == ([11, 10] if is_reported else [11])
     assert found[11].caused_by is None

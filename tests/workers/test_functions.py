@@ -1,4 +1,4 @@
-"""Functions as workers, by every start method."""
+"""Functions as workers, with every start method."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fail_with_own_file():
 
 def fail_without_folder():
     os.environ["TORCHELASTIC_ERROR_FILE"] = "/no/such/folder/error.json"
-    raise ValueError("still told")
+    raise ValueError("still reported")
 
 def leave(code):
     sys.exit(code)
@@ -68,7 +68,7 @@ def talk():
     os.write(1, b"from below\\n")
 
 def talk_and_die():
-    print("last words")
+    print("last line")
     os.kill(os.getpid(), signal.SIGKILL)
 
 def handlers():
@@ -101,7 +101,7 @@ def method(request):
 
 @pytest.fixture
 def run(local_workers, call, plan):
-    """Run `function(*args)` in one worker and finish: the workers."""
+    """A function that runs `function(*args)` in a complete round and returns the workers."""
 
     def run(function, *args, method="fork", workers=1, **options):
         rounds = local_workers(call(function, *args, method=method), **options)
@@ -149,7 +149,7 @@ def test_error_file_written_by_the_function_is_kept(functions, run):
 
 
 def test_unwritable_error_file_leaves_traceback_on_stderr(functions, run):
-    assert run(functions.fail_without_folder).failures()[0].stderr_tail[-1] == "ValueError: still told"
+    assert run(functions.fail_without_folder).failures()[0].stderr_tail[-1] == "ValueError: still reported"
 
 
 def test_function_exit_code_is_kept(functions, run, method):
@@ -200,7 +200,7 @@ def test_function_output_is_captured(functions, run, method, tmp_path):
 def test_output_printed_before_a_kill_is_kept(functions, run, method, tmp_path):
     workers = run(functions.talk_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
     assert workers.failures()[0].exitcode == -signal.SIGKILL
-    assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last words\n"
+    assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last line\n"
 
 
 def test_forked_child_has_default_signal_handlers(functions, run):
@@ -214,10 +214,10 @@ def test_forked_child_has_default_signal_handlers(functions, run):
 
 
 def test_function_threads_and_exit_handlers_finish(functions, run, method, tmp_path):
-    """Exit handlers as in multiprocessing: children that it forks do not run them."""
-    workers = run(functions.at_the_end, str(tmp_path / "told"), method=method)
+    """As in multiprocessing, forked children do not run exit handlers."""
+    workers = run(functions.at_the_end, str(tmp_path / "notes"), method=method)
     assert workers.return_values() == {0: "value"}
-    assert (tmp_path / "told").read_text() == "thread, " + ("at exit" if method == "spawn" else "")
+    assert (tmp_path / "notes").read_text() == "thread, " + ("at exit" if method == "spawn" else "")
 
 
 def test_functions_are_bound_to_their_cpus(functions, run, method):
@@ -234,15 +234,15 @@ def test_fork_server_reports_exit_code(functions, plan, tmp_path, local_workers,
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_script_runs_as_a_function(run, tmp_path, method):
-    (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
+    (tmp_path / "sibling.py").write_text("VALUE = 'imported'\n")
     (tmp_path / "script.py").write_text(
-        "import json, sys, beside\n"
+        "import json, sys, sibling\n"
         "assert __name__ == '__main__'\n"
-        f"json.dump([sys.argv, beside.VALUE], open({str(tmp_path / 'said')!r}, 'w'))\n"
+        f"json.dump([sys.argv, sibling.VALUE], open({str(tmp_path / 'found')!r}, 'w'))\n"
     )
     workers = run(run_script, str(tmp_path / "script.py"), "--flag", method=method)
     assert workers.failures() == {}
-    assert json.loads((tmp_path / "said").read_text()) == [[str(tmp_path / "script.py"), "--flag"], "beside"]
+    assert json.loads((tmp_path / "found").read_text()) == [[str(tmp_path / "script.py"), "--flag"], "imported"]
 
 
 def test_script_with_syntax_error_is_incurable(run, tmp_path):
@@ -263,7 +263,7 @@ def test_syntax_error_in_an_imported_module_is_curable(run, tmp_path):
 def test_function_reaped_by_its_host_program_has_failed(functions, local_workers, call, plan, method):
     rounds = local_workers(call(functions.vanish, method=method))
     [pid] = rounds.start(plan()).values()
-    os.waitpid(pid, 0)  # as a host program does that waits for all its children
+    os.waitpid(pid, 0)  # like a host program that waits for all its children
     rounds.wait_for_exits(1)
     rounds.finish()
     assert "exit code lost" in rounds.workers.failures()[0].reason

@@ -1,4 +1,4 @@
-"""LocalWorkers from start to close, over real processes."""
+"""LocalWorkers from start to close, with real processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_successful_round_has_return_values_and_no_failures(local_workers, pytho
     rounds = local_workers(python("pass"))
     pids = rounds.start(plan(3))
     assert sorted(pids) == rounds.workers.running() == [0, 1, 2]
-    assert len(rounds.workers.sentinels()) == 4  # the guardian has one, too
+    assert len(rounds.workers.sentinels()) == 4  # including the guardian's
     exits = rounds.wait_for_exits(3)
     assert {(e.local_rank, e.pid, e.exitcode) for e in exits} == {(local, pid, 0) for local, pid in pids.items()}
     rounds.finish()
@@ -253,7 +253,7 @@ def test_many_rounds_leak_no_descriptor_or_folder(local_workers, python, plan, t
 
 
 def test_close_kills_workers_left_by_finish(local_workers, python, plan, running, until):
-    """As after an error of the agent's own."""
+    """For example, after an error in the agent itself."""
     rounds = local_workers(python(SLEEP))
     pids = rounds.start(plan(2))
     rounds.workers.finish()
@@ -262,7 +262,7 @@ def test_close_kills_workers_left_by_finish(local_workers, python, plan, running
 
 
 def test_daemon_holding_stderr_does_not_delay_the_round(local_workers, python, plan, capfd, clean_up, until):
-    """And it may write on, as when it uploads a checkpoint: SIGPIPE would end it."""
+    """The daemon can keep writing, for example while it uploads a checkpoint; SIGPIPE would kill it."""
     code = """
         import os, signal, sys, time
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -334,7 +334,7 @@ def test_bindings_follow_cuda_visible_devices(local_workers, python, plan, tmp_p
 
 
 def test_signal_reaches_a_function_still_starting(local_workers, call, plan, function_module):
-    """Spawned interpreters take a while to reach the session of their own."""
+    """Spawned interpreters take a while to create their own session."""
     module = function_module("import time\ndef wait():\n    time.sleep(600)\n")
     rounds = local_workers(call(module.wait, method="spawn"))
     rounds.start(plan(2))

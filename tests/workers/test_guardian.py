@@ -86,7 +86,7 @@ def test_guardian_inherits_only_loader_variables(until, monkeypatch):
     monkeypatch.setattr(os, "environ", given)
     guardian = Guardian()
     try:
-        until(lambda: environment_of(guardian.pid))  # the kernel shows none in the midst of exec
+        until(lambda: environment_of(guardian.pid))  # empty during exec
         assert environment_of(guardian.pid) == "LD_LIBRARY_PATH=/usr/local/lib\0"
     finally:
         guardian.close()
@@ -125,7 +125,7 @@ def test_symlink_and_its_target_are_kept(guardian, tmp_path):
 
 
 def test_relative_scratch_folder_is_kept(guardian, tmp_path):
-    """The guardian lives at the root: what is meant to be somewhere else would be looked for there."""
+    """The guardian's working directory is the root, so a relative path would name another folder."""
     guardian.scratch(str(tmp_path.relative_to("/")))
     guardian.close()
     assert tmp_path.exists()

@@ -1,4 +1,4 @@
-"""The guardian as a program, and what it does when an agent is killed."""
+"""The guardian as a program, and its work after an agent was killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_guardian_removes_workers_and_scratch_at_end_of_input(guardian, tree, tm
 
 
 def test_held_descriptors_close_after_the_last_worker(tree, pipe, tmp_path, running, monkeypatch):
-    """And before folders are removed, which may take long."""
+    """Before folders are removed, which may take long."""
     leader, found = tree
     reader, held = pipe
     seen = []
@@ -89,7 +89,7 @@ def test_expected_holder_is_killed_unless_a_worker_is_named(spawn, pipe, running
     holder = spawn("import time; time.sleep(600)")
     orders = f"expect {sessions.link_of(pipe[1])}\n" + "watch 999999999 5\n" * watched
     for end in pipe:
-        os.close(end)  # else this process would be found too
+        os.close(end)  # otherwise this process would be found too
     sessions.guard(io.StringIO(orders))
     assert (holder.poll() == -signal.SIGKILL) == ended
     assert (holder.poll() is None) == (not ended)
@@ -111,7 +111,7 @@ while True:
 
 
 class ForkingTable(sessions.ProcTable):
-    """A process forks right after each of the first lists of processes was made, the one of holders among them."""
+    """Makes a process fork right after each of the first three listings, including the one of holders."""
 
     def __init__(self, forking, forked):
         self.forking = forking
@@ -128,11 +128,11 @@ class ForkingTable(sessions.ProcTable):
 
 
 def test_forking_holder_is_killed_with_its_children(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
-    """As the fork server does, to which the agent had just handed the order."""
+    """Like a fork server that has just received an order from the agent."""
     mark, report = make_pipe(), make_pipe()
     for end in (mark[1], report[1]):
         os.set_inheritable(end, True)
-    holder = spawn(FORKING, report[1], session=False)  # as the fork server, in the agent's session
+    holder = spawn(FORKING, report[1], session=False)  # in the agent's session, like a fork server
     assert lines_of(report[0]) == ["ready"]
     link = sessions.link_of(mark[1])
     for end in mark:
@@ -185,13 +185,13 @@ ranks = (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1))
 plan = RoundPlan(1, "job", "here", "default", 0, 1, 2, 2, "127.0.0.1", 1, False, 0, 0, ranks)
 workers = LocalWorkers(starter, GroupPolicy(), dict(os.environ))
 workers.start(plan)
-os.write(int(sys.argv[1]), b"agent %d\\n" % os.getpid())  # its workers speak sooner, and it must know them all
+os.write(int(sys.argv[1]), b"agent %d\\n" % os.getpid())  # the workers report sooner, but the agent must know them all
 select.select(list(workers.sentinels()), [], [])
 """
 
 
 def worker_pids(lines):
-    """Of the workers and their grandchildren, without the agent."""
+    """The process ids of the workers and their grandchildren, without the agent."""
     return [int(pid) for name, pid in map(str.split, lines) if name != "agent"]
 
 
@@ -247,7 +247,7 @@ LocalWorkers(Killing(starter), GroupPolicy(), dict(os.environ)).start(plan)
 
 @pytest.mark.parametrize("method", ["subprocess", "fork", "spawn", "forkserver"])
 def test_worker_being_started_dies_with_a_killed_agent(method, tmp_path, until, running, clean_up):
-    """Between the start of the process and the line that tells the guardian its id."""
+    """Between the start of the process and the order that gives the guardian its id."""
     command = [sys.executable, "-c", KILLED_AT_A_START, method]
     with (tmp_path / "pids").open("w+") as report:
         agent = subprocess.run(command, stdout=report, timeout=180)
@@ -285,7 +285,7 @@ def test_guarded_folders_are_removed_without_any_worker(killed, until, tmp_path)
 
 
 def test_no_process_of_a_killed_agent_keeps_its_pipes_open(pipe, lines_of, tree_code):
-    """The reader of what the workers wrote sees the end: nobody is left to write."""
+    """The reader of the workers' output sees end-of-file because no writer is left."""
     reader, writer = pipe
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT.format(tree=tree_code), str(writer), "fork"],

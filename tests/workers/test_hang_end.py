@@ -1,4 +1,4 @@
-"""Real workers that hang, each in its own way: what is noted of them, and who is killed."""
+"""Real workers that hang in various ways: their stacks, and which processes are killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elastic_core.workers.process import CommandStarter
 
 pytestmark = pytest.mark.integration
 
-LONG = 30.0  # seconds that an agent here waits for what is certain to come; nothing does once it has come
+LONG = 30.0  # seconds the agent may wait for an event that is certain to come
 WAIT = """
     import os, sys, time
     def train_step():
@@ -31,8 +31,8 @@ SLEEP = WAIT.format(hang="time.sleep(600)")
 
 @pytest.fixture
 def hang(local_workers, plan, until, monkeypatch):
-    """A function that runs workers until all have said that they are ready; returns rounds and process ids. `patience`:
-    seconds that one has to answer. A machine that stalls takes longer than the agent's own."""
+    """A function that starts workers and waits until all are ready; returns rounds and process ids. `patience`: seconds
+    a worker has to answer; on a stalled machine the agent's own limit would be too short."""
 
     def hang(starter, workers=1, faulthandler=True, ready="ready", patience=LONG, **more):
         for name, seconds in {"ANSWER": patience, "SPY": LONG, "CONSOLE": LONG, "END": LONG}.items():
@@ -41,7 +41,7 @@ def hang(local_workers, plan, until, monkeypatch):
         pids = rounds.start(plan(workers))
 
         def is_ready(rank):
-            # What a worker has written is known when it has come through its pipe.
+            # The output of a worker is known once it has come through its pipe.
             return any(ready in path.read_text() for path in more["log_dir"].rglob(f"rank-{rank}.err"))
 
         for rank in pids:
@@ -105,16 +105,16 @@ def test_stack_has_all_threads_with_the_main_one_first(hang, python, tmp_path):
         import os, threading, time
         for _ in range(1000):
             os.write(2, b"noise " * 20 + b"\\n")
-        there = threading.Barrier(3)
+        barrier = threading.Barrier(3)
         def fetch(depth):
             if depth:
                 fetch(depth - 1)
-            there.wait()
+            barrier.wait()
             time.sleep(600)
         for _ in range(2):
             threading.Thread(target=fetch, args=(30,), daemon=True).start()
         def train_step():
-            there.wait()
+            barrier.wait()
             os.write(2, b"ready\\n")
             time.sleep(600)
         train_step()
@@ -170,7 +170,7 @@ def test_non_python_worker_is_killed_without_stack(hang, tmp_path, until):
     starter = CommandStarter(("/bin/sh", "-c", "echo ready >&2; exec sleep 600"))
     rounds, pids = hang(starter, log_dir=tmp_path, environment={"PATH": "/usr/bin:/bin"})
     until(lambda: sessions.command_of(pids[0]) == "sleep 600", "the shell to have become it")
-    until(lambda: sessions.best_table().stat(pids[0]).state == "S", "it to sleep, and no more to be loaded")
+    until(lambda: sessions.best_table().stat(pids[0]).state == "S", "it to sleep after loading")
     failure = killed(rounds, pids[0])
     assert failure.signal_name() == "SIGKILL"
     assert failure.stack == (
@@ -182,12 +182,12 @@ def test_non_python_worker_is_killed_without_stack(hang, tmp_path, until):
 def test_python_started_by_a_shell_leaves_its_stack(hang, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SLEEP))
-    starter = CommandStarter(("/bin/sh", "-c", f"{sys.executable} -S {script}; echo never >&2"))
+    starter = CommandStarter(("/bin/sh", "-c", f"{sys.executable} -S {script}; echo unreachable >&2"))
     rounds, pids = hang(starter, log_dir=tmp_path)
     failure = killed(rounds, pids[0])
     assert " in train_step" in failure.stack
     assert failure.signal_name() == "SIGKILL"
-    assert not any("never" in path.read_text() for path in tmp_path.rglob("rank-0.*"))
+    assert not any("unreachable" in path.read_text() for path in tmp_path.rglob("rank-0.*"))
 
 
 def test_hung_worker_exiting_0_on_sigabrt_has_failed(hang, call, function_module, tmp_path):
@@ -275,13 +275,13 @@ def test_kill_ignores_workers_of_the_last_round(hang, python, plan, tmp_path):
 
 
 def test_hang_is_the_cause_of_other_failures(hang, python, tmp_path):
-    """Its peers fail because it went, and may be noticed at the same instant."""
+    """Its peers fail in consequence, and their exits may be noticed at the same moment."""
     code = """
         import os, select, signal, time
-        if os.environ["RANK"] == "0":  # aborts, as collectives do, when the other one has gone
-            there = os.pidfd_open(int(open(os.environ["PEER"]).read()))
+        if os.environ["RANK"] == "0":  # aborts, as collectives do, when its peer has exited
+            peer = os.pidfd_open(int(open(os.environ["PEER"]).read()))
             os.write(2, b"ready\\n")
-            select.select([there], [], [])
+            select.select([peer], [], [])
             os.kill(os.getpid(), signal.SIGABRT)
         with open(os.environ["PEER"], "w") as file:
             file.write(str(os.getpid()))
@@ -314,7 +314,7 @@ def test_hung_function_leaves_its_stack(method, hang, call, function_module, tmp
 
 
 def test_stack_is_available_before_the_round_ends(hang, python, tmp_path):
-    """Other nodes are told at once, and only once if the job is over with it."""
+    """Other nodes are notified immediately, and only once if the job ends."""
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     rounds.workers.kill(pids[0], "hang: it hangs")
     failure = rounds.workers.failures()[0]
@@ -331,7 +331,7 @@ def test_kill_without_ask_skips_the_stack(hang, python, tmp_path):
 
 
 def test_many_unkillable_workers_do_not_delay_the_agent(hang, python, tmp_path):
-    """Those whose end does not show: each of them would be waited for."""
+    """The agent would wait for each worker whose exit it cannot see."""
     pipes = []
 
     def never(pid):
@@ -342,7 +342,7 @@ def test_many_unkillable_workers_do_not_delay_the_agent(hang, python, tmp_path):
     begun = time.monotonic()
     for rank, pid in pids.items():
         assert rounds.workers.kill(pid, "hang: it hangs", ask=False) == rank
-    assert time.monotonic() - begun < LONG  # as long as a single one would be waited for
+    assert time.monotonic() - begun < LONG  # the wait for a single one
     assert rounds.workers.running() == list(range(8))
     assert all(failure.hung for failure in rounds.workers.failures().values())
     for _, writer in pipes:

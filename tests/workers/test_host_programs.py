@@ -1,4 +1,4 @@
-"""Programs that launch workers and treat the ends of children in a way of their own."""
+"""Programs that launch workers and handle child exits themselves."""
 
 from __future__ import annotations
 

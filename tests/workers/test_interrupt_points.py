@@ -1,4 +1,4 @@
-"""Interrupts at any point of the code that holds them."""
+"""Signals at any point of the code that holds interrupts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LONG = 60.0
 
 
 class HandlerError(Exception):
-    """What a handler of these tests raises."""
+    """Raised by the handlers of these tests."""
 
 
 @pytest.fixture
 def only_this_code():
-    """What a handler raises while the garbage collector calls Python code is lost, and what it raises while coverage
-    does leaves its lock taken: neither is called between the lines of such a test."""
+    """Turn off garbage collection and coverage. An exception from a signal handler would be lost in the former and
+    leave a lock taken in the latter."""
     tracer = sys.gettrace()
     sys.settrace(None)
     gc.disable()
@@ -35,8 +35,8 @@ def only_this_code():
 
 
 def spin():
-    """Until the alarm comes. A call that blocks may miss a signal that comes just before it. A function: what is raised
-    in a loop right inside a `with` goes past its end in Python 3.13.0."""
+    """Wait for the alarm. A blocking call could miss a signal that comes just before it. This is a function because in
+    Python 3.13.0 an exception raised in a loop directly inside a `with` skips its end."""
     until = time.monotonic() + LONG
     while time.monotonic() < until:
         pass
@@ -44,7 +44,7 @@ def spin():
 
 @pytest.mark.usefixtures("only_this_code")
 def test_signal_at_any_time_leaves_the_block_whole(handle):
-    """The alarm strikes at every point, on the way in and out too."""
+    """The alarm comes at every point, also on entry and exit."""
 
     def raise_error(number, frame):
         raise HandlerError
@@ -64,15 +64,15 @@ def test_signal_at_any_time_leaves_the_block_whole(handle):
 
 @contextlib.contextmanager
 def signal_at(step, signum, raised):
-    """Raises the signal at one step: when a line of the code that holds is about to run, or a function of it begins or
-    is about to return. `struck` gets it, if it comes to that."""
+    """Raise the signal at one step of the code that holds interrupts: before a line runs, or when a function begins or
+    returns. `raised` then gets the signal."""
     steps = itertools.count()
 
     def trace(frame, event, arg):
         if frame.f_code.co_filename not in (interrupts.__file__, contextlib.__file__, signal.__file__):
             return None
         if event != "line" and frame.f_code.co_flags & inspect.CO_GENERATOR:
-            return trace  # what a tracer raises then ends a generator on the spot, which no signal does
+            return trace  # here, unlike a signal, an exception from the tracer would end the generator
         if next(steps) == step:
             raised.append(signum)
             signal.raise_signal(signum)
@@ -86,7 +86,7 @@ def signal_at(step, signum, raised):
 
 
 def signals_at_every_step(signum):
-    """For every step one that strikes there, until one is too late for all."""
+    """One context manager for each step, until a step is past the end."""
     for step in itertools.count():
         raised = []
         yield signal_at(step, signum, raised)
@@ -101,7 +101,7 @@ BOTH_ENDS = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])  
 @BOTH_ENDS
 @pytest.mark.usefixtures("only_this_code")
 def test_signal_at_any_step_restores_and_runs_all_handlers(handle, signum):
-    """Those of other signals too, when one raises."""
+    """Including the handlers of other signals, if one raises."""
     seen = []
 
     def raise_error(number, frame):

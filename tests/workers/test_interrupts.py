@@ -1,4 +1,4 @@
-"""Interrupts in the instant in which a process starts: what is held, what is let in, and what becomes of it."""
+"""Signals at the moment a process starts: which are held, which are allowed, and their effect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SLEEP = "import time; time.sleep(600)"
 
 
 class HandlerError(Exception):
-    """What a handler of these tests raises."""
+    """Raised by the handlers of these tests."""
 
 
 class InterruptedStarter:
-    """A starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
+    """A starter that gets Ctrl-C right after its process has started, before the process is registered."""
 
     def __init__(self, starter, started):
         self._starter = starter
@@ -43,7 +43,7 @@ class InterruptedStarter:
 
 @pytest.fixture(params=["subprocess", "fork", "spawn", "forkserver"])
 def sleeping(request, python, call):
-    """A starter of workers that do not end by themselves."""
+    """A starter of workers that sleep."""
     return python(SLEEP) if request.param == "subprocess" else call(time.sleep, 600, method=request.param)
 
 
@@ -52,13 +52,13 @@ def test_worker_started_during_ctrl_c_is_killed(sleeping, local_workers, plan, r
     rounds = local_workers(InterruptedStarter(sleeping, clean_up))
     with pytest.raises(KeyboardInterrupt):
         rounds.start(plan(2))
-    assert len(clean_up) == 1  # the second is not started any more
+    assert len(clean_up) == 1  # the second was not started
     assert not running(clean_up[0])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class SignaledStarter:
-    """A starter that tells its process id, and is sent a signal before anybody else knows of it."""
+    """A starter that reports its process id and gets SIGTERM before the process is registered."""
 
     def __init__(self, starter, writer):
         self._starter = starter
@@ -74,7 +74,7 @@ class SignaledStarter:
 def test_guardian_knows_a_worker_before_handlers_run(
     python, local_workers, plan, pipe, lines_of, running, until, clean_up
 ):
-    """An agent that ends there and then, with no step of its own any more, leaves no worker."""
+    """An agent killed at that moment leaves no worker."""
     rounds = local_workers(SignaledStarter(python(SLEEP), pipe[1]))
     agent = os.fork()
     if agent == 0:
@@ -108,7 +108,7 @@ def test_held_signals_are_handled_in_order_on_exit(handle):
         for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(signum)
         assert seen == []
-    assert seen == [signal.SIGHUP, signal.SIGTERM]  # one of each, as of signals that are blocked
+    assert seen == [signal.SIGHUP, signal.SIGTERM]  # one of each, as with blocked signals
 
 
 def test_raising_handler_does_not_prevent_other_handlers(handle):
@@ -183,7 +183,7 @@ def test_signal_raised_by_a_handler_runs_before_the_next_held(handle):
 
 
 def test_exception_interrupts_a_running_handler(handle):
-    """Such as for a bound that it sets to what it does."""
+    """For example, a handler can set a time limit for itself."""
     continued = []
 
     def raise_error(number, frame):
@@ -201,7 +201,7 @@ def test_exception_interrupts_a_running_handler(handle):
 
 
 def test_faulthandler_registration_is_kept(handle, tmp_path):
-    """The stacks on demand, such as torchrun's users have them, with the handler called as well."""
+    """Users register stack dumps on demand in this way, chained to their handler."""
     seen = []
     handle(signal.SIGUSR1, lambda number, frame: seen.append(number))
     with open(tmp_path / "stacks", "w+") as file:
@@ -246,7 +246,7 @@ def test_interrupts_allowed_in_another_thread_has_no_effect(handle):
 
 
 class Interrupting:
-    """An argument that is interrupted while it is pickled, and would take long."""
+    """An argument whose pickling is interrupted."""
 
     def __init__(self, continued):
         self._continued = continued
@@ -300,14 +300,14 @@ def test_child_forked_by_another_thread_holds_no_signals(handle, running, until,
     handle(signal.SIGTERM, end)
     handle(signal.SIGHUP, hang_up)
     with interrupts_held(), interrupts_held():
-        signal.raise_signal(signal.SIGHUP)  # which came to this process, and not to the child
+        signal.raise_signal(signal.SIGHUP)  # for this process, not for the child
         in_a_thread(fork)
         assert exit_code(clean_up[0], running, until) == signal.SIGTERM
         assert seen == []
     assert seen == [signal.SIGHUP]
 
 
-in_children: list = []  # what a child does first; a hook cannot be taken out again
+in_children: list = []  # run first in every child; the hook itself cannot be removed
 os.register_at_fork(after_in_child=lambda: [act() for act in in_children])
 
 

@@ -1,4 +1,4 @@
-"""Advice for errors that a limit explains."""
+"""Remedies for errors caused by resource limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log placement plugin written for torchrun, one of our own make and torch's own."""
+"""torchrun's log placement plugins: a custom one and torch's default."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_std_is_parsed_and_mapped_by_rank():
 
 
 class TestPlaces:
-    """Of `DefaultLogsSpecs`, beside torch's."""
+    """The files of `DefaultLogsSpecs`, compared with torch's."""
 
     @pytest.fixture(params=["ours", pytest.param("theirs", marks=pytest.mark.torch)])
     def kinds(self, request):

@@ -1,4 +1,4 @@
-"""NUMA binding: the choice against a plain statement of each mode's promise, the picture, and the binding itself."""
+"""NUMA binding: the CPUs chosen in each mode, reading the topology, and the binding itself."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_device_numbers_follow_cuda_visible_devices(visible, places):
     assert Binding("node", WITH_DEVICES).seen_through(visible).machine.device_nodes == places
 
 
-# -- the picture
+# -- topology
 
 
 def describe_cpu(root, number, node, socket, core, cache):

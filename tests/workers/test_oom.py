@@ -1,4 +1,4 @@
-"""Counters of out-of-memory kills, in files of our own."""
+"""Counters of out-of-memory kills, read from test files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_oom_kills_are_read_from_the_counter_file(counter):
 
 
 def test_only_kills_counted_since_start_are_explained(counter):
-    narrow, wide = counter("narrow", 3), counter("wide", 8)
-    watch = OomWatch({narrow: "in the narrow", wide: "in the wide"})
+    inner, outer = counter("inner", 3), counter("outer", 8)
+    watch = OomWatch({inner: "in the inner group", outer: "in the outer group"})
     assert watch.explanation() == ""
-    counter("wide", 9)
-    assert watch.explanation() == "the kernel counted such a kill in the wide"
-    counter("narrow", 4)
-    assert watch.explanation() == "the kernel counted such a kill in the narrow"
+    counter("outer", 9)
+    assert watch.explanation() == "the kernel counted such a kill in the outer group"
+    counter("inner", 4)
+    assert watch.explanation() == "the kernel counted such a kill in the inner group"
 
 
 def test_no_counters_give_no_explanation():

@@ -1,4 +1,4 @@
-"""The pump: real pipes in, lines out."""
+"""The output pump: real pipes in, lines out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def finish(pump, patience=PATIENCE):
 
 @pytest.fixture
 def pump(pipe, make_pipe):
-    """A function that starts a pump over `count` new pipes to the console pipe: (pump, write ends, channels)."""
+    """A function that starts a pump from `count` new pipes to the console; returns (pump, write ends, channels)."""
 
     def pump(count, console=pipe[1], **plan):
         sink = ConsoleSink(console)
@@ -56,7 +56,7 @@ def drain(fd, into):
 
 
 def test_lines_from_eight_writers_stay_whole(pump, pipe):
-    """Every writer tears its lines into odd pieces; the console is a real pipe."""
+    """Every writer splits its lines at odd places; the console is a real pipe."""
     received = []
     thread = drain(pipe[0], received)
     made, writers, _ = pump(8)
@@ -95,21 +95,21 @@ def test_unfinished_line_is_shown_after_a_pause(pump, pipe, lines_of):
 
 def test_stream_held_open_is_abandoned_at_the_end(pump, pipe):
     made, writers, channels = pump(2)
-    os.write(writers[0], b"last words")
+    os.write(writers[0], b"last line")
     os.write(writers[1], b"whole\n")
     os.close(writers[1])
     assert finish(made)
-    assert channels[0].tail() == ("last words",)
+    assert channels[0].tail() == ("last line",)
     assert channels[1].tail() == ("whole",)
 
 
 @pytest.mark.integration
 def test_daemon_that_keeps_writing_is_abandoned(pump, pipe):
-    """A daemon that a worker left behind: what was in the pipe is delivered, what it writes for ever is not awaited."""
+    """The pump delivers the content of the pipe but does not wait for a daemon that a worker left behind."""
     received = []
     reading = drain(pipe[0], received)
     made, (writer,), _ = pump(1)
-    os.write(writer, b"the worker's last words\n")
+    os.write(writer, b"the worker's last line\n")
     process = subprocess.Popen(["yes"], stdout=writer)
     os.close(writer)
     try:
@@ -119,7 +119,7 @@ def test_daemon_that_keeps_writing_is_abandoned(pump, pipe):
         process.wait()
     os.close(pipe[1])
     reading.join()
-    assert b"[0]:the worker's last words\n" in b"".join(received)
+    assert b"[0]:the worker's last line\n" in b"".join(received)
 
 
 def test_unstarted_pump_delivers_output(pipe):
@@ -145,7 +145,7 @@ def test_all_output_written_before_the_end_is_delivered(pump, pipe):
     writing = threading.Thread(target=write)
     reading = drain(pipe[0], received)
     writing.start()
-    writing.join()  # as when the workers have ended
+    writing.join()  # as if the workers had ended
     assert finish(made)
     os.close(pipe[1])
     reading.join()
@@ -166,7 +166,7 @@ def test_blocked_console_does_not_block_the_agent(pump, pipe, helpers_gone):
     os.set_blocking(pipe[1], True)
     made, (writer,), channels = pump(1)
     for _ in range(12):
-        os.write(writer, b"y" * 10_000 + b"\n")  # the console's pipe takes 64 KiB and nobody reads
+        os.write(writer, b"y" * 10_000 + b"\n")  # the console's pipe holds 64 KiB and has no reader
     os.close(writer)
     assert not finish(made, 0.2)
     assert channels[0].tail()
@@ -175,20 +175,20 @@ def test_blocked_console_does_not_block_the_agent(pump, pipe, helpers_gone):
     while b"".join(received).count(b"y") < 120_000:
         assert reading.is_alive()
         reading.join(0.01)
-    helpers_gone()  # or it would find its pipe closed by others
+    helpers_gone()  # before its pipe is closed
     os.close(pipe[1])
     reading.join()
 
 
 class BrokenConsole:
-    """A console with a fault of its own."""
+    """A console that raises."""
 
     def write(self, data):
         raise ValueError("no such colour")
 
 
 def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
-    """Told once; the worker writes many times what its pipe holds, and its last words are kept."""
+    """The worker writes much more than its pipe holds, and the tail of its output is kept."""
     reader, writer = os.pipe()
     channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore, TerminalLine())
     made = OutputPump({reader: channel})
@@ -215,9 +215,9 @@ def test_catch_up_waits_for_written_output(pump, pipe):
         assert moving.catch_up(PATIENCE)
         assert channel.tail()[-1] == str(number)
     for writer in writers:
-        os.close(writer)  # else `cat` would hold the console
+        os.close(writer)  # otherwise `cat` would keep the console open
     finish(moving)
-    assert moving.catch_up(0.0)  # at once: it has ended
+    assert moving.catch_up(0.0)  # immediately: the pump has ended
     os.close(pipe[1])
     reading.join(PATIENCE)
 
@@ -232,7 +232,7 @@ def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):
     reading = drain(pipe[0], [])
     writing.join(PATIENCE)
     assert moving.catch_up(PATIENCE)
-    os.close(writer)  # else `cat` would hold the console
+    os.close(writer)  # otherwise `cat` would keep the console open
     finish(moving)
     os.close(pipe[1])
     reading.join(PATIENCE)

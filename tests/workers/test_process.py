@@ -1,4 +1,4 @@
-"""A program that ignores SIGCHLD: the ends of its children are made visible again."""
+"""Child exits are made visible again in a program that ignores SIGCHLD."""
 
 from __future__ import annotations
 

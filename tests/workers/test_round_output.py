@@ -1,4 +1,4 @@
-"""The output of a round: log folder, pipes, console, files. The console is the test's own stdout and stderr."""
+"""A round's output: log folder, pipes, console and files. The console is the test's own stdout and stderr."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_daemon_holding_the_pipe_is_abandoned(opened, spawn, pipe, lines_of):
 
 
 def test_redirected_worker_writes_its_file_directly(opened, tmp_path, capfd):
-    """However slow the console is, and however long the agent is suspended: nothing is moved before `begin`."""
-    (tmp_path / "rank-0.err").write_text("of an earlier run\n")
+    """Independent of a slow console or a suspended agent: nothing is moved before `begin`."""
+    (tmp_path / "rank-0.err").write_text("from an earlier run\n")
     output = opened(redirects=both)
     out, err = output.stdio(0)
     os.write(out, b"x" * 200_000)
@@ -127,8 +127,8 @@ def test_rotated_or_removed_log_file_is_still_read(opened, tmp_path, removed):
     _, err = output.stdio(0)
     path = tmp_path / "rank-0.err"
     path.unlink() if removed else path.rename(tmp_path / "old")
-    os.write(err, b"last words\n")
-    assert (output.tail(0), output.written(0)) == (("last words",), 11)
+    os.write(err, b"last lines\n")
+    assert (output.tail(0), output.written(0)) == (("last lines",), 11)
     output.begin()
     assert finish(output)
     output.close()
@@ -182,7 +182,7 @@ def test_too_many_files_blame_the_limit_and_leak_nothing(opened, open_files, fre
 
 
 def open_in_a_child(fds):
-    """How many of them a child finds open that is forked now."""
+    """How many of these descriptors are open in a child forked now."""
     child = os.fork()
     if child == 0:
         os._exit(sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
@@ -200,11 +200,11 @@ def test_forked_child_closes_the_pipes(opened):
 
 @pytest.mark.integration
 def test_forked_child_keeps_reused_descriptors(opened):
-    """The streams have ended, and the numbers of their pipes are in use again."""
+    """The streams have ended, and the descriptors of their pipes have been reused."""
     output = opened(2)
     output.begin()
     wait_readable(output.drain(), PATIENCE)
-    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # the lowest numbers that are free
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # get the lowest free numbers
     try:
         assert open_in_a_child(others) == len(others)
         assert finish(output)

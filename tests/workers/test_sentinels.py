@@ -1,4 +1,4 @@
-"""Both kinds of sentinel, over real children."""
+"""Both kinds of sentinel, with real children."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_sentinel_of_a_reaped_child_is_readable(spawn, sentinel_of, kind):
 
 
 def test_forked_sibling_does_not_delay_the_sentinel(spawn, sentinel_of, pipe):
-    """It inherits the write end of the thread's pipe."""
+    """The sibling inherits the write end of the thread's pipe."""
     process = spawn(WAITS_FOR_INPUT, stdin=-1)
     fd = sentinel_of(thread_sentinel, process.pid)
     sibling = os.fork()

@@ -1,4 +1,4 @@
-"""What a worker consists of, in real process trees."""
+"""The processes of a worker, in real process trees."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ WITH_A_HELPER = """
 
 
 def test_helper_has_time_to_clean_up_after_workers(spawn, pipe, lines_of):
-    """It waits, as multiprocessing's resource tracker does, until nobody else holds its pipe."""
+    """Like multiprocessing's resource tracker, it waits until its pipe has no other holder."""
     leader = spawn(WITH_A_HELPER.format(stays=0), pipe[1])
     assert lines_of(pipe[0]) == ["ready"]
     leaders = leaders_of(leader)
@@ -265,7 +265,7 @@ def test_members_without_proc_are_leaders_and_their_groups(tree, until, running,
     assert pids_of(sessions.members(leaders)) == {leader.pid}
     leader.kill()
     leader.wait()
-    assert pids_of(sessions.members(leaders)) == {leader.pid}  # its group lives on
+    assert pids_of(sessions.members(leaders)) == {leader.pid}  # its process group still exists
     sessions.send_all(leaders, signal.SIGKILL)
     until(lambda: not running(found["grandchild"]), "the grandchild to die")
 
@@ -333,6 +333,6 @@ def test_leader_of_finds_the_worker_of_a_process(spawn, pipe, lines_of):
     leader.kill()
     wait = os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
     assert wait is not None
-    assert sessions.leader_of(leader.pid, leaders) is None  # it has ended
+    assert sessions.leader_of(leader.pid, leaders) is None  # the leader has ended
     assert sessions.leader_of(child, leaders) == leader.pid
     os.kill(child, 9)

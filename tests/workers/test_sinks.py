@@ -1,4 +1,4 @@
-"""Sinks over real files and pipes."""
+"""Sinks with real files and pipes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_disk_that_fills_up_returns_unwritten_data(tmp_path):
     except FileNotFoundError:
         pytest.skip("unshare is not installed")
     if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"a file system of our own may not be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
 
 
@@ -102,7 +102,7 @@ def test_slow_console_receives_all_output(pipe):
 
 
 def test_slow_console_with_a_high_descriptor_is_supported(pipe):
-    """Beyond what select can wait for."""
+    """select cannot wait for such a descriptor."""
     reader, writer = pipe
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100:
         pytest.skip("the limit of open files is too low")

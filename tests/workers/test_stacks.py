@@ -1,4 +1,4 @@
-"""Dumps picked out of a stream, arranged and bounded; and a program that is asked where there is none."""
+"""Stack dumps extracted from a stream, arranged and bounded; and py-spy, if there is none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Thread 0x00007f0000000002 (most recent call first):
 
 
 def feed(sink, text):
-    """All lines, and what the sink left of them."""
+    """Feed all lines; the parts that the sink left in the stream."""
     return [left for line in text.encode().splitlines(keepends=True) if (left := sink.take(line)).strip()]
 
 
@@ -171,7 +171,7 @@ def test_bounded_text_is_limited_in_lines_and_characters(text, times):
 
 
 def test_dump_can_be_read_while_it_grows():
-    """Processes that crash one after the other, while the agent looks."""
+    """Processes crash one after another while the agent reads the dump."""
     sink = DumpSink()
     head = "Thread 0x1 (most recent call first):"
     fed = threading.Event()
@@ -183,7 +183,7 @@ def test_dump_can_be_read_while_it_grows():
     feed(sink, f"Fatal Python error: Aborted\n{head}\n")
     thread = threading.Thread(target=feed_repeatedly)
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that they take turns at any point
+    sys.setswitchinterval(1e-6)  # so that the threads switch at any point
     thread.start()
     try:
         assert all(sink.text().startswith(head) for _ in range(5000))
@@ -203,7 +203,7 @@ def test_any_bytes_after_a_dump_are_accepted(data):
 
 @pytest.fixture
 def sleeper(spawn, pipe, lines_of):
-    """A function that starts a Python that says when it is ready and sleeps; its process id."""
+    """A function that starts a sleeping Python process and returns it once it is ready."""
 
     def sleeper(code="", *flags):
         ready = f"{code}\nimport os, sys, time\nos.write(int(sys.argv[1]), b'ready\\n')\ntime.sleep(600)"
@@ -241,7 +241,7 @@ def test_silence_reason_explains_the_missing_stack(sleeper, until):
 
 @pytest.fixture
 def spy(tmp_path):
-    """A function that installs a py-spy made of shell; returns the environment in which it is found."""
+    """A function that installs a shell script as py-spy and returns an environment in which it is found."""
 
     def spy(script):
         path = tmp_path / "py-spy"
@@ -276,10 +276,10 @@ def test_py_spy_output_is_bounded(spy):
 
 @pytest.mark.integration
 def test_hanging_py_spy_is_killed(spy, until, running, tmp_path, monkeypatch):
-    spoken, wait = tmp_path / "said", subprocess.Popen.wait
+    spoken, wait = tmp_path / "spoken", subprocess.Popen.wait
 
     def wait_until_spoken(process, timeout):
-        until(spoken.exists, "py-spy to speak")
+        until(spoken.exists, "output from py-spy")
         return wait(process, min(timeout, 0.5))
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait_until_spoken)

@@ -1,4 +1,4 @@
-"""Where streams go: the plan for every combination of what a user may ask."""
+"""The destinations of streams for every combination of flags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_stdout_of_a_single_worker_is_not_captured(plan):
 
 
 def test_non_utf8_prefix_and_filters_are_kept(plan):
-    """As a command line may have them."""
+    """A command line may contain such bytes."""
     word = os.fsdecode(b"\xff")
     found = planned(plan, Stream.OUT, tee=for_every_rank(3), prefix_template=f"{word}:", stdout_filters=(word,))
     assert (found.prefix, found.filters) == (b"\xff:", (b"\xff",))
