@@ -1,4 +1,4 @@
-"""Whose failure came first, when several nodes tell."""
+"""The first failure, when several nodes report one."""
 
 from __future__ import annotations
 

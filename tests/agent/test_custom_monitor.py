@@ -1,4 +1,4 @@
-"""The local agent looks, decides and acts, one after the other: who looks changes nothing."""
+"""Local agents with their own `_monitor_workers`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 
 
 class StopsItself(ProcessAgent):
-    """As agents for torch do: who looks and finds a failure, stops the group."""
+    """Stops the group when it finds a failure, as agents for torch do."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -24,8 +24,8 @@ def test_agent_that_stops_its_group_in_monitor_restarts(make):
     assert node.order == ["SIGTERM", "SIGCONT", "report_failure", "report_failure"]
 
 
-class KnowsBetter(ProcessAgent):
-    """What its workers returned is found elsewhere."""
+class OwnReturnValues(ProcessAgent):
+    """Gets the return values of its workers from elsewhere."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -35,5 +35,5 @@ class KnowsBetter(ProcessAgent):
 
 
 def test_return_values_from_monitor_are_kept(make):
-    node = make(succeed, on_success=lambda rounds: rounds.give(JOB_DONE), kind=KnowsBetter)
+    node = make(succeed, on_success=lambda rounds: rounds.give(JOB_DONE), kind=OwnReturnValues)
     assert node.run().return_values == {0: "kept", 1: "kept"}

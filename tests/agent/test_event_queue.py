@@ -1,4 +1,4 @@
-"""The event queue: what wakes who waits, what comes out of it, and what it tells of the agent."""
+"""The event queue: wake-ups, pending events, and the agent's last sign of life."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_events_from_many_threads_all_arrive(queue):
         thread.start()
     found = []
     while len(found) < 1600:
-        queue.wait((), in_a_minute())  # may bring nothing: an event can be taken before its wake-up call is sent
+        queue.wait((), in_a_minute())  # may be empty: an event can be taken before its wake-up is sent
         found += numbers(queue.pop_expired())
     for thread in threads:
         thread.join()
@@ -116,7 +116,7 @@ def test_alive_at_is_now_while_waiting_and_else_the_last_wait(make_queue):
 
 
 class Watched(FakeClock):
-    """Whoever looks at it is watched himself, by another thread as it were. `watch`: is called; may look at it too."""
+    """Calls `watch` whenever it is read, as if another thread ran at that moment; `watch` may read the clock too."""
 
     watch = None
 
@@ -149,7 +149,7 @@ def test_events_after_close_are_dropped(make_queue):
     queue = make_queue()
     queue.close()
     queue.close()
-    descriptors = [os.pipe() for _ in range(4)]  # the numbers of the queue's own are used again
+    descriptors = [os.pipe() for _ in range(4)]  # these reuse the numbers of the queue's descriptors
     try:
         queue.signalled(TERM)
         for reader, _ in descriptors:
@@ -193,7 +193,7 @@ def test_close_is_safe_while_threads_add_events(queue):
     ],
 )
 def test_urgency_depends_on_signal_arrival_times(signals, urged, handled_immediately, make_queue):
-    """The agent may be busy in between: to tell the others that it leaves takes seconds where the store is slow."""
+    """The agent may be busy in between: announcing its departure takes seconds if the store is slow."""
     clock = FakeClock()
     queue = make_queue(clock)
     for after, signum in signals:
@@ -243,7 +243,7 @@ def test_late_processing_does_not_make_a_signal_urgent(make_queue):
 
 
 def test_signal_delivered_to_another_thread_ends_the_wait(queue):
-    """The kernel prefers the main thread, but not when that has just got another signal."""
+    """The kernel prefers the main thread, but not if that has just received another signal."""
     over = threading.Event()
     other = threading.Thread(target=over.wait)
     other.start()

@@ -1,4 +1,4 @@
-"""The exit barrier of the local agent, with a handler of rounds."""
+"""The exit barrier of the local agent, with a round handler."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_failed_node_skips_the_exit_barrier(make):
 
 @pytest.fixture
 def host(make):
-    """A node whose process has the store of the job, and whose time in the barrier is over when it comes there."""
+    """A function that makes a node which hosts the job's store and whose exit barrier times out immediately."""
 
     def host(**kwargs):
         node = make(in_turn(succeed), exit_barrier_timeout=0.0, **kwargs)
@@ -199,7 +199,7 @@ def test_signal_ends_the_wait_for_a_handover(host):
 
 
 def test_second_signal_ends_the_wait_for_an_announcement(make):
-    """Then the handler does not wait for other nodes either."""
+    """The handler does not wait for other nodes either."""
     clock, release = FakeClock(), threading.Event()
     node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM), clock=clock)
 
@@ -216,7 +216,7 @@ def test_second_signal_ends_the_wait_for_an_announcement(make):
 
 
 def test_two_signals_before_an_announcement_hurry_it(make):
-    """They came while the workers were stopped."""
+    """The signals came while the workers were being stopped."""
     clock, release = FakeClock(), threading.Event()
 
     def twice(rounds):

@@ -1,4 +1,4 @@
-"""A node that its handler fences off: it stops its workers and joins again, with a handler of rounds."""
+"""A fenced node stops its workers and rejoins, with a round handler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORE_LOST = RendezvousConnectionError("the store has not come back within 600 s
 
 
 def cut_off(node):
-    """What workers do in a round in which their node is fenced off."""
+    """A worker script for a round in which the node is fenced."""
     return lambda plan, workers: node().handler.give(FENCED)
 
 
@@ -50,14 +50,14 @@ def test_fenced_node_stops_its_workers_and_rejoins_for_free(make):
         max_restarts=0,
     )
     assert node.run().state is WorkerState.SUCCEEDED
-    assert node.order == ["SIGTERM", "SIGCONT"]  # and nobody is told, for nobody can be
+    assert node.order == ["SIGTERM", "SIGCONT"]  # without an announcement: no node could receive it
     assert len(node.handler.calls_to("next_rendezvous")) == 2
     assert [plan.restart_count for plan in node.workers.plans] == [0, 0]
     assert decided(node) == [RestartDecided("job", 1, "membership", FENCED.reason, 0, 0)]
 
 
 def test_grace_period_ends_at_the_handlers_deadline(make):
-    """What a worker writes at SIGTERM must not come between the steps of those that have gone on."""
+    """Output that a worker writes on SIGTERM must not mix with the steps of nodes that have re-formed."""
     node = make(in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE), deaf=[0, 1],
                 shutdown_timeout=FOREVER)  # fmt: skip
     node.handler.due = Instant(SystemClock().now() + 0.1)
@@ -164,7 +164,7 @@ def test_signal_ends_the_wait_for_the_store(make):
 
 
 class Silent(FakeRounds):
-    """A store that hangs tells nothing: the node is cut off at the deadline, and nothing but the clock tells."""
+    """The store hangs, so only the clock shows that the node is fenced at its deadline."""
 
     def verdict(self):
         return FENCED if self.deadline and SystemClock().now() >= self.deadline else None

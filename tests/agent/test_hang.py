@@ -1,4 +1,4 @@
-"""The table that tells who hangs: samples and times go in, by hand."""
+"""The table that finds hung workers, given samples and times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sample(rank=0, **done):
 
 
 def follow(policy, *looks):
-    """Look at the given times with the given samples; what the last look found, and the table after it."""
+    """Check at the given times with the given samples; returns the result of the last check and the table."""
     table, found = HangTable.starting(policy, Instant(0.0)), None
     for now, *samples in looks:
         table, found = table.look(samples, Instant(now))
@@ -28,7 +28,7 @@ def follow(policy, *looks):
 
 
 def idle_until(now, *last, policy=POLICY):
-    """Looks every step from the first on, with the same samples each time."""
+    """Checks at every step from 0 on, with the same samples each time."""
     return [(at * policy.step, *last) for at in range(int(now / policy.step) + 1)]
 
 
@@ -66,7 +66,7 @@ def test_single_cpu_clock_tick_is_not_progress():
 def test_shrinking_cpu_time_is_not_progress():
     looks = [(0.0, sample(cpu=100.0)), (2.0, sample(cpu=1.0)), (4.0, sample(cpu=2.0)), (6.0, sample(cpu=2.0))]
     assert follow(POLICY, *looks)[0] is None
-    assert follow(POLICY, *looks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it moved at 4
+    assert follow(POLICY, *looks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it made progress at 4
     assert follow(POLICY, *looks, *((at, sample(cpu=2.0)) for at in (8.0, 10.0, 12.0)))[0] is not None
 
 
@@ -137,7 +137,7 @@ def test_reason_names_only_selected_signs():
     st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=30),
 )
 def test_hang_is_found_within_1_to_1_25_timeouts(timeout, life):
-    """A worker moves at times of its own, and the table is looked at when it says."""
+    """The worker makes progress at random times; checks happen at the times the table asks for."""
     policy = HangPolicy(timeout, warmup=0.0)
     moves = []
     at = 0.0
@@ -156,7 +156,7 @@ def test_hang_is_found_within_1_to_1_25_timeouts(timeout, life):
 
 
 def spinning(since, until, start=0.0):
-    """Looks at a worker that uses a whole core and writes a line before each look until `since`."""
+    """Checks of a worker that uses a whole core and, until `since`, writes a line before each check."""
     times = [start + STEP * number for number in range(int((until - start) / STEP) + 1)]
     return [(at, sample(cpu=at, written=min(at, since))) for at in times]
 

@@ -1,4 +1,4 @@
-"""Introductions over a store in memory, each node in a thread of its own; and what is found there that is none."""
+"""Introductions through a store in memory, with each node in its own thread; and malformed ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_all_nodes_agree_on_the_round():
 
 class Untouchable:
     def __getattr__(self, name):
-        raise AssertionError(f"a node that is alone has nobody to tell: {name}")
+        raise AssertionError(f"a single node must not use the store: {name}")
 
 
 def test_single_node_uses_no_store():
@@ -82,6 +82,6 @@ def test_malformed_introduction_raises_state_error(raw):
 
 
 def test_exchange_leaves_no_thread():
-    before = set(threading.enumerate())  # not their number, for those of other tests may be ending
+    before = set(threading.enumerate())  # not their number: threads of other tests may be ending
     test_all_nodes_agree_on_the_round()
     assert set(threading.enumerate()) <= before

@@ -1,4 +1,4 @@
-"""The link: what a plain handler cannot tell is made up for, and what a handler of rounds tells is passed on."""
+"""The link polls a plain handler and passes on the verdicts of a round handler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_ANSWER = RendezvousConnectionError("no answer")
 
 
 class Waiting(LocalRendezvousHandler):
-    """Answers, or raises, what `answers` says; 0 when that is used up. `takes`: seconds for each answer."""
+    """Returns or raises the given answers in turn, then 0. `takes`: seconds for each answer."""
 
     polled = True
 
@@ -52,7 +52,7 @@ def plain(handler, clock, interval=0.25):
 
 
 def look(link, clock, times):
-    """Look whenever the link wants to be looked at; what it said."""
+    """Ask for a verdict whenever the link wants to be asked; returns all verdicts."""
     logged = []
     for _ in range(times):
         clock.advance(max(link.ask_again() - clock.now(), 0.0))
@@ -110,7 +110,7 @@ def test_slow_first_failure_is_tolerated(clock):
 
 
 def test_slow_handler_is_polled_less_often(clock):
-    """Each question holds up the agent's own thread."""
+    """Each poll blocks the agent's thread."""
     handler = Patient(clock, [NO_ANSWER] * 3, takes=60.0)
     look(plain(handler, clock, interval=1.0), clock, 3)
     assert handler.asked == [1.0, 601.0, 1201.0]

@@ -23,7 +23,7 @@ def all_succeed(plan, workers):
 
 
 def fail_until(restart_count, *ranks):
-    """Workers of which `ranks` fail until the group was restarted so often."""
+    """A worker script: `ranks` fail until the group has been restarted so many times."""
 
     def on_start(plan, workers):
         if plan.restart_count == restart_count:
@@ -56,7 +56,7 @@ def test_failure_beyond_the_budget_is_final(make_node):
 def test_failure_stops_the_other_workers(make_node):
     node = make_node(fail_until(9, 0), max_restarts=0)
     node.run()
-    assert node.workers.signals == [15, 18]  # SIGTERM, then SIGCONT for those that were stopped
+    assert node.workers.signals == [15, 18]  # SIGTERM, then SIGCONT for suspended workers
 
 
 def test_incurable_failure_is_final(make_node):
@@ -114,7 +114,7 @@ def test_join_time_is_reported(make_node, scripted_handler):
 def test_waiting_nodes_trigger_a_new_round_for_free(make_node, scripted_handler):
     def on_start(plan, workers):
         if plan.round == 1:
-            node.agent.timer_expired(Expiry(1, "nobody's"))  # any event makes the agent look around
+            node.agent.timer_expired(Expiry(1, "unknown"))  # any event makes the agent poll the handler
         else:
             all_succeed(plan, workers)
 
@@ -138,7 +138,7 @@ def test_expired_timer_kills_its_worker_for_a_hang(make_node):
     failures = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
     assert [(f.global_rank, f.exitcode) for f in failures] == [(1, -9)]
     assert failures[0].reason == "hang: the watchdog timer 'step' was not released in time"
-    assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
+    assert node.workers.signals == [15, 18]  # the other worker gets SIGTERM, as after any failure
 
 
 def test_expired_timer_of_an_unknown_process_is_ignored(make_node):
@@ -178,13 +178,13 @@ def test_waiting_agent_is_alive(make_node, scripted_handler):
 
     def join():
         clock.advance(100.0)
-        # The agent's thread has begun this one, and waits very soon.
+        # The agent's thread, which started this one, is about to wait.
         seen.append(eventually(lambda: node.agent.alive_at() == clock.timestamp(), 30))
 
     node = make_node(all_succeed, scripted_handler({1: join}), clock=clock)
     begun = node.agent.alive_at()
     clock.advance(50.0)
-    assert node.agent.alive_at() == begun  # it has not turned since
+    assert node.agent.alive_at() == begun  # no iteration since
     node.run()
     assert seen == [True]
 
@@ -215,7 +215,7 @@ def test_run_leaves_no_thread(make_node):
 
 
 class StuckWorkers:
-    """Workers of which some stop moving in the first round; those of the next one succeed."""
+    """Workers of which some make no progress in the first round; all succeed in the next one."""
 
     def __init__(self, *stuck):
         self.stuck = stuck
@@ -247,7 +247,7 @@ def test_worker_without_progress_is_killed_and_group_restarts(make_node):
     assert failure.stack.startswith("no stack: ")
     decided = next(fact for fact in node.observer.facts if isinstance(fact, RestartDecided))
     assert (decided.cause, decided.restart_count) == ("hang", 1)
-    assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
+    assert node.workers.signals == [15, 18]  # the other worker gets SIGTERM, as after any failure
 
 
 def test_hang_of_all_workers_kills_only_one(make_node):
@@ -286,7 +286,7 @@ def test_most_overdue_timer_is_the_cause(make_node):
 
 
 def test_timer_expiring_during_a_stop_keeps_the_grace_period(make_node):
-    """It may have been interrupted in its block, and be writing a checkpoint."""
+    """The worker may have been interrupted in its block and be writing a checkpoint."""
 
     class Saving(FakeWorkers):
         def send_signal(self, signum):

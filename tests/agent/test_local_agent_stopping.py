@@ -1,4 +1,4 @@
-"""The local agent's one stop path: signals while it runs, joins and stops; the deaf and the immortal."""
+"""How the local agent stops: signals while it runs, joins and stops; workers that ignore SIGTERM or SIGKILL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_signal_stops_running_workers(make_node):
 
 
 def test_exits_during_a_stop_are_reported(make_node):
-    """A status that shows them as running would be wrong for the whole grace period."""
+    """Otherwise the status would show them as running for the whole grace period."""
     node = make_node(fails)
     node.run()
     assert [(ended.local_rank, ended.exitcode) for ended in node.observer.exits[:2]] == [(0, 3), (1, -15)]
@@ -73,7 +73,7 @@ def test_signal_interrupts_joining(make_node, scripted_handler):
     assert SystemClock().now() - begun < 30
     assert node.facts == ["AgentFinished"]
     assert not handler.closed
-    # The thread that joins ends with the handler, and what it brings then is dropped.
+    # The joining thread ends with the handler, and its result is dropped.
     (joining,) = joined
     handler.shutdown()
     joining.join(60)
@@ -93,7 +93,7 @@ def test_signal_takes_precedence_over_concurrent_failure(make_node):
 
 
 class SignaledAgain(FakeWorkers):
-    """Deaf workers; whoever asks them to end is asked once more himself, by `again`; `before` runs before that."""
+    """Workers that ignore SIGTERM. When they are stopped, `before` is called and the agent gets the signal `again`."""
 
     receive_signal = None
     again = signal.SIGINT
@@ -124,8 +124,8 @@ def test_second_signal_ends_the_grace_period(make_node, again):
 
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
 def test_simultaneous_signals_are_one_request(make_node, again):
-    """A terminal and a wrapper both pass on what was asked once, and so do a preStop hook and the kubelet: no reason to
-    cut the grace period short."""
+    """A terminal and a wrapper may both forward a single request, as may a preStop hook and the kubelet. This must not
+    shorten the grace period."""
     workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
     workers.again = again
     node = make_node(workers=workers, shutdown_timeout=0.3)
@@ -149,7 +149,7 @@ def test_sigterm_right_after_another_signal_is_forwarded(make_node):
 
 
 class Unlisted(FakeWorkers):
-    """As on a platform without a process table: nobody can say what is left."""
+    """A platform without a process table: leftover processes are unknown."""
 
     def leftovers(self):
         return []
@@ -162,7 +162,7 @@ def test_surviving_workers_are_stopped_without_process_table(make_node):
 
 
 class SlowConsole(FakeWorkers):
-    """The output of a round is delivered when `deliver` writes to the pipe, and never if nobody does."""
+    """The output of a round is delivered once `deliver` is called."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -201,16 +201,16 @@ def test_signal_ends_the_wait_for_a_stalled_console(make_node):
     begun = SystemClock().now()
     with pytest.raises(SignalException):
         node.run()
-    assert SystemClock().now() - begun < 25  # the patience without a signal is 30 s
+    assert SystemClock().now() - begun < 25  # without a signal the agent waits 30 s
     timer.join()
 
 
 class StartsOnce(FakeWorkers):
-    """The second round cannot start: the disk under the log folder is full, say."""
+    """The second round cannot start, for example because the log folder's disk is full."""
 
     def start(self, plan):
         if plan.round > 1:
-            raise ConfigurationError(Problem("--log-dir", "expected room on the disk, found none"))
+            raise ConfigurationError(Problem("--log-dir", "the disk is full"))
         return super().start(plan)
 
 
@@ -269,8 +269,7 @@ def test_unkillable_worker_is_reported_after_a_signal(make_node):
 
 
 class LateDeath(FakeWorkers):
-    """The last worker goes in the very moment in which the agent gives up: after SIGKILL it is patient for as long as
-    it is to be, and when the agent then looks whom to name, nobody is left."""
+    """The last worker exits just as the agent gives up: the kill timeout is over, but no process is left to report."""
 
     def __init__(self, on_start, clock, **kwargs):
         super().__init__(on_start, **kwargs)
@@ -293,11 +292,11 @@ def test_worker_dying_at_the_kill_timeout_is_not_reported(make_node):
     node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
     assert node.run().is_failed()
     assert workers.signals == [TERM, CONT, KILL, KILL]
-    assert [len(look) for look in workers.looks[:2]] == [1, 0]  # whether there is anybody to stop, and whom to name
+    assert [len(look) for look in workers.looks[:2]] == [1, 0]  # one to stop, none to report
 
 
 class SlowToDie(FakeWorkers):
-    """Descendants that end a while after SIGTERM, and whose end nothing announces."""
+    """Descendants that exit a while after SIGTERM and have no sentinel."""
 
     def __init__(self, on_start):
         super().__init__(on_start)
@@ -316,7 +315,7 @@ def test_leftover_processes_are_stopped(make_node):
 
 
 class SlowToStop(FakeWorkers):
-    """Every signal takes a while, and only the second SIGKILL does something."""
+    """Every signal takes a while, and only the second SIGKILL has an effect."""
 
     def __init__(self, on_start, clock):
         super().__init__(on_start)
@@ -343,7 +342,7 @@ def test_long_stops_are_logged(make_node, logged):
 
 
 class Stepping(FakeClock):
-    """The third look at it comes late, and then it stands."""
+    """Jumps ahead when it is read for the third time, then stops."""
 
     def __init__(self):
         super().__init__()

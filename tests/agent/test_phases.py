@@ -1,4 +1,4 @@
-"""The phases that an agent tells of: when each begins, and why."""
+"""The phases that an agent reports: when each begins, and why."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from elastic_core.interfaces.watchdog import Expiry
 
 PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)
-NODE_JOINED = Verdict(Outcome.RESTART, "node5 has come")
-DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+NODE_JOINED = Verdict(Outcome.RESTART, "node5 joined")
+DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
 NOT_HERE = "the workers of this node had not succeeded"
 JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
 JOB_FAILED = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
@@ -34,9 +34,11 @@ def two_nodes(number):
 
 @pytest.fixture
 def make(make_node):
-    """A node of a round of two, and a story: what its workers do in the first, second, ... round. Each of them is given
-    the node; the last one stays. On its clock no time passes that is not told to: a phase has another reason after
-    three seconds."""
+    """A function that makes a node in a round of two.
+
+    `story`: worker scripts for the first, second, ... round; each also gets the node, and the last one is repeated.
+    The clock only advances on request, because the reason of a phase changes after three seconds.
+    """
     made = []
 
     def make(*story, on_success=lambda rounds: rounds.give(JOB_DONE), rounds=None, clock=None, **spec):
@@ -55,7 +57,7 @@ def make(make_node):
 
 
 class Slow(FakeWorkers):
-    """Workers that need three seconds to stop, if there is a clock that can be told to."""
+    """Workers that take three seconds to stop, if a clock is given."""
 
     def __init__(self, on_start, clock):
         super().__init__(on_start)
@@ -133,7 +135,7 @@ def test_first_sign_of_a_hang_is_the_missed_deadline(make):
     stopping = [fact for fact in node.observer.phases if fact.phase.value == "stopping"]
     assert stopping[0].reason.startswith("rank 1: hang")
     assert (stopping[0].at, stopping[0].sign) == (107.0, 104.5)
-    assert stopping[1].at == stopping[1].sign  # the hang of the round before has no part in this one
+    assert stopping[1].at == stopping[1].sign  # not affected by the hang in the round before
 
 
 def test_finished_node_stops_and_rejoins_when_needed(make):
@@ -147,7 +149,7 @@ def test_finished_node_stops_and_rejoins_when_needed(make):
 @pytest.mark.parametrize(
     ("verdict", "phase", "raised"),
     [
-        (DRAINED, "draining: drained: somebody asked for it", DrainedError),
+        (DRAINED, "draining: drained: requested by the operator", DrainedError),
         (
             JOB_DONE,
             "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE,
@@ -161,7 +163,7 @@ def test_final_verdict_sets_the_last_phase(verdict, phase, raised, make):
     try:
         node.run()
         assert not raised
-    except Exception as error:  # noqa: BLE001 - which one is not the point here
+    except Exception as error:  # noqa: BLE001 - its type is asserted
         assert isinstance(error, raised)
     *before, finished = phases(node)
     assert before == [*BEGIN, phase]
@@ -177,7 +179,7 @@ def test_signal_starts_draining(make):
 
 
 class Jumping:
-    """A clock on which every look takes four seconds."""
+    """A clock that advances by four seconds whenever it is read."""
 
     def __init__(self):
         self.at = 0.0

@@ -12,7 +12,7 @@ from elastic_core.errors import RendezvousClosedError
 
 
 def test_nodes_with_a_plain_handler_agree_through_the_store(make_node, scripted_handler):
-    """Their ranks come from introductions, and the restart count is the highest that one of them knows."""
+    """Their ranks come from introductions, and the restart count is the highest of the nodes'."""
     stores = [MemoryStore(), MemoryStore()]
 
     def node(rank, size, first):

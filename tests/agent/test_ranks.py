@@ -1,4 +1,4 @@
-"""Ranks of workers against a model that writes all of them into a list and looks them up."""
+"""Ranks of workers, compared with a model that lists all workers and looks each one up."""
 
 from __future__ import annotations
 

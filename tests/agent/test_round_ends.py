@@ -1,4 +1,4 @@
-"""The end of a job with a handler of rounds, and of one node's part in it; and a node that leaves."""
+"""The end of a job, or of one node's part in it, with a round handler."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def not_needed():
 
 def test_drained_node_leaves_and_stops_its_workers(make):
     node = make(lambda plan, workers: node.handler.give(DRAINED))
-    with pytest.raises(DrainedError, match="somebody asked for it"):
+    with pytest.raises(DrainedError, match="requested by the operator"):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.calls_to("leave") == [("drained: somebody asked for it", 2.0)]
-    assert (node.finished.state, node.finished.reason) == ("STOPPED", "drained: somebody asked for it")
+    assert node.handler.calls_to("leave") == [("drained: requested by the operator", 2.0)]
+    assert (node.finished.state, node.finished.reason) == ("STOPPED", "drained: requested by the operator")
 
 
 @pytest.mark.parametrize("can_announce", [True, False])
@@ -151,13 +151,13 @@ def test_signal_while_joining_is_announced(make):
 
 def test_agent_error_is_announced_before_workers_stop(make):
     def on_start(plan, workers):
-        raise OSError("no room on the disk")
+        raise OSError("no space on the disk")
 
     node = make(on_start)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no space"):
         node.run()
     assert node.order[0] == "leave"
-    assert node.handler.calls_to("leave") == [("its agent ends: OSError: no room on the disk", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent ends: OSError: no space on the disk", 2.0)]
 
 
 def test_keyboard_interrupt_is_announced(make):

@@ -1,4 +1,4 @@
-"""Failures of a job with a handler of rounds: who is told of them and when, and what the job makes of them."""
+"""Failures in a job with a round handler: when they are reported, and how the job reacts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_failure_is_reported_before_workers_stop(make):
 
 def test_second_report_has_all_failures(make):
     class Stubborn(Ordered):
-        """One that answers SIGTERM with a failure of its own."""
+        """One worker reacts to SIGTERM with its own failure."""
 
         def send_signal(self, signum):
             if signum == TERM and 1 in self.running():
@@ -57,7 +57,7 @@ def test_restart_granted_by_the_job_overrides_own_budget(make):
         in_turn(fail, succeed),
         pair_then(two_nodes(2, restart_count=3)),
         on_success=lambda rounds: rounds.give(JOB_DONE),
-        max_restarts=0,  # of this node's own, which does not count
+        max_restarts=0,  # the node's own budget does not apply
     )
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.facts == [
@@ -85,9 +85,9 @@ def test_restart_reason_comes_from_the_verdict(make):
 
 @pytest.mark.parametrize("own_failure", [True, False])
 def test_failure_caused_by_a_lost_node_is_reported_as_the_loss(make, own_failure):
-    """With a budget of nothing, which it does not use."""
+    """It does not use the budget, which is 0."""
     first = replace(PEER_FAILED, judged=False)
-    lost = Verdict(Outcome.RESTART, "lost node2: no beat for 5 s; what followed: rank 0", lost=True)
+    lost = Verdict(Outcome.RESTART, "lost node2: no heartbeat for 5 s; what followed: rank 0", lost=True)
     formed = two_nodes(2)
     formed = replace(formed, formed=replace(formed.formed, ended=lost))
     node = make(
@@ -103,8 +103,8 @@ def test_failure_caused_by_a_lost_node_is_reported_as_the_loss(make, own_failure
 
 
 def test_end_of_another_round_does_not_change_the_cause(make):
-    """Others formed a round meanwhile, and lost a node in it."""
-    lost = Verdict(Outcome.RESTART, "lost node3: no beat for 5 s", lost=True)
+    """In the meantime other nodes formed a round and lost a node."""
+    lost = Verdict(Outcome.RESTART, "lost node3: no heartbeat for 5 s", lost=True)
     formed = two_nodes(3, restart_count=1)
     formed = replace(formed, formed=replace(formed.formed, ended=lost))
     first = replace(PEER_FAILED, judged=False)

@@ -1,4 +1,4 @@
-"""The local agent with a handler of rounds: what a round brings, and what ends it."""
+"""The local agent with a round handler: the data of a round, and what ends it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_joining_node_ends_the_round_for_free(make):
         max_restarts=0,
     )
     node.run()
-    assert decided(node) == [RestartDecided("job", 1, "membership", "node5 has come", 0, 0)]
+    assert decided(node) == [RestartDecided("job", 1, "membership", "node5 joined", 0, 0)]
     assert [plan.round for plan in node.workers.plans] == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Agents in torch's style: a subclass that starts, stops, looks at its workers when asked, and shuts down."""
+"""Agents in torch's style: subclasses that start, stop, monitor and shut down their workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILED = RunResult(
 
 
 class PolledAgent(SimpleElasticAgent):
-    """Its workers come to what `results` says, one look after another; the last result stays."""
+    """Returns the given results, one for each check; the last one is repeated."""
 
     def __init__(self, spec, results, observer=None, **timeouts):
         super().__init__(spec, observer=observer, **timeouts)
@@ -136,7 +136,7 @@ def test_unhealthy_group_is_restarted_like_a_failed_one(make_agent):
 @pytest.mark.integration
 @pytest.mark.parametrize("state", [WorkerState.UNHEALTHY, WorkerState.FAILED, WorkerState.UNKNOWN])
 def test_group_failure_without_worker_failure_uses_the_budget(state, make_agent):
-    """Over rounds, the others count what they are told of."""
+    """With a round handler, other nodes count the reported failures."""
     settings = RendezvousSettings("job", 1, 1, RendezvousTimeout(join=20, last_call=0.1))
     stores = PrefixedStores(MemoryStore(), "job", "127.0.0.1")
     handler = DynamicRendezvousHandler(
@@ -185,7 +185,7 @@ def test_signal_during_a_stop_prevents_the_next_rendezvous(result, waiting, make
     class SignaledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
-            self._events.wait((), None)  # as the local agent does: the signal is taken while its workers end
+            self._events.wait((), None)  # like the local agent: the signal is handled while its workers exit
             super()._stop_workers(worker_group)
 
     handler = scripted_handler(waiting=waiting)
@@ -314,7 +314,7 @@ def test_shutdown_error_fails_the_run(make_agent):
 
 
 class StopsItself(PolledAgent):
-    """As agents for torch do: who looks and finds a failure, stops the group."""
+    """Stops the group when it finds a failure, as agents for torch do."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -334,7 +334,7 @@ def test_agent_that_stops_its_group_in_monitor_restarts(make_agent, scripted_han
 
 
 def test_each_monitor_result_is_used_once(make_agent):
-    """Results are handed out one look after another, so one look too many would lose one."""
+    """Each check takes one result, so an extra check would lose one."""
     results = [RUNS, FAILED, RUNS, FAILED, RUNS, DONE]
     agent = make_agent(results, max_restarts=2)
     assert agent.run() == DONE

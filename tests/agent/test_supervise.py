@@ -1,4 +1,4 @@
-"""The restart policy: its table, and a dumb model that counts failures in a loop."""
+"""The restart policy: its table, and a naive model that counts failures."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ TERM = signal.SIGTERM
 NODES_WAITING = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
 HUNG_ELSEWHERE = Verdict(Outcome.RESTART, "rank 0 on node2: hang: no progress", failed=True, failures=HUNG.failures)
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
-NODE_FAILED = Verdict(Outcome.RESTART, "lost node2: no beat for 5 s", lost=True)
+NODE_FAILED = Verdict(Outcome.RESTART, "lost node2: no heartbeat for 5 s", lost=True)
 UNJUDGED = Verdict(Outcome.RESTART, "rank 9 on node2: exit code 1", failed=True, judged=False)
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
-DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
 CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts are used", by="node2")
 CLOSED_ANONYMOUSLY = Verdict(Outcome.CLOSED, "enough")
 JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
@@ -65,11 +65,11 @@ WORKERS_RUN = [
     (SPENT, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, RUNS, None, PEER_FAILED, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, RUNS, None, NODE_FAILED, RESTART, NODE_LOST, "lost node2: no beat for 5 s"),
+    (SHARED, RUNS, None, NODE_FAILED, RESTART, NODE_LOST, "lost node2: no heartbeat for 5 s"),
     (SHARED, RUNS, None, UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
     (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: somebody asked for it"),
+    (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: requested by the operator"),
     (SHARED, RUNS, None, JOB_DONE, "stop yield", None, BY_NODE2 + NOT_HERE),
     (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
     (SHARED, RUNS, None, CLOSED_ANONYMOUSLY, "stop yield", None, "the job was closed by another node: enough"),
@@ -114,7 +114,7 @@ ARE_COMPLETE = [
     (SPENT, BROKEN, None, None, "fail", None, USED_UP),
     (NONE, BROKEN, None, None, "fail", None, NOT_ALLOWED),
     (FRESH, INCURABLE, None, None, "fail", None, INCURABLE_REASON),
-    # a shared budget: who ended the round, and whether that is forgiven, is the handler's business
+    # a shared budget: the handler decides what ended the round and whether it costs a restart
     (SHARED, BROKEN, None, None, REJOIN, FAILURE, "rank 0: exit code 3"),
     (SHARED, INCURABLE, None, None, REJOIN, FAILURE, "rank 0: exit code 3"),
     (SHARED, HUNG, None, None, REJOIN, HANG, "rank 0: hang: no progress"),
@@ -125,7 +125,7 @@ ARE_COMPLETE = [
     (SHARED, BROKEN, None, FENCED, REJOIN, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
     (SHARED, BROKEN, None, JOB_DONE, "fail", None, BY_NODE2 + NOT_HERE),
-    (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: somebody asked for it"),
+    (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: requested by the operator"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
 ]
 
@@ -161,7 +161,7 @@ def test_node_that_missed_a_round_was_lost_and_did_not_fail():
     missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=NODES_WAITING))
     assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
     assert cause_of_end(7, 5, Round(9, (), restart_count=6, ended=NODES_WAITING)) is None
-    assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=NODES_WAITING)) is None  # a store that has forgotten
+    assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=NODES_WAITING)) is None  # state lost
 
 
 ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
@@ -198,7 +198,7 @@ RESULTS = {"runs": RUNS, "failed": BROKEN, "hopeless": INCURABLE, "done": DONE, 
 
 
 def counting_model(max_restarts, story):
-    """How the run ends, and after how many failures: told by counting."""
+    """How the run ends, and after how many failures, by counting."""
     failures = 0
     for what, _ in story:
         if what == "signal":

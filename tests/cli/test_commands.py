@@ -1,4 +1,4 @@
-"""The commands of the command line and what they print, in this process; `run` is elsewhere."""
+"""The commands and their output, in this process; test_run.py covers `run`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve", "doctor")
 
 
 def flags_of(text):
-    """Those that a help explains."""
+    """The flags described in a help text."""
     return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_command_help_has_flags_example_and_exit_codes(name, flag, capsys):
-    """What it does, its flags, an example of these, its exit codes."""
+    """The description, the flags, an example and the exit codes."""
     cli.main(["run", "--help"])
     of_run = capsys.readouterr().out
     flags_of_run = flags_of(of_run) if name in ("explain", "doctor") else set()
@@ -63,10 +63,10 @@ def test_command_help_has_flags_example_and_exit_codes(name, flag, capsys):
     (line,) = re.fullmatch(r"example:\n  (.*)", example).groups()
     assert line.split()[:2] == ["elastic", name]
     assert set(re.findall(r"--[\w-]+", line)) <= flags_of(output.out) | flags_of_run
-    told = [int(code) for code in re.findall(r"^  (\d+)  ", codes, re.M)]
-    assert told[0] == 0
-    assert set(told) <= set(ExitCode)
-    assert (told == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
+    listed = [int(code) for code in re.findall(r"^  (\d+)  ", codes, re.M)]
+    assert listed[0] == 0
+    assert set(listed) <= set(ExitCode)
+    assert (listed == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
 
 
 def test_help_flag_works_among_other_flags(capsys):
@@ -123,10 +123,10 @@ def test_explain_shows_values_and_origins(script, capsys, monkeypatch):
 def test_explain_json_has_settings_and_script(line, script, capsys):
     script("")
     assert cli.main(["explain", *line.split()]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"]["nproc_per_node"]["value"] == 3
-    assert told["script"] == ("script.py" if "script.py" in line else None)
-    assert told["script_args"] == line.partition("script.py")[2].split()
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"]["nproc_per_node"]["value"] == 3
+    assert document["script"] == ("script.py" if "script.py" in line else None)
+    assert document["script_args"] == line.partition("script.py")[2].split()
 
 
 def test_script_argument_is_not_taken_as_own_flag(script, capsys):
@@ -158,7 +158,7 @@ def test_plugins_rejects_other_arguments(capsys):
 
 
 def test_internal_error_exits_70(capsys):
-    assert cli.main(["explain", 7]) == 70  # no caller gives a number
+    assert cli.main(["explain", 7]) == 70  # not a string
     assert "internal error: " in capsys.readouterr().err
 
 
@@ -172,9 +172,9 @@ def test_console_script_passes_on_the_exit_code(monkeypatch, capsys):
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_explain_hides_secrets(form, capsys):
     flags = "--rdzv-backend local --rdzv-conf user=me,password=hidden --health-port 1 --health-conf token=hidden"
-    assert cli.main(["explain", *flags.split(), *form.split()]) == 2  # they have no such options
-    shown, told = capsys.readouterr()
-    assert "hidden" not in shown + told
+    assert cli.main(["explain", *flags.split(), *form.split()]) == 2  # unknown options
+    shown, errors = capsys.readouterr()
+    assert "hidden" not in shown + errors
     assert shown.count("***") == 2
 
 
@@ -184,32 +184,32 @@ def test_misspelled_backend_table_gets_a_suggestion(capsys, tmp_path, monkeypatc
     (tmp_path / "elastic.toml").write_text("[rendezvous.locla]\nmaster_port = 7\n[rendezvous.consul]\nkey = 1\n")
     for command in ("explain", "run"):
         assert cli.main([command, "--rdzv-backend", "local", "train.py"]) == 2
-        told = capsys.readouterr().err
-        assert "elastic.toml: rendezvous.locla: expected the name of a rendezvous backend" in told
-        assert "did you mean 'local'?" in told
-        assert "consul" not in told
+        errors = capsys.readouterr().err
+        assert "elastic.toml: rendezvous.locla: expected the name of a rendezvous backend" in errors
+        assert "did you mean 'local'?" in errors
+        assert "consul" not in errors
 
 
 def test_explain_shows_configuration_despite_missing_starter(script, capsys):
     flags = ["--worker-starter=nonesuch", "--watchdog=none-either", "--max-restarts=7", script("")]
     assert cli.main(["explain", *flags]) == 2
-    shown, told = capsys.readouterr()
+    shown, errors = capsys.readouterr()
     assert re.search(r"^max_restarts +7 ", shown, re.M)
-    assert "nonesuch" in told
-    assert "none-either" in told
+    assert "nonesuch" in errors
+    assert "none-either" in errors
 
 
 def test_explain_reports_what_run_would_reject(capsys):
     flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch train.py"
     assert cli.main(["explain", *flags.split()]) == 2
-    shown, told = capsys.readouterr()
+    shown, errors = capsys.readouterr()
     assert "master_prot" in shown
-    assert "--rdzv-conf: master_prot: unknown option; did you mean 'master_port'?" in told
-    assert "nonesuch" in told
+    assert "--rdzv-conf: master_prot: unknown option; did you mean 'master_port'?" in errors
+    assert "nonesuch" in errors
 
 
 def test_plugin_option_errors_are_reported_with_flag_errors(capsys):
     assert cli.main(["run", "--rdzv-backend=local", "--rdzv-conf=master_prot=1", "--max-restarts=x", "train.py"]) == 2
-    told = capsys.readouterr().err
-    assert "--max-restarts: " in told
-    assert "--rdzv-conf: master_prot: unknown option" in told
+    errors = capsys.readouterr().err
+    assert "--max-restarts: " in errors
+    assert "--rdzv-conf: master_prot: unknown option" in errors

@@ -1,4 +1,4 @@
-"""`elastic status`, `drain` and `serve`, with a backend that a stranger's package brings: two methods over a file."""
+"""`elastic status`, `drain` and `serve`, with a third-party backend: two methods that store the state in a file."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def elastic_rendezvous_backends():
 
 @pytest.fixture(autouse=True)
 def toy(tmp_path, monkeypatch):
-    """The plugin is installed, and nothing of the real configuration is read."""
+    """Install the plugin, and keep the real configuration from being read."""
     site = tmp_path / "site"
     info = site / "toys-1.0.dist-info"
     info.mkdir(parents=True)
@@ -110,7 +110,7 @@ def toy(tmp_path, monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    """A function that gives the backend of a job, in which this state stands and these nodes are announced."""
+    """A function that returns a job's backend with the given state and announced nodes."""
 
     def store(run_id="job", state=None, names=""):
         record = PluginManager.load(os.environ).select(RendezvousBackendRecord, "toy")
@@ -192,7 +192,7 @@ def test_command_requires_endpoint_and_job_id(command, capsys):
     ("line", "problem"),
     [
         ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "jobs on the backend 'local' cannot be observed"),
-        ("status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'nobody' is"),
+        ("status --rdzv-backend=missing --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'missing' is"),
         ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected seconds, a number > 0"),
         ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected nothing but flags, found node7"),
         ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),
@@ -213,7 +213,7 @@ def test_help_names_the_command(command, capsys):
 
 
 def test_drain_rejects_a_lost_node(store, job_flags, capsys):
-    """Nodes that are lost cannot be asked."""
+    """Lost nodes cannot be drained."""
     backend = store(state=ended(running("a", "b"), Cause.LOST, "a", "lost both", ("a/1", "b/1")), names="ab")
     assert cli.main(["drain", "a", *job_flags, "--timeout=0", FAST]) == 8
     assert "no node matches 'a' (nodes: none)" in capsys.readouterr().err

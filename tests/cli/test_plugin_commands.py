@@ -1,4 +1,4 @@
-"""Commands that plugins bring."""
+"""Commands added by plugins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parses(context, words):
 
 
 def breaks(context, operands):
-    raise ZeroDivisionError("a fault of mine")
+    raise ZeroDivisionError("a bug in the plugin")
 
 
 @hookimpl
@@ -54,7 +54,7 @@ def elastic_commands():
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A function that installs a plugin of this source."""
+    """A function that installs a plugin with the given source."""
 
     def installed(source=PLUGIN):
         info = tmp_path / "commander-1.0.dist-info"
@@ -137,7 +137,7 @@ def test_plugin_cannot_replace_a_builtin_command(installed, capsys):
     assert "the command name 'run' is reserved for elastic itself" in capsys.readouterr().out
     capsys.readouterr()
     assert cli.main(["forget", "job7"]) == 2
-    assert "the command name 'run' is reserved" in capsys.readouterr().err, "why there is no such command"
+    assert "the command name 'run' is reserved" in capsys.readouterr().err, "the reason why the command is missing"
 
 
 @pytest.mark.integration

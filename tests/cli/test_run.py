@@ -1,4 +1,4 @@
-"""`elastic run`, in this process where nothing must be seen from outside."""
+"""`elastic run`, in this process where possible."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def run(*argv):
 
 
 def test_run_starts_all_workers(script, capfd):
-    says = "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())"  # in one piece: two write there
-    assert run("--nproc-per-node=2", script(says)) == 0
+    prints = "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())"  # in one write
+    assert run("--nproc-per-node=2", script(prints)) == 0
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "rank 0", "rank 1"]
 
 
@@ -53,8 +53,8 @@ def test_missing_script_exits_2(capsys):
 
 
 def test_unknown_backend_exits_2(script, capsys):
-    assert run("--rdzv-backend=nobody", script("")) == 2
-    assert "no rendezvous backend named 'nobody' is installed" in capsys.readouterr().err
+    assert run("--rdzv-backend=missing", script("")) == 2
+    assert "no rendezvous backend named 'missing' is installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_bad_backend_option_is_reported_with_its_source(
 
 
 def test_sigterm_exits_143(script, capfd):
-    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
-    assert run(asks) == 143
+    signals = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
+    assert run(signals) == 143
     assert " stopped by SIGTERM\n" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_exits_130(script, capfd, tmp_path):
-    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
+    signals = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
     result = tmp_path / "result.json"
-    assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", asks) == 130
+    assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", signals) == 130
     output = capfd.readouterr().err
     assert output.endswith(" interrupted from the keyboard\n")
     assert "Traceback" not in output
@@ -94,7 +94,7 @@ def test_ctrl_c_exits_130(script, capfd, tmp_path):
 def test_log_flags_set_format_and_level(script, capfd):
     assert cli.main(["run", "--log-format=json", "--log-level=info", script("")]) == 0
     events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
-    events = [event for event in events if event != "still waiting"]  # said where a machine is slow
+    events = [event for event in events if event != "still waiting"]  # logged on slow machines
     assert events == ["run started", "round formed", "workers started", "agent finished"]
 
 
@@ -176,7 +176,7 @@ from elastic_core.hooks import RendezvousBackendRecord, hookimpl
 
 
 def make(context, params):
-    raise ZeroDivisionError("a fault of mine")
+    raise ZeroDivisionError("a bug in the plugin")
 
 
 @hookimpl
@@ -202,7 +202,7 @@ def test_plugin_error_names_plugin_with_traceback_on_debug(faulty_backend, scrip
     output = capfd.readouterr().err
     assert "Traceback (most recent call last)" not in output
     assert "the rendezvous backend 'faulty' of plugin 'faulty' of faulty 1.0" in output
-    assert "failed: ZeroDivisionError: a fault of mine; raised in " in output
+    assert "failed: ZeroDivisionError: a bug in the plugin; raised in " in output
     assert "faulty_plugin.py, line 6; report it to the plugin's authors" in output
     assert run("--log-level=debug", "--rdzv-backend=faulty", script("")) == 2
     assert "Traceback (most recent call last)" in capfd.readouterr().err

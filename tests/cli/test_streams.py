@@ -1,4 +1,4 @@
-"""The command with streams that are closed, broken or stalled, mostly seen from outside."""
+"""The command with closed, broken or stalled streams, mostly in a separate process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.integration
 ELASTIC = [sys.executable, "-m", "elastic_core"]
 
 
-def outside(*argv, **kwargs):
+def run_elastic(*argv, **kwargs):
     return subprocess.run([*ELASTIC, *argv], text=True, timeout=180, **{"capture_output": True, **kwargs})
 
 
 def test_module_runs_as_a_command():
-    done = outside("--version")
+    done = run_elastic("--version")
     assert (done.returncode, done.stdout) == (0, f"elastic-core {version('elastic-core')}\n")
-    assert outside("walk").returncode == 2
+    assert run_elastic("walk").returncode == 2
 
 
 @pytest.fixture
 def broken_stream():
-    """A text stream whose reader has gone."""
+    """A text stream whose reader is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w")
@@ -55,7 +55,7 @@ def test_closed_stdout_reader_exits_0():
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = outside("plugins", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+        done = run_elastic("plugins", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
@@ -66,7 +66,7 @@ def test_broken_stderr_keeps_the_exit_code(source, script):
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = outside("run", script(source), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+        done = run_elastic("run", script(source), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
     finally:
         os.close(writer)
     assert done.returncode == 1
@@ -80,7 +80,7 @@ def test_stalled_stderr_does_not_block_the_job(script):
             while True:
                 os.write(writer, b"." * 4096)
         os.set_blocking(writer, True)
-        done = outside("run", script("print('done')"), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+        done = run_elastic("run", script("print('done')"), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
     finally:
         os.close(reader)
         os.close(writer)
@@ -95,7 +95,7 @@ def test_closed_stderr_keeps_exit_code_and_empty_stdout(script):
 
 
 def test_closed_standard_streams_keep_worker_output(tmp_path):
-    """Without them, the first pipes and files would get their numbers."""
+    """Otherwise the first pipes and files would get the numbers of the closed streams."""
     flags = "-r 3 --log-dir=logs --rdzv-id=job --nproc-per-node=2"
     command = f"exec {sys.executable} -m elastic_core run {flags} --no-python echo x"
     done = subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, timeout=180, check=False)

@@ -1,4 +1,4 @@
-"""The commands beside `run`: their flags, and those of `run` that they take."""
+"""Commands other than `run`: their own flags, and the flags of `run` that they accept."""
 
 from __future__ import annotations
 

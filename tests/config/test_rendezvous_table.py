@@ -1,4 +1,4 @@
-"""The table `[rendezvous]` of the config file, with a table of options for each backend."""
+"""The table `[rendezvous]` of the config file, with an options table for each backend."""
 
 from __future__ import annotations
 

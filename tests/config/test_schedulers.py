@@ -1,4 +1,4 @@
-"""What Slurm and Kubernetes say counts where it must be meant, and nowhere else."""
+"""Slurm and Kubernetes variables apply only if they must refer to this job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALLOCATION = {
     "SLURM_NODELIST": "node[1-4]",
     "SLURM_JOB_NODELIST": "node[1-4]",
 }
-# A batch script has a rank, though it is no step; salloc's shell has not even that.
+# A batch script has a rank although it is not a step; salloc's shell has no rank either.
 BATCH = {**ALLOCATION, "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
 INTERACTIVE = {
     **BATCH,
@@ -31,7 +31,7 @@ INTERACTIVE = {
 
 
 def step(nodes=4, tasks=None, task=0, **more):
-    """What a task finds whom srun started in an allocation of four nodes."""
+    """The environment of a task that srun started in an allocation of four nodes."""
     tasks = tasks or nodes
     return {
         **ALLOCATION,

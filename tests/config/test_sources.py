@@ -126,7 +126,7 @@ def test_variables_of_other_programs_are_ignored(config_reader, name, value):
 @pytest.mark.parametrize("prefix", ["ELASTIC", "PET"])
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
 def test_kubernetes_service_address_is_not_a_port(config_reader, prefix, kind):
-    """Kubernetes gives every pod such variables for services called elastic-master, pet-master or elastic-health."""
+    """Kubernetes sets such variables in every pod for services named elastic-master, pet-master or elastic-health."""
     environ = {f"{prefix}_MASTER_PORT": f"{kind}://10.0.0.1:8080", "ELASTIC_HEALTH_PORT": "tcp://10.0.0.2:80"}
     environ["TORCHELASTIC_HEALTH_CHECK_PORT"] = "tcp://10.0.0.3:80"
     reading = config_reader.read("train.py", environ)
@@ -299,7 +299,7 @@ def test_search_ends_at_the_home_folder(config_reader):
 
 @pytest.mark.parametrize("mode", [0o2775, 0o1777])
 def test_file_in_a_group_writable_folder_is_used(config_reader, mode):
-    """As on most clusters. It is the file's owner who counts."""
+    """Such folders are common on clusters. Only the file's owner matters."""
     path = config_reader.write("role = 'ours'")
     path.chmod(0o664)
     config_reader.folder.chmod(mode)

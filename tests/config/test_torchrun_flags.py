@@ -1,5 +1,4 @@
-"""Every flag of torchrun's parser, in every spelling and as a variable, with values that it takes: read here, and the
-same."""
+"""Every flag of torchrun's parser is read here with the same result, in every spelling and as a variable."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "signals_to_handle": ("SIGTERM", "SIGUSR1,SIGUSR2", "SIGTERM, SIGINT"),
     "shutdown_timeout": NUMBERS,
 }
-"""By the name of the setting; those of choices, and each default, come from the parser."""
+"""Values by setting; choices and defaults come from the parser."""
 
 TO_OURS: dict[str, Callable[[Torchrun, Any], Any]] = {
     "nnodes": lambda torchrun, value: NodeRange(*torchrun.module.parse_min_max_nnodes(value)),
@@ -66,7 +65,7 @@ TO_OURS: dict[str, Callable[[Torchrun, Any], Any]] = {
     "signals_to_handle": lambda _, value: [name.strip() for name in value.split(",")],
     "shutdown_timeout": lambda _, value: 30 if value is None else value,
 }
-"""What torchrun makes of what its parser has read, where that is not the value of our setting."""
+"""Converts torchrun's parsed values to values of our settings, if they differ."""
 
 TO_THEIRS: dict[str, Callable[[Any], Any]] = {
     "redirects": lambda streams: dict(streams.named) or streams.everywhere,
@@ -75,22 +74,22 @@ TO_THEIRS: dict[str, Callable[[Any], Any]] = {
 }
 
 AROUND = ["--nnodes=8", "--rdzv-backend=c10d", "--rdzv-endpoint=host:29400", "--rdzv-id=job"]
-"""So that every flag may stand there: a rank of 7 needs eight nodes, and these need a place and an id."""
+"""Makes every flag valid: a rank of 7 needs eight nodes, and these need an endpoint and an id."""
 ALONE: dict[str, list[str]] = {"standalone": [], "rdzv_endpoint": ["--rdzv-backend=c10d"]}
 
 NOT_READ = {"logs_specs", "numa_binding"}
-"""What torchrun reads from no variable."""
+"""Flags that torchrun reads from no variable."""
 
 
 def actions() -> dict[str, Any]:
-    """The flags of torchrun's parser, without its help, by the name of the setting."""
+    """The flags of torchrun's parser except --help, by setting."""
     from torch.distributed.run import get_args_parser
 
     return {it.dest: it for it in get_args_parser()._actions if it.option_strings and it.dest != "help"}
 
 
 def values(action) -> tuple[str | None, ...]:
-    """What to try; None for a flag that takes no value."""
+    """Values to test; None for a flag without a value."""
     if action.nargs == 0:
         return (None,)
     default = [action.default] if isinstance(action.default, str) else []
@@ -98,7 +97,7 @@ def values(action) -> tuple[str | None, ...]:
 
 
 def spellings(action, value: str | None):
-    """The words of a flag, in every way that torchrun's parser takes."""
+    """A flag and its value in every form that torchrun's parser accepts."""
     for name in action.option_strings:
         if value is None:
             yield [name]
@@ -132,17 +131,17 @@ def test_flag_has_torchruns_meaning_in_every_spelling(name, torchrun, elastic):
 
 
 def _without(words: list[str], action) -> list[str]:
-    """A flag would win over the variable."""
+    """Remove the flag, which would override the variable."""
     return [word for word in words if word.partition("=")[0] not in action.option_strings]
 
 
 def test_torchrun_accepts_the_tested_values(torchrun):
-    """The values above are no values that only its parser takes."""
+    """The values above are accepted not only by its parser."""
     skipped = {
         "rdzv_backend",
         "rdzv_endpoint",
         "logs_specs",
-    }  # they need more around them: the generated lines have that
+    }  # these need other flags, which the generated lines have
     for name, action in actions().items():
         for value in () if name in skipped else values(action):
             torchrun.read([*ALONE.get(name, AROUND), *next(spellings(action, value)), "worker.py"])

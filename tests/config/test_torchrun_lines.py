@@ -1,4 +1,4 @@
-"""Generated lines, read by torchrun's own code and by ours: the same meaning, or a sentence of the page."""
+"""Generated command lines mean the same to torchrun's code and ours, or the page documents the difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of meaning, and what the page says of it. `among` tells whether it is this one."""
+    """A difference in meaning, and the sentence that documents it. `among` returns whether it applies."""
 
     of: str
     among: Callable[[Theirs, Ours], bool]
@@ -25,7 +25,7 @@ class Difference:
 
 
 def in_a_file(theirs: Theirs) -> bool:
-    """With the name `localhost:0`, if torchrun has chosen the endpoint."""
+    """torchrun then names the store `localhost:0` if it chose the endpoint."""
     return theirs.store.get("port", 0) is None
 
 

@@ -91,7 +91,7 @@ def test_comma_lists_survive_a_round_trip(texts):
 
 def test_doubled_comma_is_a_literal_comma():
     assert parse_texts("a,,b,c") == ("a,b", "c")
-    assert parse_texts(["a,b", "c"]) == ("a,b", "c"), "a list is not taken apart again"
+    assert parse_texts(["a,b", "c"]) == ("a,b", "c"), "list items are not split"
     assert parse_texts("") == ()
 
 

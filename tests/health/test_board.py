@@ -1,4 +1,4 @@
-"""The board, told what an agent tells: what stands on it after each fact."""
+"""The status on the board after each fact reported by an agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPOCH = 1_700_000_000.0
 
 
 class Story:
-    """Tells a board of an agent, on a clock that takes a second for each phase."""
+    """Reports the facts of an agent to a board; each phase takes a second."""
 
     def __init__(self):
         self.clock = FakeClock(EPOCH)
@@ -47,7 +47,7 @@ class Story:
         self.board(PhaseChanged("job", AgentPhase(name), reason, at, Instant(at - late)))
 
     def round(self, number, restart_count=0):
-        """A round whose two workers run."""
+        """Form a round and start its two workers."""
         self.phase("joining", "waits")
         formed = Round(number, MEMBERS, restart_count, "all are here")
         self.board(RoundFormed("job", number, 0, 2, 0.5, formed))
@@ -125,7 +125,7 @@ def test_failure_and_recovery_are_recorded(story):
 
 
 def test_late_decision_updates_the_ended_round(story):
-    """Then the decision is told between the two, and before the round."""
+    """The decision is reported while joining, before the new round."""
     story.round(1)
     story.phase("stopping", "rank 0: exit code 1")
     story.phase("joining", "waits")
@@ -139,9 +139,9 @@ def test_late_decision_updates_the_ended_round(story):
 def test_workers_stopped_by_the_agent_are_stopped(story):
     story.round(1)
     story.exit(1, 0)
-    story.phase("stopping", "node5 has come")
+    story.phase("stopping", "node5 joined")
     assert story.states == ["running", "succeeded"]
-    story.restart("membership", "node5 has come", 0)
+    story.restart("membership", "node5 joined", 0)
     story.phase("joining", "waits")
     assert story.states == ["stopped", "succeeded"]
 
@@ -226,14 +226,14 @@ def test_only_the_last_rounds_and_recoveries_are_kept(story):
 
 
 def test_subscriber_is_notified_until_it_unsubscribes(story):
-    told = []
-    end = story.board.subscribe(lambda: told.append(story.now.version))
+    versions = []
+    end = story.board.subscribe(lambda: versions.append(story.now.version))
     story.round(1)
-    assert told == [2, 3, 4, 5, 6]
+    assert versions == [2, 3, 4, 5, 6]
     end()
     end()
     story.phase("stopping")
-    assert (len(told), story.now.version) == (5, 7)
+    assert (len(versions), story.now.version) == (5, 7)
 
 
 def test_subscribing_is_safe_while_the_board_changes(story):
@@ -253,6 +253,6 @@ def test_subscribing_is_safe_while_the_board_changes(story):
     stop.set()
     for thread in threads:
         thread.join(60)
-    told = len(rounds)
+    notified = len(rounds)
     story.phase("stopping")
-    assert (len(rounds), story.now.version) == (told, 1 + 49 * 5 + 1)
+    assert (len(rounds), story.now.version) == (notified, 1 + 49 * 5 + 1)

@@ -1,4 +1,4 @@
-"""The health checks of plugins in a running job."""
+"""Plugins' health checks in a running job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock():
 
 
 def after(checks, clock, made):
-    """The result once the check has ended."""
+    """The status once the check has ended."""
     checks.results()
     assert made.acquire(timeout=60)
     for _ in range(1000):
@@ -53,7 +53,7 @@ def test_check_runs_on_request_and_again_after_a_minute(clock):
     assert checks.results() == (first,)
     assert not made.acquire(blocking=False)
     clock.advance(1)
-    assert checks.results() == (first,)  # the last result, while the next one is made
+    assert checks.results() == (first,)  # the last result, while the next check runs
     assert made.acquire(timeout=60)
 
 

@@ -12,7 +12,7 @@ NOW = 1_700_000_000.0
     ("silent", "fault", "ok", "reason"),
     [
         (0.0, "", True, "the agent's loop is running"),
-        (-5.0, "", True, "the agent's loop is running"),  # the time of day was set back
+        (-5.0, "", True, "the agent's loop is running"),  # the wall clock was set back
         (30.0, "", True, "the agent's loop is running"),
         (30.5, "", False, "stuck: no iteration of the agent's loop for 30 s (limit: 30 s)"),
         (100.0, "it died", False, "stuck: no iteration of the agent's loop for 100 s (limit: 30 s)"),

@@ -9,7 +9,7 @@ from elastic_core.interfaces.observer import PhaseChanged
 
 
 def parts(*phases):
-    """Of the recoveries that these phases make: each is its name and time, and the time of its first sign."""
+    """The parts of the recoveries in these phases; each phase is a name, a time and the time of its first sign."""
     marks, found = RecoveryMarks(), []
     for name, at, *sign in phases:
         fact = PhaseChanged("job", AgentPhase(name), "", Instant(at), *(Instant(each) for each in sign))

@@ -1,4 +1,4 @@
-"""Health check servers under torch's names, over an endpoint that a distribution in a folder brings."""
+"""Health check servers under torch's names, with an endpoint from a distribution in a folder."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def elastic_health_endpoints():
 
 @pytest.fixture
 def nothing_installed(monkeypatch):
-    """As far as endpoints of ours go."""
+    """Blocks the project's own endpoint."""
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-http-health")
 
 
 @pytest.fixture
 def made(tmp_path, monkeypatch, nothing_installed):
-    """What an installed endpoint `http` has made."""
+    """The servers made by an installed endpoint `http`."""
     (tmp_path / "folder_endpoint.py").write_text(PLUGIN)
     info = tmp_path / "folder_endpoint-1.0.dist-info"
     info.mkdir()

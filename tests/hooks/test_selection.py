@@ -48,7 +48,7 @@ FACTORIES = """
         raise SystemExit(1)
 
     def away(*given):
-        raise RendezvousConnectionError("nobody there")
+        raise RendezvousConnectionError("no server")
 
     @hookimpl
     def elastic_rendezvous_backends():
@@ -78,7 +78,7 @@ def test_factory_error_names_its_plugin(function, install_plugin):
     assert re.search(r"failed: KeyError: 'dsn'; raised in /.*/dist_a_plugin.py, line 9; report it to the", breaks)
     assert "failed: ConnectionRefusedError: no; check the address or file" in problem("refused")
     assert "failed: SystemExit: 1; raised in" in problem("leaves")
-    with pytest.raises(RendezvousConnectionError, match="nobody there"):
+    with pytest.raises(RendezvousConnectionError, match="no server"):
         getattr(manager.select(RendezvousBackendRecord, "away"), function)(None)
 
 

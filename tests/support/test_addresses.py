@@ -1,4 +1,4 @@
-"""Addresses as people write them, and the one under which others reach this machine."""
+"""Addresses written by users, and the address at which other nodes reach this machine."""
 
 from __future__ import annotations
 

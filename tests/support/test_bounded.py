@@ -1,4 +1,4 @@
-"""Calls that may hang, in threads of their own."""
+"""Calls that may hang run in their own threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG = 60.0
 
 @pytest.fixture
 def release():
-    """What calls wait for that hang; set at the end."""
+    """An event for which hanging calls wait; set at the end."""
     event = threading.Event()
     yield event
     event.set()
@@ -47,7 +47,7 @@ def test_interrupt_releases_current_and_later_waiters(release):
     call.interrupt()
     assert [one.result() for one in (*waiting, Background(lambda: call.wait(LONG * 3)))] == [False] * 3
     release.set()
-    eventually(lambda: call.wait(0.0))  # it is over all the same, and its value is there
+    eventually(lambda: call.wait(0.0))  # the call has ended all the same and has a value
     assert call.result()
 
 

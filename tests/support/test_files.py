@@ -1,4 +1,4 @@
-"""Who decides what lies at a path: the rules, with files that belong to others."""
+"""The rules of which files and folders are trusted, with files of other users."""
 
 import os
 import stat
@@ -118,7 +118,7 @@ def test_read_only_mounts_and_unmapped_folders_are_trusted(tmp_path):
 
     assert "other users may write" in reason_of("unshare", "-m", "sh", "-c", mounts + show)
     assert reason_of("unshare", "-m", "sh", "-c", f'{mounts} mount -o remount,ro "$1" && {show}') == ""
-    # In a name space that knows only root, folders of all others pass; a file of nobody knows whom does not.
+    # In a user namespace with root only, folders of unmapped users are accepted, but a file of such a user is not.
     folder.chmod(0o755)
     (folder / "file").write_text("")
     give(folder)
@@ -159,12 +159,12 @@ def test_folder_owner_may_redirect_folders_but_not_files(file, folder, tmp_path)
 @root_only
 def test_foreign_file_in_a_shared_folder_is_rejected(file, folder):
     give(file)
-    os.close(files.open_to_append(file))  # nobody but the folder's owner can have put it there
+    os.close(files.open_to_append(file))  # only the folder's owner can have created it
     folder.chmod(0o1777)
     with pytest.raises(PermissionError, match=f"it was made by user {OTHER_USER} in .*, where others may write"):
         files.open_to_append(file)
     give(folder)
-    os.close(files.open_to_append(file))  # the owner of the folder has put it there, and may
+    os.close(files.open_to_append(file))  # the folder's owner created it, and may
     assert file.read_text() == "ours"
 
 
@@ -184,8 +184,8 @@ def test_pipe_is_opened_only_with_a_reader(folder):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     writer = files.open_to_append(pipe)
     assert os.get_blocking(writer)
-    os.write(writer, b"said")
-    assert os.read(reader, 10) == b"said"
+    os.write(writer, b"text")
+    assert os.read(reader, 10) == b"text"
     os.close(reader)
     os.close(writer)
 
@@ -226,7 +226,7 @@ def test_new_files_have_fixed_modes_despite_umask(folder):
         os.umask(before)
     modes = {name: stat.S_IMODE((folder / name).stat().st_mode) for name in ("log", "result", "job", "error")}
     assert modes == {"log": 0o644, "result": 0o644, "job": 0o755, "error": 0o644}
-    assert {path.name for path in folder.iterdir()} == set(modes)  # and nothing else is left
+    assert {path.name for path in folder.iterdir()} == set(modes)  # without temporary files
 
 
 def test_failed_replace_leaves_no_temporary_file(folder):
@@ -263,7 +263,7 @@ def test_make_folders_rejects_folders_of_other_users(folder):
     give(folder / "job")
     with pytest.raises(PermissionError, match=f"it belongs to user {OTHER_USER}"):
         files.make_folders(folder, "job", "round")
-    give(folder)  # then it is the owner's affair; and some file systems give all files to one user
+    give(folder)  # accepted: the folder's owner is responsible, and some file systems assign all files to one user
     assert files.make_folders(folder, "job", "round") == folder / "job" / "round"
     (folder / "linked").symlink_to("job")
     give(folder / "linked", THIRD_USER)

@@ -1,4 +1,4 @@
-"""What forked children do not keep."""
+"""Resources that forked children drop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def pipe():
-    """A pipe, `(read end, write end)`; a forked child has both as well."""
+    """A pipe, `(read end, write end)`; a forked child inherits both."""
     ends = os.pipe()
     yield ends
     for fd in ends:
@@ -31,7 +31,7 @@ class Owner:
 
 @pytest.fixture
 def fork():
-    """A function that forks a child, which ends at once; its process id."""
+    """A function that forks a child, which exits immediately, and returns its process id."""
 
     def fork():
         child = os.fork()
@@ -45,7 +45,7 @@ def fork():
 
 @pytest.fixture
 def dropped(pipe):
-    """A function: the lines that were written until now."""
+    """A function that returns the lines written so far."""
 
     def dropped():
         os.write(pipe[1], b".")

@@ -1,4 +1,4 @@
-"""Changing what others change as well."""
+"""Concurrent changes of a shared value."""
 
 from __future__ import annotations
 

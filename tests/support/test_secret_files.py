@@ -1,4 +1,4 @@
-"""Files that hold a secret, read by root and by another user: which are refused, and with which words."""
+"""Secret files read by root and by another user: which are rejected, and with which message."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ try:
 except ValueError as error:
     print("refused", error)
 """
-root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of other users")
 
 
 @pytest.fixture
 def place():
-    """A folder that every user can reach, and nobody else writes to."""
+    """A folder that every user can read but only its owner can write to."""
     with tempfile.TemporaryDirectory(prefix="elastic-secrets-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -47,7 +47,7 @@ def secret_in(path, mode=0o600, owner=None, group=None, content=b"s3cret"):
 
 
 def read_by(user, path, *wrapped, groups=()):
-    """What a process of that user says."""
+    """The output of a process of that user that reads the secret."""
     package = Path(elastic_core.__file__).parents[1]
     command = [*wrapped, sys.executable, "-I", "-S", "-c", READ, path, package, user, *groups]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=False)
@@ -160,14 +160,14 @@ def test_symlink_of_another_user_is_not_followed(place):
 @pytest.mark.parametrize("mode", [0o400, 0o440, 0o444, 0o644])
 @pytest.mark.parametrize("options", ["ro", "rw"])
 def test_mounted_kubernetes_secret_is_read(place, mode, options):
-    """As Kubernetes lays it out; in a name space of its own."""
+    """The layout that Kubernetes uses, in a separate mount namespace."""
     mounted = f"""
         mount -t tmpfs -o mode=1777 none {place} && cd {place} && mkdir ..2026 && printf 's3cret\\n' > ..2026/key &&
         chown 0:{SOMEBODY} ..2026/key && chmod {mode:o} ..2026/key && ln -s ..2026 ..data && ln -s ..data/key key &&
         mount -o remount,{options} {place} && exec "$@"
     """
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no name space may be made here")
+        pytest.skip("cannot create a mount namespace here")
     answer = read_by(NOBODY, place / "key", "unshare", "--mount", "sh", "-c", mounted, "sh", groups=[SOMEBODY])
     if mode == 0o400:
         assert "Permission denied" in answer

@@ -1,4 +1,4 @@
-"""Ports and addresses: these tests ask the kernel."""
+"""Ports and addresses, with real sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elastic_core.support.sockets import (
 
 pytestmark = pytest.mark.integration
 
-NOWHERE = "192.0.2.1"  # an address for documentation
+NOWHERE = "192.0.2.1"  # an address reserved for documentation
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_out_of_range_port_is_a_configuration_error(port):
 
 @pytest.fixture
 def busy():
-    """The address of a socket that listens."""
+    """The address of a listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield Address(socket.AF_INET, server.getsockname())
 
@@ -145,7 +145,7 @@ def test_host_that_refuses_connections_is_reachable(busy, quiet_port):
         "unknown": ("no.such.host.invalid", 1),
         "far": (NOWHERE, 1),
     }
-    assert unreachable(targets, 0.2) - {"far"} == {"unknown"}  # what becomes of the last is the network's affair
+    assert unreachable(targets, 0.2) - {"far"} == {"unknown"}  # the result for the last one depends on the network
     assert unreachable({}, 10.0) == set()
 
 

@@ -1,4 +1,4 @@
-"""Where the workers' store is, before torch is loaded. tests/e2e/test_workers_store.py has the rest."""
+"""The port and server of the workers' store, before torch is loaded. See also tests/e2e/test_workers_store.py."""
 
 from __future__ import annotations
 

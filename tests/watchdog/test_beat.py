@@ -1,4 +1,4 @@
-"""A worker beats, and its agent sees it."""
+"""A worker sends heartbeats, and its agent sees them."""
 
 import os
 import subprocess
@@ -75,12 +75,12 @@ def test_heartbeat_without_an_agent_does_nothing():
 def test_other_files_are_left_alone(path, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "large").write_bytes(b"somebody's work")
+    (tmp_path / "large").write_bytes(b"a user's data")
     (tmp_path / "link").symlink_to("large")
     os.mkfifo(tmp_path / "pipe")
     run_well("beat(); beat()", tmp_path / path)
     assert (tmp_path / "empty").read_bytes() == b""
-    assert (tmp_path / "large").read_bytes() == b"somebody's work"
+    assert (tmp_path / "large").read_bytes() == b"a user's data"
 
 
 def test_forked_child_sends_heartbeats_for_its_worker(beats):
@@ -166,7 +166,7 @@ def test_close_leaves_no_descriptor_or_thread(tmp_path):
     def ours():
         return [path for fd in os.listdir("/proc/self/fd") if str(tmp_path) in (path := leads_to(fd))]
 
-    threads = set(threading.enumerate())  # of others some may be about to end
+    threads = set(threading.enumerate())  # threads of other tests may be about to end
     for number in range(20):
         file = HeartbeatFile(tmp_path / str(number))
         assert len(ours()) == 1
@@ -179,4 +179,4 @@ def leads_to(fd):
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except FileNotFoundError:
-        return ""  # it has been closed meanwhile
+        return ""  # closed in the meantime

@@ -1,4 +1,4 @@
-"""The table of timers, and the dumb version of it."""
+"""The table of timers, compared with a naive model."""
 
 import tracemalloc
 
@@ -10,7 +10,7 @@ from elastic_core.watchdog.deadlines import Deadlines, Timer
 
 
 class NaiveDeadlines:
-    """A list that is looked through each time."""
+    """A list that is searched each time."""
 
     def __init__(self):
         self.timers = []
@@ -57,7 +57,7 @@ def test_table_matches_the_naive_model(steps):
     for number, (step, *arguments) in enumerate(steps):
         if step == "acquire":
             pid, scope, deadline = arguments
-            # Deadlines of their own, so that the order is one only.
+            # Distinct deadlines make the order unique.
             arguments = [Timer(pid, scope, Instant(deadline + number / 100), number)]
         assert getattr(table, step)(*arguments) == getattr(naive, step)(*arguments)
         assert table.next_deadline() == naive.next_deadline()

@@ -1,4 +1,4 @@
-"""`expires`: what it asks of its client, and where it finds one."""
+"""`expires`: its calls to the client, and how it finds one."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ class Recording(TimerClient):
 
 class Unreachable(Recording):
     def acquire(self, scope_id, expiration_time):
-        raise BrokenPipeError("nobody is there")
+        raise BrokenPipeError("no server")
 
 
 def test_timer_runs_during_the_block():

@@ -1,5 +1,5 @@
-"""Servers of timers without an agent. That a program for torch's classes runs with them is tested in
-plugins/elastic-file-timer, which has the rest of the classes."""
+"""Timer servers without an agent. plugins/elastic-file-timer has the other classes, and tests that programs written for
+torch's classes run with them."""
 
 import math
 import multiprocessing
@@ -27,7 +27,7 @@ LONG_S = 600
 
 
 class ThreadQueue(RequestQueue):
-    """A queue of this process, which may count more requests than it has."""
+    """A queue within this process; `size` may report more requests than it has."""
 
     def __init__(self, more=0):
         self.requests, self.more = queue.Queue(), more
@@ -45,11 +45,11 @@ class ThreadQueue(RequestQueue):
         return found
 
     def wake(self):
-        self.requests.put(TimerRequest("nobody", "end", -1))
+        self.requests.put(TimerRequest("none", "end", -1))
 
 
 class RecordingServer(TimerServer):
-    """A request tells when it is due, and whether it breaks what registers it."""
+    """Records expired workers. A request with the scope "breaks" makes registration raise."""
 
     def __init__(self, requests, max_interval=LONG_S):
         super().__init__(requests, max_interval)
@@ -78,7 +78,7 @@ class RecordingServer(TimerServer):
 
 @pytest.fixture
 def start():
-    """Starts a server; stopped at the end, and nothing of it is left then."""
+    """A function that starts a server; it is stopped at the end and must leave no thread."""
     before, started = set(threading.enumerate()), []
 
     def begin(server):
@@ -197,7 +197,7 @@ def worker():
 
 @pytest.fixture
 def shared():
-    """A queue of processes that holds nothing up."""
+    """A multiprocessing queue that does not block the exit."""
     made = multiprocessing.Queue()
     yield made
     made.close()
@@ -236,7 +236,7 @@ def test_failed_kill_is_retried(start, shared, worker, monkeypatch, capsys):
 
 
 def logged(capsys, words, times=1):
-    """Return when the log has said so."""
+    """Wait until the log contains the words so many times."""
     log, until = "", time.monotonic() + LIMIT_S
     while log.count(words) < times:
         assert time.monotonic() < until, log

@@ -255,15 +255,15 @@ def test_timer_of_a_child_kills_its_worker_and_dumps_both(hang, python, tmp_path
 
 def test_kill_ignores_processes_that_are_not_workers(hang, python, tmp_path):
     rounds, _ = hang(python(SLEEP), log_dir=tmp_path)
-    stranger = subprocess.Popen(["sleep", "600"])
+    unrelated = subprocess.Popen(["sleep", "600"])
     try:
-        for pid in (stranger.pid, os.getpid(), 2**22 + 1):
+        for pid in (unrelated.pid, os.getpid(), 2**22 + 1):
             assert rounds.workers.kill(pid, "hang: it hangs") is None
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
         assert rounds.workers.running() == [0]
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 def test_kill_ignores_workers_of_the_last_round(hang, python, plan, tmp_path):
