@@ -47,7 +47,7 @@ def elastic_commands():
         CommandRecord("forget", "forget a job", forget, options, ("lose",), settings, ("RUN_ID",)),
         CommandRecord("parses", "read words", parses, None),
         CommandRecord("breaks", "break", breaks),
-        CommandRecord("misnamed", "take what is no setting", breaks, (), (), ("rdzv_endpont",)),
+        CommandRecord("misnamed", "use an unknown setting", breaks, (), (), ("rdzv_endpont",)),
     ]
 """
 
@@ -132,7 +132,7 @@ def test_plugin_command_can_parse_its_own_arguments(installed, capsys):
 
 
 def test_plugin_cannot_replace_a_builtin_command(installed, capsys):
-    installed(PLUGIN.replace('"parses", "read words"', '"run", "run otherwise"'))
+    installed(PLUGIN.replace('"parses", "read words"', '"run", "replace run"'))
     assert cli.main(["plugins"]) == 0
     assert "the command name 'run' is reserved for elastic itself" in capsys.readouterr().out
     capsys.readouterr()

@@ -19,7 +19,7 @@ PAT = Command(
     ),
     ("ANIMAL",),
 )
-REQUIRED = {"rdzv_endpoint": "expected a place"}
+REQUIRED = {"rdzv_endpoint": "an endpoint is required"}
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_all_problems_are_reported_together(problems):
     found = problems("cat --timeout soon --jsn --rdzv-conf x", {"ELASTIC_RDZV_ENDPONT": "h"}, required=REQUIRED)
     assert set(found) == {"--timeout", "--jsn", "--rdzv-conf", "ELASTIC_RDZV_ENDPONT", "--rdzv-endpoint"}
     assert found["--jsn"] == "unknown flag; did you mean --json?"
-    assert found["--rdzv-endpoint"] == "expected a place"
+    assert found["--rdzv-endpoint"] == "an endpoint is required"
 
 
 def test_required_flag_without_a_value_is_reported_once(pat):

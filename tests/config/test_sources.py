@@ -310,7 +310,7 @@ def test_file_in_a_group_writable_folder_is_used(config_reader, mode):
     assert config_reader.read(f"--config {path} train.py").settings.role == "ours"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
 @pytest.mark.parametrize("of", ["file", "link"])
 def test_file_of_another_user_is_skipped_for_the_next_one(config_reader, of):
     path = config_reader.write("role = 'theirs'")
@@ -327,14 +327,14 @@ def test_file_of_another_user_is_skipped_for_the_next_one(config_reader, of):
 
 
 def test_world_writable_file_is_ignored(config_reader):
-    path = config_reader.write("role = 'whose'")
+    path = config_reader.write("role = 'anyone'")
     path.chmod(0o666)
     reading = config_reader.read()
     assert reading.settings.role == "default"
     assert [problem.message for problem in reading.left_out if f"{path} is writable by everyone" in problem.message]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
 def test_ignored_file_is_reported_with_other_problems(config_reader):
     path = config_reader.write("nnodes = '2'")
     os.chown(path, NOBODY, -1)

@@ -132,12 +132,12 @@ def test_signals_are_read_in_any_spelling_and_deduplicated():
 
 
 @pytest.mark.parametrize("text", ["1", "true", "Yes", "on", "T"])
-def test_spellings_of_true(text):
+def test_true_spellings_are_accepted(text):
     assert parse_boolean(text) is True
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No", "off", "F"])
-def test_spellings_of_false(text):
+def test_false_spellings_are_accepted(text):
     assert parse_boolean(text) is False
 
 

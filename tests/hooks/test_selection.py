@@ -23,7 +23,7 @@ def refusal(manager, name, kind=RendezvousBackendRecord):
     return problem
 
 
-def test_by_name_and_by_alias(install_plugin, backend_source):
+def test_backend_is_selected_by_name_or_alias(install_plugin, backend_source):
     manager = load(install_plugin("dist-a", backend_source("redis", aliases=("valkey", "redis"))))
     by_name, by_alias = (manager.provided(RendezvousBackendRecord, name).record for name in ("redis", "valkey"))
     assert by_name is by_alias

@@ -11,7 +11,7 @@ import pytest
 from elastic_core.support import files
 
 OTHER_USER, THIRD_USER = 12345, 12346
-root_only = pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
+root_only = pytest.mark.skipif("os.geteuid() != 0", reason="only root can change owners")
 
 
 def give(path, uid=OTHER_USER, mode=None, gid=-1):

@@ -104,7 +104,7 @@ def test_group_writable_secret_is_rejected(tmp_path):
 @pytest.mark.integration
 @root
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644])
-def test_readable_by_others_is_rejected_with_a_remedy(place, mode):
+def test_secret_readable_by_others_is_rejected_with_a_remedy(place, mode):
     path = secret_in(place / "secret", mode, NOBODY)
     answer = read_by(NOBODY, path)
     assert answer == (

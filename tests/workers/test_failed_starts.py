@@ -133,7 +133,7 @@ def test_missing_temporary_folder_names_tmpdir(local_workers, python, plan, temp
 @pytest.mark.parametrize("left", ["nothing", "a file"])
 def test_removed_scratch_folder_is_recreated(local_workers, python, plan, temporary_folder, left):
     rounds = local_workers(
-        python("import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('so'); os._exit(1)")
+        python("import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('boom'); os._exit(1)")
     )
     rounds.run(plan())
     [scratch] = temporary_folder.iterdir()
@@ -141,7 +141,7 @@ def test_removed_scratch_folder_is_recreated(local_workers, python, plan, tempor
     if left == "a file":
         scratch.write_text("")
     rounds.run(plan(round=2))
-    assert rounds.workers.failures()[0].message == "so"
+    assert rounds.workers.failures()[0].message == "boom"
 
 
 def test_scratch_folder_is_locked_against_tmpfiles_cleanup(local_workers, python, plan, temporary_folder):

@@ -191,7 +191,7 @@ def test_leftover_processes_are_found_and_have_sentinels(local_workers, python, 
     assert workers.failures() == {}
 
 
-def test_exit_of_one_worker_leaves_the_other_running(local_workers, python, plan):
+def test_leftovers_finds_workers_after_the_first_exit(local_workers, python, plan):
     rounds = local_workers(python("import os, time; os.environ['RANK'] == '0' or time.sleep(600)"))
     rounds.start(plan(2))
     assert [e.local_rank for e in rounds.wait_for_exits(1)] == [0]
@@ -319,7 +319,7 @@ def test_workers_are_bound_to_cpus(local_workers, python, plan, tmp_path):
 def test_bindings_follow_cuda_visible_devices(local_workers, python, plan, tmp_path):
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
-        pytest.skip("one processor has nothing to choose from")
+        pytest.skip("needs two CPUs")
     machine = Machine((Cpu(cpus[0], 0, 0, 0, 0), Cpu(cpus[1], 1, 0, 1, 1)), device_nodes=(0, 1))
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
     rounds = local_workers(
@@ -356,7 +356,7 @@ def test_unwritable_log_file_is_reported_once(local_workers, python, plan, tmp_p
     assert "later output goes to the console" in shown.err
 
 
-def test_unwritable_filtered_file_does_not_promise_the_console(local_workers, python, plan, tmp_path, capfd):
+def test_unwritable_filtered_file_names_the_remaining_output(local_workers, python, plan, tmp_path, capfd):
     folder = tmp_path / "logs" / "job" / "round-1"
     folder.mkdir(parents=True)
     (folder / "filtered.out").symlink_to("/dev/full")

@@ -169,8 +169,8 @@ def test_missing_stack_is_explained(code, why, patience, hang, python, tmp_path)
 def test_non_python_worker_is_killed_without_stack(hang, tmp_path, until):
     starter = CommandStarter(("/bin/sh", "-c", "echo ready >&2; exec sleep 600"))
     rounds, pids = hang(starter, log_dir=tmp_path, environment={"PATH": "/usr/bin:/bin"})
-    until(lambda: sessions.command_of(pids[0]) == "sleep 600", "the shell to have become it")
-    until(lambda: sessions.best_table().stat(pids[0]).state == "S", "it to sleep after loading")
+    until(lambda: sessions.command_of(pids[0]) == "sleep 600", "the shell to exec sleep")
+    until(lambda: sessions.best_table().stat(pids[0]).state == "S", "the program to be loaded and asleep")
     failure = killed(rounds, pids[0])
     assert failure.signal_name() == "SIGKILL"
     assert failure.stack == (

@@ -184,7 +184,7 @@ class BrokenConsole:
     """A console that raises."""
 
     def write(self, data):
-        raise ValueError("no such colour")
+        raise ValueError("no such color")
 
 
 def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
@@ -198,7 +198,7 @@ def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
     os.close(writer)
     assert finish(made)
     assert channel.tail()[-1].startswith("line 4999 ")
-    assert capfd.readouterr().err.count("it could not be moved: ValueError: no such colour") == 1
+    assert capfd.readouterr().err.count("it could not be moved: ValueError: no such color") == 1
 
 
 def test_pump_without_streams_finishes():

@@ -87,7 +87,7 @@ def test_zombies_are_not_members(spawn):
 def test_process_with_ended_main_thread_is_a_member(spawn, pipe, lines_of, until):
     exit_thread = {"x86_64": 60, "aarch64": 93}.get(os.uname().machine)
     if exit_thread is None:
-        pytest.skip("the number of the system call is not known for this architecture")
+        pytest.skip("unknown system call number on this architecture")
     code = f"""
         import ctypes, os, threading, time
         threading.Thread(target=time.sleep, args=(600,)).start()
@@ -124,7 +124,7 @@ def test_signals_reach_other_process_groups_of_the_session(spawn, pipe, lines_of
     assert os.getpgid(moved) == moved
     sessions.send_all(leaders_of(leader), signal.SIGTERM)
     assert leader.wait() == -signal.SIGTERM
-    until(lambda: not running(moved), "the one in another group to die")
+    until(lambda: not running(moved), "the process in the other group to die")
 
 
 def test_process_in_its_own_session_is_left_alone(spawn, pipe, lines_of, running, clean_up):

@@ -85,10 +85,10 @@ Traceback (most recent call last):
     1 +
 SyntaxError: invalid syntax
 """
-OTHERS = ['  File "here.py", line 1 in a text of the worker', "...", "", "  <a tag>", "Extension modules: none"]
+OTHERS = ['  File "here.py", line 1 of the output', "...", "", "  <a tag>", "Extension modules: none"]
 
 
-@pytest.mark.parametrize("between", ["", "\n\n", "a line of the worker\n"])
+@pytest.mark.parametrize("between", ["", "\n\n", "a worker line\n"])
 def test_worker_output_after_a_childs_dump_is_kept(between):
     sink = DumpSink()
     after = between + TRACEBACK + "\n".join(OTHERS)
@@ -232,7 +232,7 @@ def test_abort_kills_a_stopped_process_without_core_dump(sleeper):
 
 def test_silence_reason_explains_the_missing_stack(sleeper, until):
     process = sleeper()
-    until(lambda: sessions.best_table().stat(process.pid).state == "S", "it to sleep")
+    until(lambda: sessions.best_table().stat(process.pid).state == "S", "the process to sleep")
     assert "did not react to SIGABRT for 0.5 s" in silence_reason(process.pid, 0.5)
     process.kill()
     process.wait()
