@@ -34,7 +34,7 @@ class FakeWorkers:
 
     Args:
         on_start: called with each round's plan and this object once its workers run; the place to script exits.
-        deaf: local ranks that ignore every signal but SIGKILL.
+        ignore_signals: local ranks that ignore every signal but SIGKILL.
         unkillable: local ranks that ignore SIGKILL too, like a process in uninterruptible sleep.
 
     Attributes:
@@ -48,11 +48,11 @@ class FakeWorkers:
     def __init__(
         self,
         on_start: Callable[[RoundPlan, FakeWorkers], None] | None = None,
-        deaf: Collection[int] = (),
+        ignore_signals: Collection[int] = (),
         unkillable: Collection[int] = (),
     ) -> None:
         self._on_start = on_start
-        self._deaf = {*deaf, *unkillable}
+        self._ignore_signals = {*ignore_signals, *unkillable}
         self._unkillable = set(unkillable)
         self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
@@ -117,7 +117,7 @@ class FakeWorkers:
             self.signals.append(signum)
             if signum == signal.SIGCONT:
                 return
-            spared = self._unkillable if signum == signal.SIGKILL else self._deaf
+            spared = self._unkillable if signum == signal.SIGKILL else self._ignore_signals
             for rank in [rank for rank in self._running if rank not in spared]:
                 self._end(rank, -signum, obeyed=True)
 

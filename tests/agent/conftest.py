@@ -154,7 +154,7 @@ def make(make_node):
         order = []
         handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_announce)
         made.append(handler)
-        fakes = {name: kwargs.pop(name) for name in ("deaf", "unkillable") if name in kwargs}
+        fakes = {name: kwargs.pop(name) for name in ("ignore_signals", "unkillable") if name in kwargs}
         node = make_node(handler=handler, workers=workers(on_start, order, **fakes), **kwargs)
         node.order = order
         return node

@@ -58,8 +58,8 @@ def test_fenced_node_stops_its_workers_and_rejoins_for_free(make):
 
 def test_grace_period_ends_at_the_handlers_deadline(make):
     """Output that a worker writes on SIGTERM must not mix with the steps of nodes that have re-formed."""
-    node = make(in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE), deaf=[0, 1],
-                shutdown_timeout=FOREVER)  # fmt: skip
+    node = make(in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE),
+                ignore_signals=[0, 1], shutdown_timeout=FOREVER)  # fmt: skip
     node.handler.due = Instant(SystemClock().now() + 0.1)
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["SIGTERM", "SIGCONT", "SIGKILL"]
@@ -94,7 +94,7 @@ def test_workers_of_a_fenced_node_get_the_grace_period(make):
     node = make(
         in_turn(cut_off(lambda: node), succeed),
         on_success=lambda rounds: rounds.give(JOB_DONE),
-        deaf=[1],
+        ignore_signals=[1],
         shutdown_timeout=0.1,
     )
     begun = SystemClock().now()

@@ -19,10 +19,10 @@ def sample(rank=0, **done):
     return WorkerSample(rank, 100 + rank, **done)
 
 
-def follow(policy, *looks):
+def follow(policy, *checks):
     """Check at the given times with the given samples; returns the result of the last check and the table."""
     table, found = HangTable.starting(policy, Instant(0.0)), None
-    for now, *samples in looks:
+    for now, *samples in checks:
         table, found = table.look(samples, Instant(now))
     return found, table
 
@@ -40,34 +40,34 @@ def test_idle_worker_hangs_after_the_timeout():
 
 @pytest.mark.parametrize("done", [{"written": 1}, {"beats": 1}, {"cpu": 0.05}, {"held_up": True}])
 def test_any_sign_counts_as_progress(done):
-    looks = [*idle_until(6, sample()), (8.0, sample(**done))]
-    found, table = follow(POLICY, *looks)
+    checks = [*idle_until(6, sample()), (8.0, sample(**done))]
+    found, table = follow(POLICY, *checks)
     assert found is None
     assert table.next_look == 10.0
     done.pop("held_up", None)
-    assert follow(POLICY, *looks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0)))[0] is None
-    found, _ = follow(POLICY, *looks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0, 16.0)))
+    assert follow(POLICY, *checks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0)))[0] is None
+    found, _ = follow(POLICY, *checks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0, 16.0)))
     assert found is not None and found.late == 0
 
 
 def test_cpu_time_of_idle_threads_is_not_progress():
     share = 0.019
-    looks = [(at, sample(cpu=share * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)]
-    assert follow(POLICY, *looks)[0] is not None
+    checks = [(at, sample(cpu=share * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)]
+    assert follow(POLICY, *checks)[0] is not None
     assert follow(POLICY, *[(at, sample(cpu=0.021 * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)])[0] is None
 
 
 def test_single_cpu_clock_tick_is_not_progress():
     policy = HangPolicy(0.4, warmup=0.0)
-    looks = [(0.1 * n, sample(cpu=0.01 * n)) for n in range(5)]
-    assert follow(policy, *looks)[0] is not None
+    checks = [(0.1 * n, sample(cpu=0.01 * n)) for n in range(5)]
+    assert follow(policy, *checks)[0] is not None
 
 
 def test_shrinking_cpu_time_is_not_progress():
-    looks = [(0.0, sample(cpu=100.0)), (2.0, sample(cpu=1.0)), (4.0, sample(cpu=2.0)), (6.0, sample(cpu=2.0))]
-    assert follow(POLICY, *looks)[0] is None
-    assert follow(POLICY, *looks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it made progress at 4
-    assert follow(POLICY, *looks, *((at, sample(cpu=2.0)) for at in (8.0, 10.0, 12.0)))[0] is not None
+    checks = [(0.0, sample(cpu=100.0)), (2.0, sample(cpu=1.0)), (4.0, sample(cpu=2.0)), (6.0, sample(cpu=2.0))]
+    assert follow(POLICY, *checks)[0] is None
+    assert follow(POLICY, *checks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it made progress at 4
+    assert follow(POLICY, *checks, *((at, sample(cpu=2.0)) for at in (8.0, 10.0, 12.0)))[0] is not None
 
 
 def test_workers_are_not_checked_during_warmup():
@@ -79,29 +79,29 @@ def test_workers_are_not_checked_during_warmup():
 
 
 def test_worker_that_stopped_first_is_the_cause():
-    looks = [
+    checks = [
         (0.0, sample(0), sample(1), sample(2)),
         (2.0, sample(0, written=1), sample(1, written=1), sample(2, written=1)),
         (4.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)),
         *((at, sample(0, written=2), sample(1, written=1), sample(2, written=2)) for at in (6.0, 8.0)),
     ]
-    found, _ = follow(POLICY, *looks, (10.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)))
+    found, _ = follow(POLICY, *checks, (10.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)))
     assert found is not None and found.worker_pid == 101
 
 
 def test_least_active_of_workers_stopped_together_is_the_cause():
     busy = (sample(0, cpu=1.5), sample(1, cpu=0.4), sample(2, cpu=1.9))
-    looks = [(0.0, sample(0), sample(1), sample(2)), *((at, *busy) for at in (2.0, 4.0, 6.0, 8.0, 10.0))]
-    found, _ = follow(POLICY, *looks)
+    checks = [(0.0, sample(0), sample(1), sample(2)), *((at, *busy) for at in (2.0, 4.0, 6.0, 8.0, 10.0))]
+    found, _ = follow(POLICY, *checks)
     assert found is not None and found.worker_pid == 101
 
 
 def test_suspended_agent_blames_no_worker():
-    looks = [*idle_until(6, sample()), (600.0, sample())]
-    found, table = follow(POLICY, *looks)
+    checks = [*idle_until(6, sample()), (600.0, sample())]
+    found, table = follow(POLICY, *checks)
     assert found is None
     assert table.next_look == 602.0
-    found, _ = follow(POLICY, *looks, (602.0, sample()))
+    found, _ = follow(POLICY, *checks, (602.0, sample()))
     assert found is not None
 
 
@@ -172,14 +172,14 @@ def test_spinning_worker_with_few_early_lines_is_busy():
 
 
 def test_rare_lines_do_not_make_a_busy_worker_regular():
-    looks = [(at, sample(cpu=at, written=at // 10)) for at in (STEP * number for number in range(40))]
+    checks = [(at, sample(cpu=at, written=at // 10)) for at in (STEP * number for number in range(40))]
     silent = [(at, sample(cpu=at, written=100)) for at in (80.0 + STEP * number for number in range(20))]
-    assert follow(POLICY, *looks, *silent)[0] is None
+    assert follow(POLICY, *checks, *silent)[0] is None
 
 
 def test_spinning_worker_with_regular_heartbeats_is_found():
-    looks = [(at, sample(cpu=at, beats=min(at, 10))) for at in (STEP * number for number in range(10))]
-    assert follow(POLICY, *looks)[0] is not None
+    checks = [(at, sample(cpu=at, beats=min(at, 10))) for at in (STEP * number for number in range(10))]
+    assert follow(POLICY, *checks)[0] is not None
 
 
 def test_replaced_worker_has_to_become_regular_again():

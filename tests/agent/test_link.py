@@ -51,7 +51,7 @@ def plain(handler, clock, interval=0.25):
     return link
 
 
-def look(link, clock, times):
+def poll(link, clock, times):
     """Ask for a verdict whenever the link wants to be asked; returns all verdicts."""
     logged = []
     for _ in range(times):
@@ -62,7 +62,7 @@ def look(link, clock, times):
 
 def test_polling_of_a_plain_handler_slows_down(clock):
     handler = Waiting(clock)
-    assert look(plain(handler, clock), clock, 6) == [None] * 6
+    assert poll(plain(handler, clock), clock, 6) == [None] * 6
     gaps = [after - before for before, after in zip([0.0, *handler.asked], handler.asked, strict=False)]
     assert gaps == [0.25, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert LONGEST_INTERVAL == 1.0
@@ -70,7 +70,7 @@ def test_polling_of_a_plain_handler_slows_down(clock):
 
 def test_waiting_node_ends_the_round(clock):
     link = plain(Waiting(clock, [0, 2]), clock)
-    assert look(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more node(s) want to take part")]
+    assert poll(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more node(s) want to take part")]
 
 
 def test_handler_is_polled_only_when_due_and_workers_run(clock):
@@ -92,7 +92,7 @@ def test_outage_is_tolerated_for_60_s_and_logged_once(clock, capsys):
     handler = Waiting(clock, [NO_ANSWER] * 1000)
     link = plain(handler, clock, interval=1.0)
     with pytest.raises(RendezvousConnectionError, match="no answer"):
-        look(link, clock, 1000)
+        poll(link, clock, 1000)
     assert handler.asked[-1] - handler.asked[0] == handler.outage_patience == 60.0
     assert capsys.readouterr().err.count("rendezvous out of reach") == 1
 
@@ -100,26 +100,26 @@ def test_outage_is_tolerated_for_60_s_and_logged_once(clock, capsys):
 def test_unlimited_patience_tolerates_any_outage(clock, capsys):
     handler = Patient(clock, [NO_ANSWER] * 1000)
     link = plain(handler, clock, interval=1.0)
-    assert look(link, clock, 1000) == [None] * 1000
+    assert poll(link, clock, 1000) == [None] * 1000
     assert handler.asked[-1] - handler.asked[0] == 999.0
     assert capsys.readouterr().err.count("rendezvous out of reach") == 1
 
 
 def test_slow_first_failure_is_tolerated(clock):
-    assert look(plain(Waiting(clock, [NO_ANSWER], takes=300.0), clock), clock, 1) == [None]
+    assert poll(plain(Waiting(clock, [NO_ANSWER], takes=300.0), clock), clock, 1) == [None]
 
 
 def test_slow_handler_is_polled_less_often(clock):
     """Each poll blocks the agent's thread."""
     handler = Patient(clock, [NO_ANSWER] * 3, takes=60.0)
-    look(plain(handler, clock, interval=1.0), clock, 3)
+    poll(plain(handler, clock, interval=1.0), clock, 3)
     assert handler.asked == [1.0, 601.0, 1201.0]
 
 
 def test_recovery_resets_the_outage(clock, capsys):
     outage = [ValueError("whatever a library raises")] * 50
     link = plain(Waiting(clock, [*outage, 0, *outage, 0, 1]), clock, interval=1.0)
-    assert [verdict.outcome for verdict in look(link, clock, 103) if verdict] == [Outcome.RESTART]
+    assert [verdict.outcome for verdict in poll(link, clock, 103) if verdict] == [Outcome.RESTART]
     assert capsys.readouterr().err.count("rendezvous out of reach") == 2
 
 

@@ -302,7 +302,7 @@ def test_timer_expiring_during_a_stop_keeps_the_grace_period(make_node):
         else:
             workers.end(1, 3)
 
-    node = make_node(workers=Saving(on_start, deaf=[0]), max_restarts=1, shutdown_timeout=300.0)
+    node = make_node(workers=Saving(on_start, ignore_signals=[0]), max_restarts=1, shutdown_timeout=300.0)
     saved = threading.Timer(0.3, node.workers.end, [0, 0])
     assert node.run().state is WorkerState.SUCCEEDED
     saved.join()

@@ -111,7 +111,7 @@ class SignaledAgain(FakeWorkers):
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
 def test_second_signal_ends_the_grace_period(make_node, again):
     clock = FakeClock()
-    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[0, 1])
     workers.again, workers.before = again, lambda: clock.advance(0.5)
     node = make_node(workers=workers, clock=clock, shutdown_timeout=FOREVER)
     workers.receive_signal = node.agent.receive_signal
@@ -126,7 +126,7 @@ def test_second_signal_ends_the_grace_period(make_node, again):
 def test_simultaneous_signals_are_one_request(make_node, again):
     """A terminal and a wrapper may both forward a single request, as may a preStop hook and the kubelet. This must not
     shorten the grace period."""
-    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[0, 1])
     workers.again = again
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
@@ -138,7 +138,7 @@ def test_simultaneous_signals_are_one_request(make_node, again):
 
 def test_sigterm_right_after_another_signal_is_forwarded(make_node):
     """A preStop hook may send another signal first."""
-    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), ignore_signals=[0, 1])
     workers.again = TERM
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
@@ -222,7 +222,7 @@ def test_error_in_a_restart_keeps_the_earlier_failure(make_node):
 
 
 def test_workers_ignoring_sigterm_are_killed_after_grace_period(make_node):
-    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[1])
+    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[1])
     node = make_node(workers=workers, shutdown_timeout=0.1)
     begun = SystemClock().now()
     with pytest.raises(SignalException):
@@ -232,7 +232,7 @@ def test_workers_ignoring_sigterm_are_killed_after_grace_period(make_node):
 
 
 def test_grace_period_applies_after_a_failure(make_node):
-    node = make_node(workers=FakeWorkers(fails, deaf=[1]), shutdown_timeout=0.1, max_restarts=1)
+    node = make_node(workers=FakeWorkers(fails, ignore_signals=[1]), shutdown_timeout=0.1, max_restarts=1)
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT, KILL] * 2
 
@@ -274,7 +274,7 @@ class LateDeath(FakeWorkers):
     def __init__(self, on_start, clock, **kwargs):
         super().__init__(on_start, **kwargs)
         self.clock = clock
-        self.looks = []
+        self.checks = []
 
     def send_signal(self, signum):
         super().send_signal(signum)
@@ -282,8 +282,8 @@ class LateDeath(FakeWorkers):
             self.clock.advance(5.0)
 
     def leftovers(self):
-        self.looks.append([] if KILL in self.signals else super().leftovers())
-        return self.looks[-1]
+        self.checks.append([] if KILL in self.signals else super().leftovers())
+        return self.checks[-1]
 
 
 def test_worker_dying_at_the_kill_timeout_is_not_reported(make_node):
@@ -292,7 +292,7 @@ def test_worker_dying_at_the_kill_timeout_is_not_reported(make_node):
     node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
     assert node.run().is_failed()
     assert workers.signals == [TERM, CONT, KILL, KILL]
-    assert [len(look) for look in workers.looks[:2]] == [1, 0]  # one to stop, none to report
+    assert [len(check) for check in workers.checks[:2]] == [1, 0]  # one to stop, none to report
 
 
 class SlowToDie(FakeWorkers):

@@ -239,13 +239,13 @@ def test_subscriber_is_notified_until_it_unsubscribes(story):
 def test_subscribing_is_safe_while_the_board_changes(story):
     stop, rounds = threading.Event(), []
 
-    def look():
+    def subscribe_repeatedly():
         while not stop.is_set():
             end = story.board.subscribe(lambda: rounds.append(story.now.round))
             assert story.now.version >= 1
             end()
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
+    threads = [threading.Thread(target=subscribe_repeatedly) for _ in range(4)]
     for thread in threads:
         thread.start()
     for number in range(1, 50):

@@ -85,9 +85,9 @@ def test_missing_or_circular_path_raises_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         files.distrust_reason(tmp_path / "missing")
     (tmp_path / "circle").symlink_to("circle")
-    for look in (files.distrust_reason, files.followed):
+    for probe in (files.distrust_reason, files.followed):
         with pytest.raises(OSError, match="symbolic links"):
-            look(tmp_path / "circle")
+            probe(tmp_path / "circle")
 
 
 def test_shell_pipe_is_trusted():
@@ -103,11 +103,11 @@ def test_read_only_mounts_and_unmapped_folders_are_trusted(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    look = "import sys; from pathlib import Path; from elastic_core.support.files import distrust_reason"
-    look = f"{look}; print(distrust_reason(Path(sys.argv[1])))"
+    probe = "import sys; from pathlib import Path; from elastic_core.support.files import distrust_reason"
+    probe = f"{probe}; print(distrust_reason(Path(sys.argv[1])))"
     mounts = 'mount -t tmpfs none "$1" && chmod 777 "$1" && echo > "$1/file" && chmod 644 "$1/file" && '
     show = '"$2" -c "$3" "$1/file"'
-    words = ["sh", str(folder), sys.executable, look]
+    words = ["sh", str(folder), sys.executable, probe]
 
     def reason_of(*command):
         done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=180, check=False)
@@ -197,9 +197,9 @@ def test_pipe_of_another_user_is_rejected_without_blocking(folder):
     os.mkfifo(pipe)
     give(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    for look in (files.open_to_append, files.check_existing):
+    for probe in (files.open_to_append, files.check_existing):
         with pytest.raises(PermissionError, match=f"made by user {OTHER_USER}"):
-            look(pipe)
+            probe(pipe)
     os.close(reader)
 
 

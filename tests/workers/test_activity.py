@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 HERE = str(Path(elastic_core.__file__).parents[1])
 BEAT = f"sys.path.insert(0, {HERE!r}); from elastic_core.watchdog import beat; beat()"
 BURN = "end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
-TALK_MUCH = """
+LARGE_OUTPUT = """
 import threading
 threading.Thread(target=os.write, args=(2, b"x" * 1_000_000), daemon=True).start()
 """
@@ -106,7 +106,7 @@ def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
     os.dup2(writer, 2)
     try:
         sample_after = worker("log")
-        sample_after(TALK_MUCH)
+        sample_after(LARGE_OUTPUT)
         until(lambda: sample_after().held_up, "the console to stall")
     finally:
         os.dup2(saved, 2)

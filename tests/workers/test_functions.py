@@ -62,12 +62,12 @@ def give_awkward():
     value.x = 1
     return value
 
-def talk():
+def print_all():
     print("to stdout")
     print("to stderr", file=sys.stderr)
     os.write(1, b"from below\\n")
 
-def talk_and_die():
+def print_and_die():
     print("last line")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -191,14 +191,14 @@ def test_function_missing_in_the_child_fails_with_traceback(functions, run):
 
 
 def test_function_output_is_captured(functions, run, method, tmp_path):
-    run(functions.talk, method=method, redirects=lambda rank: 3, log_dir=tmp_path)
+    run(functions.print_all, method=method, redirects=lambda rank: 3, log_dir=tmp_path)
     folder = tmp_path / "job" / "round-1"
     assert (folder / "rank-0.out").read_text().splitlines() == ["to stdout", "from below"]
     assert (folder / "rank-0.err").read_text() == "to stderr\n"
 
 
 def test_output_printed_before_a_kill_is_kept(functions, run, method, tmp_path):
-    workers = run(functions.talk_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
+    workers = run(functions.print_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
     assert workers.failures()[0].exitcode == -signal.SIGKILL
     assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last line\n"
 

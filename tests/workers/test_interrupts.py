@@ -328,9 +328,9 @@ def test_interrupts_held_in_another_thread_keeps_handlers(handle):
     handle(signal.SIGTERM, handler)
     found = []
 
-    def look():
+    def read_handler():
         with interrupts_held():
             found.append(signal.getsignal(signal.SIGTERM))
 
-    in_a_thread(look)
+    in_a_thread(read_handler)
     assert found == [handler]
