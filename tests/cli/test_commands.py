@@ -49,7 +49,6 @@ def flags_of(text):
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_command_help_has_flags_example_and_exit_codes(name, flag, capsys):
-    """The description, the flags, an example and the exit codes."""
     cli.main(["run", "--help"])
     of_run = capsys.readouterr().out
     flags_of_run = flags_of(of_run) if name in ("explain", "doctor") else set()

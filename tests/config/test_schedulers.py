@@ -147,7 +147,7 @@ def test_first_run_of_a_job_has_no_requeue_suffix(config_reader):
     assert config_reader.read(f"{MEET} train.py", step(SLURM_RESTART_COUNT="0")).settings.rdzv_id == "slurm-1234.0"
 
 
-class TestTwoReadings:
+class TestAmbiguousStep:
     @pytest.mark.parametrize("line", ["train.py", f"{MEET} train.py"])
     def test_several_tasks_per_node_are_rejected(self, config_reader, line):
         problems = config_reader.problems(line, step(nodes=2, tasks=16))

@@ -85,16 +85,16 @@ def test_factory_error_names_its_plugin(function, install_plugin):
 def test_store_factory_error_is_outage_unless_permanent(install_plugin):
     manager = load(install_plugin("dist-a", FACTORIES))
 
-    def look(name):
+    def open_state(name):
         params = RendezvousParameters(name, "", "job", 1, 1)
         manager.select(RendezvousBackendRecord, name).open_backend(Context(), params).get_state()
 
     with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install dist-a"):
-        look("void")
+        open_state("void")
     with pytest.raises(PluginError, match=r"'broken' of plugin 'dist-a' of dist-a 1\.0.* failed: KeyError: 'dsn'"):
-        look("broken")
+        open_state("broken")
     with pytest.raises(RendezvousConnectionError, match="no"):
-        look("shut")
+        open_state("shut")
 
 
 def test_two_providers_are_an_error_naming_both(install_plugin, backend_source):
