@@ -1,5 +1,4 @@
-"""What an agent works with, for its tests: workers without processes, which end when and how the test says, and some of
-which will not die; a handler of rounds that follows a script; and an observer that keeps what it is told."""
+"""Fakes for agent tests: workers without processes, a scripted round handler and a recording observer."""
 
 from __future__ import annotations
 
@@ -34,27 +33,27 @@ class FakeWorkers:
     """See `interfaces.workers.WorkerProcesses`.
 
     Args:
-        on_start: called with each round's plan and this object once its workers run; the place to script ends.
-        deaf: local ranks that ignore every signal but SIGKILL.
-        immortal: local ranks that ignore SIGKILL too, like a process in uninterruptible sleep.
+        on_start: called with each round's plan and this object once its workers run; the place to script exits.
+        ignore_signals: local ranks that ignore every signal but SIGKILL.
+        unkillable: local ranks that ignore SIGKILL too, like a process in uninterruptible sleep.
 
     Attributes:
         plans: the plans of all rounds, in order.
         signals: every signal sent, in order.
         closed: whether `close` was called.
         killed: the reasons of all kills, in order.
-        done: what `samples` tells, by local rank; the test writes it. Who is not in it has done nothing.
+        done: the results of `samples` by local rank, set by the test; other workers have made no progress.
     """
 
     def __init__(
         self,
         on_start: Callable[[RoundPlan, FakeWorkers], None] | None = None,
-        deaf: Collection[int] = (),
-        immortal: Collection[int] = (),
+        ignore_signals: Collection[int] = (),
+        unkillable: Collection[int] = (),
     ) -> None:
         self._on_start = on_start
-        self._deaf = {*deaf, *immortal}
-        self._immortal = set(immortal)
+        self._ignore_signals = {*ignore_signals, *unkillable}
+        self._unkillable = set(unkillable)
         self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
         self._running: dict[int, int] = {}
@@ -71,7 +70,7 @@ class FakeWorkers:
         self.done: dict[int, WorkerSample] = {}
 
     def end(self, local_rank: int, exitcode: int) -> None:
-        """Let a worker end by itself. Any thread. Raises ValueError when it does not run (any more)."""
+        """Let a worker exit by itself. Thread-safe. Raises ValueError if it is not running."""
         with self._lock:
             if local_rank not in self._running:
                 raise ValueError(f"expected one of the running workers {self.running()}, found {local_rank}")
@@ -118,7 +117,7 @@ class FakeWorkers:
             self.signals.append(signum)
             if signum == signal.SIGCONT:
                 return
-            spared = self._immortal if signum == signal.SIGKILL else self._deaf
+            spared = self._unkillable if signum == signal.SIGKILL else self._ignore_signals
             for rank in [rank for rank in self._running if rank not in spared]:
                 self._end(rank, -signum, obeyed=True)
 
@@ -135,7 +134,7 @@ class FakeWorkers:
                 return None
             self.killed.append(reason)
             self._reasons[rank] = reason
-            if rank in self._immortal:
+            if rank in self._unkillable:
                 self._ended.append((WorkerExit(rank, pid, -signal.SIGKILL), False))
             else:
                 self._end(rank, -signal.SIGKILL, obeyed=False)
@@ -144,7 +143,7 @@ class FakeWorkers:
     def leftovers(self) -> list[Leftover]:
         with self._lock:
             return [
-                Leftover(pid, "D" if rank in self._immortal else "S", f"fake worker {rank}", "fake_wait")
+                Leftover(pid, "D" if rank in self._unkillable else "S", f"fake worker {rank}", "fake_wait")
                 for rank, pid in self._running.items()
             ]
 
@@ -160,7 +159,7 @@ class FakeWorkers:
     def finish(self) -> None:
         with self._lock:
             if not self._running and not self._ended:
-                return  # finished already, or never started: what the last round came to stands
+                return  # finished already, or never started: keep the last results
             world = {ranks.local: ranks.world for ranks in self.plans[-1].ranks}
             self._failures = self._explain(world)
             self._values = {world[ended.local_rank]: None for ended, _ in self._ended if ended.exitcode == 0}
@@ -217,8 +216,8 @@ def round_info(
     restart_count: int = 0,
     reason: str = "",
 ) -> RendezvousInfo:
-    """A round as a handler hands it out. `members` are pairs of role and local world size in the order of group ranks;
-    their nodes are called node0, node1, ..."""
+    """A round as returned by a handler. `members` are pairs of role and local world size in group rank order; their
+    nodes are named node0, node1, ..."""
     seats = tuple(Member(f"node{i}", f"host{i}", f"10.0.0.{i}", role, size) for i, (role, size) in enumerate(members))
     where = RendezvousStoreInfo("10.0.0.0", _FIRST_PORT + number)
     return RendezvousInfo(MemoryStore(), rank, len(seats), where, Round(number, seats, restart_count, reason))
@@ -228,19 +227,19 @@ class FakeRounds(RoundHandler):
     """See `interfaces.handler.RoundHandler`.
 
     Args:
-        rounds: one step for each call of `next_rendezvous`: what it returns or raises, or a function that is called
-            first (it may block, and raise) and whose round is returned. None from it, and no step left: the round
-            before once more under the next number, and a round of one worker at the beginning.
-        on_failure, on_success: called with this object when that is reported; the place to give verdicts.
-        can_tell: what `leave` answers.
+        rounds: one step for each call of `next_rendezvous`: a round to return, an error to raise, or a function that
+            returns a round (it may block or raise). If a function returns None, or no step is left, the last round is
+            repeated with the next number; the first is then a round of one worker.
+        on_failure, on_success: called with this object for each report; the place to give verdicts.
+        can_announce: the result of `leave`.
 
     Attributes:
-        calls: what was called, in order: the method's name and its arguments.
-        deadline: what `ask_again` answers.
-        due: what `stop_by` answers.
-        missing: what `progress` answers.
-        hosts_store: whether this node has the store of the others.
-        released: set by `shutdown`; functions that block wait for it.
+        calls: all calls in order: the method's name and its arguments.
+        deadline: the result of `ask_again`.
+        due: the result of `stop_by`.
+        missing: the result of `progress`.
+        hosts_store: whether this node hosts the job's store.
+        released: set by `shutdown`; blocking steps wait for it.
     """
 
     hosts_store = False
@@ -250,12 +249,12 @@ class FakeRounds(RoundHandler):
         rounds: Iterable[Step] = (),
         on_failure: Callable[[FakeRounds], None] | None = None,
         on_success: Callable[[FakeRounds], None] | None = None,
-        can_tell: bool = True,
+        can_announce: bool = True,
     ) -> None:
         self._steps = list(rounds)
         self._on_failure = on_failure
         self._on_success = on_success
-        self._can_tell = can_tell
+        self._can_announce = can_announce
         self._listeners: list[Callable[[], None]] = []
         self._verdict: Verdict | None = None
         self._last: RendezvousInfo | None = None
@@ -266,13 +265,13 @@ class FakeRounds(RoundHandler):
         self.released = threading.Event()
 
     def give(self, verdict: Verdict) -> None:
-        """The round has come to this, and whoever listens is told. Any thread."""
+        """Set the verdict and notify the listeners. Thread-safe."""
         self._verdict = verdict
         for listener in self._listeners:
             listener()
 
-    def named(self, name: str) -> list[tuple[Any, ...]]:
-        """The arguments of the calls of this method."""
+    def calls_to(self, name: str) -> list[tuple[Any, ...]]:
+        """The arguments of all calls to this method."""
         return [call[1:] for call in self.calls if call[0] == name]
 
     def get_backend(self) -> str:
@@ -329,7 +328,7 @@ class FakeRounds(RoundHandler):
 
     def leave(self, reason: str, timeout: Duration) -> bool:
         self.calls.append(("leave", reason, timeout))
-        return self._can_tell
+        return self._can_announce
 
     def hurry(self) -> None:
         self.calls.append(("hurry",))
@@ -346,12 +345,12 @@ class FakeRounds(RoundHandler):
 
 
 class RecordingObserver:
-    """See `interfaces.observer.Observer`. All lists grow in the order of telling.
+    """See `interfaces.observer.Observer`. All lists are in the order of the notifications.
 
     Attributes:
-        facts: what plugins are told too.
-        phases: of the agent.
-        exits: of workers.
+        facts: those that plugins get as well.
+        phases: the agent's phases.
+        exits: the workers' exits.
     """
 
     def __init__(self) -> None:

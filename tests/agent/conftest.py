@@ -1,4 +1,4 @@
-"""A rendezvous handler that follows a script, and local agents whose workers are fakes."""
+"""A scripted rendezvous handler, and local agents with fake workers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from elastic_core.agent import ProcessAgent, WorkerSpec
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.insert(0, str(Path(__file__).parent))  # helper modules are next to the tests that use them
 
 from agent_fakes import FakeWorkers, RecordingObserver
 from round_of_two import Ordered, OrderedRounds, pair_then
 
 
 class ScriptedHandler(RendezvousHandler):
-    """Forms a round of one node at once. `script` maps the number of a call to something done before: it may block,
-    raise, or return another round. `waiting` holds the answers of `num_nodes_waiting`, 0 when they are used up."""
+    """Forms a round of one node immediately. `script` maps a call number to a function that is called first: it may
+    block, raise, or return another round. `waiting` has the results of `num_nodes_waiting`, then 0."""
 
     def __init__(self, script=None, waiting=(), closing_raises=None):
         self.script = script or {}
@@ -71,7 +71,7 @@ class ScriptedHandler(RendezvousHandler):
 
 
 class Node:
-    """A local agent with fake workers, and all that it was made of."""
+    """A local agent with fake workers, its handler and its observer."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Node:
 
 @pytest.fixture
 def scripted_handler():
-    """The class of handlers; those that block are released at the end."""
+    """A function that makes a ScriptedHandler; blocked handlers are released afterwards."""
     made = []
 
     def make(*args, **kwargs):
@@ -146,15 +146,15 @@ def make_node(scripted_handler):
 
 @pytest.fixture
 def make(make_node):
-    """A node of a round of two, with a handler of rounds. Fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`."""
+    """A function that makes a node in a round of two, given fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`."""
     made = []
 
-    def make(on_start, rounds=None, on_failure=None, on_success=None, can_tell=True, workers=Ordered,
+    def make(on_start, rounds=None, on_failure=None, on_success=None, can_announce=True, workers=Ordered,
              handlers=OrderedRounds, **kwargs):  # fmt: skip
         order = []
-        handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_tell)
+        handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_announce)
         made.append(handler)
-        fakes = {name: kwargs.pop(name) for name in ("deaf", "immortal") if name in kwargs}
+        fakes = {name: kwargs.pop(name) for name in ("ignore_signals", "unkillable") if name in kwargs}
         node = make_node(handler=handler, workers=workers(on_start, order, **fakes), **kwargs)
         node.order = order
         return node
@@ -165,8 +165,8 @@ def make(make_node):
 
 
 @pytest.fixture
-def said(capsys):
-    """What the log says so far, from the level info on."""
+def logged(capsys):
+    """A function that returns the new log output at level info and above."""
     log.configure(level="info")
     yield lambda: capsys.readouterr().err
     log.configure(level="warning")

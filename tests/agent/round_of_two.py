@@ -1,4 +1,4 @@
-"""What the tests of an agent in a round of two share: verdicts, stories of workers, and fakes that keep the order."""
+"""Shared by tests of an agent in a round of two: verdicts, worker scripts, and fakes that record the order of calls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.observer import RestartDecided
 
 TERM, CONT = signal.SIGTERM, signal.SIGCONT
-FOR_EVER = 3600.0
+FOREVER = 3600.0
 ELSEWHERE = ProcessFailure(0, 77, -9, global_rank=9, node="node2", round=1, reason="killed by SIGKILL", message="boom")
 THEIRS = {9: ELSEWHERE}
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True, failures=THEIRS)
-NODE_CAME = Verdict(Outcome.RESTART, "node5 has come")
+NODE_JOINED = Verdict(Outcome.RESTART, "node5 joined")
 FAILED_ELSEWHERE = Verdict(Outcome.CLOSED, "rank 9 on node2; no restart left", by="node2", failures=THEIRS)
-WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
+JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
-DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
 PAIR = (("trainer", 2), ("trainer", 2))
 
 
@@ -41,8 +41,8 @@ def fail(plan, workers):
     workers.end(0, 3)
 
 
-def then(*scripts):
-    """Workers that do in their first, second, ... round what these functions say; the last one stays."""
+def in_turn(*scripts):
+    """A worker script that uses these functions in the first, second, ... round; the last one is repeated."""
     left = list(scripts)
     return lambda plan, workers: (left.pop(0) if len(left) > 1 else left[0])(plan, workers)
 
@@ -52,21 +52,21 @@ def decided(node):
 
 
 def in_order(node, *names):
-    """The names of the calls and of the signals that the workers got, of those that are asked for."""
+    """The given calls and signals in the order in which they happened."""
     return [name for name in node.order if name in names]
 
 
 def let_time_pass(node, clock):
-    """Until the agent asks who is missing."""
+    """Advance the clock until the agent asks for the missing nodes."""
     for _ in range(600):
         clock.advance(4.0)
-        node.handler.give(None)  # any event makes the agent look at the clock
+        node.handler.give(None)  # any event makes the agent check the clock
         if node.handler.asked.wait(0.05):
             return
 
 
 class Ordered(FakeWorkers):
-    """Workers that put what is done to them into one list with what the handler is told."""
+    """Workers that record signals in the same list as the handler's calls."""
 
     def __init__(self, on_start, order, **kwargs):
         super().__init__(on_start, **kwargs)

@@ -1,4 +1,4 @@
-"""Whose failure came first, when several nodes tell."""
+"""The first failure, when several nodes report one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def attributed(failures):
     return {rank: failure.caused_by for rank, failure in failures.items()}
 
 
-def test_what_only_this_node_knows_stays_as_it_is():
+def test_failures_known_only_locally_stay_unchanged():
     own = {1: failure(1, timestamp=5.0), 0: failure(0, caused_by=1)}
     assert together(own, {}) == own
     assert together({}, {}) == {}
 
 
-def test_the_first_of_the_job_came_before_all_others_whatever_the_clocks_say():
+def test_first_failure_of_the_job_is_the_cause_despite_clocks():
     job = {9: failure(9, "node2", timestamp=900.0), 4: failure(4, "node1", timestamp=5.0)}
     own = {1: failure(1, timestamp=1.0)}
     found = together(own, job)
@@ -30,7 +30,7 @@ def test_the_first_of_the_job_came_before_all_others_whatever_the_clocks_say():
     assert found[9].node == "node2"
 
 
-def test_a_node_knows_more_of_its_own_failure_than_the_job_was_told():
+def test_own_failure_record_replaces_the_reported_one():
     job = {1: failure(1, message="half"), 9: failure(9, "node2", caused_by=1)}
     found = together({1: failure(1, message="all of it")}, job)
     assert attributed(found) == {1: None, 9: 1}
@@ -38,6 +38,6 @@ def test_a_node_knows_more_of_its_own_failure_than_the_job_was_told():
 
 
 @pytest.mark.parametrize("own", [{}, {1: failure(1)}])
-def test_a_job_in_which_every_failure_followed_from_another(own):
+def test_job_failures_without_a_first_one_stay_unchanged(own):
     job = {9: failure(9, caused_by=3)}
     assert together(own, job) == {**job, **own}

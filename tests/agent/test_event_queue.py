@@ -1,4 +1,4 @@
-"""The event queue: what wakes who waits, what comes out of it, and what it tells of the agent."""
+"""The event queue: wake-ups, pending events, and the agent's last sign of life."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def numbers(expired):
     return [expiry.worker_pid for expiry in expired]
 
 
-def test_an_event_from_another_thread_wakes(queue):
+def test_event_from_another_thread_wakes_the_waiter(queue):
     begun = SystemClock().now()
     threading.Timer(0.05, queue.signalled, [TERM]).start()
     queue.wait((), in_a_minute())
@@ -62,7 +62,7 @@ def test_an_event_from_another_thread_wakes(queue):
     assert SystemClock().now() - begun < 30
 
 
-def test_an_event_from_a_signal_handler_wakes(queue):
+def test_event_from_a_signal_handler_wakes_the_waiter(queue):
     before = signal.signal(signal.SIGALRM, lambda number, frame: queue.signalled(TERM))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -75,7 +75,7 @@ def test_an_event_from_a_signal_handler_wakes(queue):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_more_events_than_the_pipe_holds_lose_nothing(queue):
+def test_events_beyond_pipe_capacity_are_kept(queue):
     count = 70_000  # a pipe holds 65,536 bytes
     for number in range(count):
         queue.expired(Expiry(number, ""))
@@ -86,7 +86,7 @@ def test_more_events_than_the_pipe_holds_lose_nothing(queue):
     assert queue.signals == [TERM]
 
 
-def test_events_of_many_threads_all_arrive(queue):
+def test_events_from_many_threads_all_arrive(queue):
     def put(thread):
         for number in range(200):
             queue.expired(Expiry(thread * 200 + number, ""))
@@ -96,14 +96,14 @@ def test_events_of_many_threads_all_arrive(queue):
         thread.start()
     found = []
     while len(found) < 1600:
-        queue.wait((), in_a_minute())  # may bring nothing: an event can be taken before its wake-up call is sent
+        queue.wait((), in_a_minute())  # may be empty: an event can be taken before its wake-up is sent
         found += numbers(queue.pop_expired())
     for thread in threads:
         thread.join()
     assert sorted(found) == list(range(1600))
 
 
-def test_who_waits_is_alive_and_who_does_not_shows_when_it_waited_last(make_queue):
+def test_alive_at_is_now_while_waiting_and_else_the_last_wait(make_queue):
     clock = FakeClock()
     queue = make_queue(clock)
     clock.advance(50.0)
@@ -116,26 +116,26 @@ def test_who_waits_is_alive_and_who_does_not_shows_when_it_waited_last(make_queu
 
 
 class Watched(FakeClock):
-    """Whoever looks at it is watched himself, by another thread as it were. `watch`: is called; may look at it too."""
+    """Calls `watch` whenever it is read, as if another thread ran at that moment; `watch` may read the clock too."""
 
     watch = None
 
     def now(self):
-        self._be_watched()
+        self._call_watcher()
         return super().now()
 
     def timestamp(self):
-        self._be_watched()
+        self._call_watcher()
         return super().timestamp()
 
-    def _be_watched(self):
+    def _call_watcher(self):
         watch, self.watch = self.watch, None
         if watch:
             watch()
         self.watch = watch
 
 
-def test_a_wait_that_has_just_ended_is_no_time_without_a_look(make_queue):
+def test_ended_wait_leaves_no_gap_in_alive_at(make_queue):
     clock, ages = Watched(), []
     queue = make_queue(clock)
     clock.advance(3600.0)
@@ -145,11 +145,11 @@ def test_a_wait_that_has_just_ended_is_no_time_without_a_look(make_queue):
     assert set(ages) == {0.0}
 
 
-def test_after_close_events_are_dropped_and_touch_no_file(make_queue):
+def test_events_after_close_are_dropped(make_queue):
     queue = make_queue()
     queue.close()
     queue.close()
-    descriptors = [os.pipe() for _ in range(4)]  # the numbers of the queue's own are used again
+    descriptors = [os.pipe() for _ in range(4)]  # these reuse the numbers of the queue's descriptors
     try:
         queue.signalled(TERM)
         for reader, _ in descriptors:
@@ -161,7 +161,7 @@ def test_after_close_events_are_dropped_and_touch_no_file(make_queue):
             os.close(end)
 
 
-def test_closing_while_others_put_is_safe(queue):
+def test_close_is_safe_while_threads_add_events(queue):
     begun = threading.Event()
 
     def put():
@@ -178,7 +178,7 @@ def test_closing_while_others_put_is_safe(queue):
         thread.join()
 
 
-@pytest.mark.parametrize("taken_at_once", [True, False])
+@pytest.mark.parametrize("handled_immediately", [True, False])
 @pytest.mark.parametrize(
     ("signals", "urged"),
     [
@@ -192,14 +192,14 @@ def test_closing_while_others_put_is_safe(queue):
         ([(0.0, TERM), (0.5, INT)], True),
     ],
 )
-def test_what_counts_is_when_a_signal_came_and_not_when_it_was_taken(signals, urged, taken_at_once, make_queue):
-    """The agent may be busy in between: to tell the others that it leaves takes seconds where the store is slow."""
+def test_urgency_depends_on_signal_arrival_times(signals, urged, handled_immediately, make_queue):
+    """The agent may be busy in between: announcing its departure takes seconds if the store is slow."""
     clock = FakeClock()
     queue = make_queue(clock)
     for after, signum in signals:
         clock.advance(after)
         queue.signalled(signum)
-        if taken_at_once:
+        if handled_immediately:
             queue.wait((), None)
     clock.advance(2.0)
     queue.wake()
@@ -211,7 +211,7 @@ def test_what_counts_is_when_a_signal_came_and_not_when_it_was_taken(signals, ur
     ("signals", "request_"),
     [([], None), ([INT], INT), ([INT, TERM], TERM), ([TERM, INT], TERM), ([INT, signal.SIGHUP, TERM], TERM)],
 )
-def test_sigterm_goes_before_the_other_signals_of_a_request(signals, request_, make_queue):
+def test_sigterm_takes_precedence_within_a_request(signals, request_, make_queue):
     clock = FakeClock()
     queue = make_queue(clock)
     for signum in signals:
@@ -221,7 +221,7 @@ def test_sigterm_goes_before_the_other_signals_of_a_request(signals, request_, m
     assert queue.request is request_
 
 
-def test_a_later_request_does_not_change_what_the_workers_get(make_queue):
+def test_later_request_keeps_the_first_signal(make_queue):
     clock = FakeClock()
     queue = make_queue(clock)
     queue.signalled(INT)
@@ -231,7 +231,7 @@ def test_a_later_request_does_not_change_what_the_workers_get(make_queue):
     assert (queue.request, queue.urged) == (INT, True)
 
 
-def test_a_signal_that_is_taken_late_did_not_come_late(make_queue):
+def test_late_processing_does_not_make_a_signal_urgent(make_queue):
     clock = FakeClock()
     queue = make_queue(clock)
     queue.signalled(TERM)
@@ -242,8 +242,8 @@ def test_a_signal_that_is_taken_late_did_not_come_late(make_queue):
     assert not queue.urged
 
 
-def test_a_signal_that_another_thread_gets_ends_the_wait(queue):
-    """The kernel prefers the main thread, but not when that has just got another signal."""
+def test_signal_delivered_to_another_thread_ends_the_wait(queue):
+    """The kernel prefers the main thread, but not if that has just received another signal."""
     over = threading.Event()
     other = threading.Thread(target=over.wait)
     other.start()

@@ -1,4 +1,4 @@
-"""The exit barrier of the local agent, with a handler of rounds."""
+"""The exit barrier of the local agent, with a round handler."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from round_of_two import (
     DRAINED,
     FAILED_ELSEWHERE,
     FENCED,
-    FOR_EVER,
+    FOREVER,
+    JOB_DONE,
     PEER_FAILED,
     TERM,
     THEIRS,
-    WELL,
     decided,
     fail,
+    in_turn,
     let_time_pass,
     pair_then,
     succeed,
-    then,
     two_nodes,
 )
 
@@ -29,22 +29,22 @@ from elastic_core.agent import WorkerState
 from elastic_core.errors import RendezvousClosedError, SignalException
 
 
-def test_a_node_that_is_done_waits_for_the_others(make):
+def test_finished_node_waits_for_other_nodes(make):
     ready = threading.Event()
     node = make(succeed, on_success=lambda rounds: ready.set())
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(node.run)
         assert ready.wait(60)
         assert not running.done()
-        node.handler.give(WELL)
+        node.handler.give(JOB_DONE)
         result = running.result(60)
     assert (result.state, result.return_values) == (WorkerState.SUCCEEDED, {0: None, 1: None})
     assert node.finished.reason == "every worker succeeded; the job was closed by node2: all workers succeeded"
     assert node.handler.calls == [("next_rendezvous",), ("report_success",)]
 
 
-def test_a_node_that_is_done_takes_part_again_when_another_fails(make):
-    verdicts = [PEER_FAILED, WELL]
+def test_finished_node_rejoins_after_a_failure_elsewhere(make):
+    verdicts = [PEER_FAILED, JOB_DONE]
     node = make(
         succeed,
         pair_then(two_nodes(2, restart_count=1)),
@@ -52,22 +52,22 @@ def test_a_node_that_is_done_takes_part_again_when_another_fails(make):
     )
     assert node.run().state is WorkerState.SUCCEEDED
     assert [plan.restart_count for plan in node.workers.plans] == [0, 1]
-    assert node.handler.named("report_success") == [(), ()]
+    assert node.handler.calls_to("report_success") == [(), ()]
     assert [fact.cause for fact in decided(node)] == ["failure"]
 
 
-def test_a_failure_elsewhere_that_is_known_already_is_no_success_of_the_job(make):
+def test_known_failure_elsewhere_suppresses_the_success_report(make):
     def on_start(plan, workers):
         succeed(plan, workers)
         node.handler.give(PEER_FAILED)
 
-    node = make(then(on_start, succeed), on_success=lambda rounds: rounds.give(WELL))
+    node = make(in_turn(on_start, succeed), on_success=lambda rounds: rounds.give(JOB_DONE))
     node.run()
-    assert node.handler.named("report_success") == [()]
+    assert node.handler.calls_to("report_success") == [()]
     assert len(node.workers.plans) == 2
 
 
-def test_a_job_that_fails_elsewhere_after_this_node_was_done(make):
+def test_job_failure_elsewhere_fails_a_finished_node(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(FAILED_ELSEWHERE))
     with pytest.raises(RendezvousClosedError, match="the workers of this node had succeeded") as closed:
         node.run()
@@ -75,106 +75,106 @@ def test_a_job_that_fails_elsewhere_after_this_node_was_done(make):
     assert node.order == []
 
 
-def test_the_wait_for_others_has_an_end(make, capsys):
+def test_exit_barrier_times_out(make, capsys):
     clock = FakeClock()
     node = make(succeed, on_success=lambda rounds: clock.advance(300.0), clock=clock)
     assert node.run().state is WorkerState.SUCCEEDED
     why = "every worker succeeded; those of other nodes have not in time (exit barrier)"
-    assert (node.finished.reason, node.handler.named("leave")) == (why, [(why, 2.0)])
+    assert (node.finished.reason, node.handler.calls_to("leave")) == (why, [(why, 2.0)])
     assert "exit barrier left" in capsys.readouterr().err
 
 
-def test_the_wait_for_others_is_as_long_as_one_says(make):
+def test_exit_barrier_timeout_of_0_does_not_wait(make):
     node = make(succeed, exit_barrier_timeout=0.0)
     assert node.run().state is WorkerState.SUCCEEDED
     assert "exit barrier" in node.finished.reason
 
 
-def test_a_signal_ends_the_wait_for_others(make):
+def test_signal_ends_the_exit_barrier(make):
     node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM))
     with pytest.raises(SignalException):
         node.run()
     assert node.order == ["leave"]
 
 
-def test_a_node_that_is_cut_off_when_it_is_done_has_succeeded(make, capsys):
+def test_finished_node_succeeds_when_fenced(make, capsys):
     node = make(succeed, on_success=lambda rounds: rounds.give(FENCED))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == []
     assert "exit barrier left" in capsys.readouterr().err
 
 
-def test_a_node_that_is_drained_when_it_is_done(make):
+def test_finished_node_succeeds_when_drained(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(DRAINED))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["leave"]
 
 
-def test_who_is_waited_for_is_told(make, said):
+def test_nodes_waited_for_are_logged(make, logged):
     def others():
         let_time_pass(node, clock)
-        node.handler.give(WELL)
+        node.handler.give(JOB_DONE)
 
     clock, thread = FakeClock(), threading.Thread(target=others)
-    node = make(succeed, on_success=lambda rounds: thread.start(), clock=clock, exit_barrier_timeout=FOR_EVER)
+    node = make(succeed, on_success=lambda rounds: thread.start(), clock=clock, exit_barrier_timeout=FOREVER)
     node.handler.missing = "1 of 2 succeeded, missing: node1"
     assert node.run().state is WorkerState.SUCCEEDED
     thread.join(60)
-    lines = said()
+    lines = logged()
     assert 'still waiting: waiting_for="the workers of other nodes to succeed" seconds=' in lines
     assert 'progress="1 of 2 succeeded, missing: node1"' in lines
 
 
-def test_no_barrier_after_a_failure(make):
+def test_failed_node_skips_the_exit_barrier(make):
     node = make(fail, pair_then(RendezvousClosedError("no restart left")))
     node.run()
-    assert node.handler.named("report_success") == []
+    assert node.handler.calls_to("report_success") == []
 
 
 @pytest.fixture
 def host(make):
-    """A node whose process has the store of the job, and whose time in the barrier is over when it comes there."""
+    """A function that makes a node which hosts the job's store and whose exit barrier times out immediately."""
 
     def host(**kwargs):
-        node = make(then(succeed), exit_barrier_timeout=0.0, **kwargs)
+        node = make(in_turn(succeed), exit_barrier_timeout=0.0, **kwargs)
         node.handler.hosts_store = True
         return node
 
     return host
 
 
-def test_who_hosts_the_store_stays_while_others_work(host, said):
+def test_store_host_stays_while_other_nodes_work(host, logged):
     node = host()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(node.run)
-        lines = eventually(lambda: (text := said()) and "exit barrier prolonged" in text and text)
+        lines = eventually(lambda: (text := logged()) and "exit barrier prolonged" in text and text)
         node.handler.give(None)
         node.handler.give(None)
         assert not running.done()
-        node.handler.give(WELL)
+        node.handler.give(JOB_DONE)
         assert running.result(60).state is WorkerState.SUCCEEDED
     assert "this process hosts the store of other nodes" in lines
-    assert (lines + said()).count("exit barrier prolonged") == 1
-    assert node.handler.named("leave") == []
+    assert (lines + logged()).count("exit barrier prolonged") == 1
+    assert node.handler.calls_to("leave") == []
 
 
 @pytest.mark.parametrize(
-    ("verdict", "order"), [(DRAINED, ["leave"]), (FENCED, []), (WELL, [])], ids=["drained", "fenced", "closed"]
+    ("verdict", "order"), [(DRAINED, ["leave"]), (FENCED, []), (JOB_DONE, [])], ids=["drained", "fenced", "closed"]
 )
-def test_who_hosts_the_store_goes_when_it_need_not_stay(verdict, order, host):
+def test_store_host_leaves_after_a_final_verdict(verdict, order, host):
     node = host(on_success=lambda rounds: rounds.give(verdict))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == order
 
 
-def test_who_hosts_the_store_takes_part_again_when_another_fails(host):
-    verdicts = [PEER_FAILED, WELL]
+def test_store_host_rejoins_after_a_failure_elsewhere(host):
+    verdicts = [PEER_FAILED, JOB_DONE]
     node = host(on_success=lambda rounds: rounds.give(verdicts.pop(0)))
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.plans) == 2
 
 
-def test_who_hosts_the_store_goes_with_a_signal(host):
+def test_store_host_leaves_on_a_signal(host):
     node = host(on_success=lambda rounds: node.agent.receive_signal(TERM))
     with pytest.raises(SignalException):
         node.run()
@@ -183,41 +183,41 @@ def test_who_hosts_the_store_goes_with_a_signal(host):
 
 def test_signal_ends_the_wait_for_a_handover(host):
     node = host()
-    go_on, returned = threading.Event(), []
+    release, returned = threading.Event(), []
 
     def hand_over():
         node.agent.receive_signal(TERM)
-        returned.append(go_on.wait(20))
+        returned.append(release.wait(20))
         node.handler.hosts_store = False
         return True
 
     node.handler.hand_over = hand_over
     with pytest.raises(SignalException):
         node.run()
-    assert (node.order, node.handler.named("hurry"), returned) == (["leave"], [], [])
-    go_on.set()
+    assert (node.order, node.handler.calls_to("hurry"), returned) == (["leave"], [], [])
+    release.set()
 
 
 def test_second_signal_ends_the_wait_for_an_announcement(make):
-    """Then the handler does not wait for other nodes either."""
-    clock, go_on = FakeClock(), threading.Event()
+    """The handler does not wait for other nodes either."""
+    clock, release = FakeClock(), threading.Event()
     node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM), clock=clock)
 
     def leave(reason, timeout):
         clock.advance(1.0)
         node.agent.receive_signal(TERM)
-        return go_on.wait(20)
+        return release.wait(20)
 
     node.handler.leave = leave
     with pytest.raises(SignalException):
         node.run()
-    assert node.handler.named("hurry") == [()]
-    go_on.set()
+    assert node.handler.calls_to("hurry") == [()]
+    release.set()
 
 
 def test_two_signals_before_an_announcement_hurry_it(make):
-    """They came while the workers were stopped."""
-    clock, go_on = FakeClock(), threading.Event()
+    """The signals came while the workers were being stopped."""
+    clock, release = FakeClock(), threading.Event()
 
     def twice(rounds):
         node.agent.receive_signal(TERM)
@@ -225,8 +225,8 @@ def test_two_signals_before_an_announcement_hurry_it(make):
         node.agent.receive_signal(TERM)
 
     node = make(succeed, on_success=twice, clock=clock)
-    node.handler.leave = lambda reason, timeout: go_on.wait(20)
+    node.handler.leave = lambda reason, timeout: release.wait(20)
     with pytest.raises(SignalException):
         node.run()
-    assert node.handler.named("hurry") == [()]
-    go_on.set()
+    assert node.handler.calls_to("hurry") == [()]
+    release.set()

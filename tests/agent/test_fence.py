@@ -1,4 +1,4 @@
-"""A node that its handler fences off: it stops its workers and joins again, with a handler of rounds."""
+"""A fenced node stops its workers and rejoins, with a round handler."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from agent_fakes import FakeRounds
 from round_of_two import (
     FENCED,
-    FOR_EVER,
+    FOREVER,
+    JOB_DONE,
     TERM,
-    WELL,
     OrderedRounds,
     decided,
     fail,
     in_order,
+    in_turn,
     pair_then,
     succeed,
-    then,
     two_nodes,
 )
 
@@ -27,11 +27,11 @@ from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import ExitCode, RendezvousClosedError, RendezvousConnectionError, SignalException
 from elastic_core.interfaces.observer import RestartDecided
 
-GONE = RendezvousConnectionError("the store has not come back within 600 s")
+STORE_LOST = RendezvousConnectionError("the store has not come back within 600 s")
 
 
 def cut_off(node):
-    """What workers do in a round in which their node is fenced off."""
+    """A worker script for a round in which the node is fenced."""
     return lambda plan, workers: node().handler.give(FENCED)
 
 
@@ -43,54 +43,58 @@ def fail_and_be_cut_off(node):
     return on_start
 
 
-def test_it_stops_its_workers_and_joins_again_for_free(make):
+def test_fenced_node_stops_its_workers_and_rejoins_for_free(make):
     node = make(
-        then(cut_off(lambda: node), succeed),
-        on_success=lambda rounds: rounds.give(WELL),
+        in_turn(cut_off(lambda: node), succeed),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
         max_restarts=0,
     )
     assert node.run().state is WorkerState.SUCCEEDED
-    assert node.order == ["SIGTERM", "SIGCONT"]  # and nobody is told, for nobody can be
-    assert len(node.handler.named("next_rendezvous")) == 2
+    assert node.order == ["SIGTERM", "SIGCONT"]  # without an announcement: no node could receive it
+    assert len(node.handler.calls_to("next_rendezvous")) == 2
     assert [plan.restart_count for plan in node.workers.plans] == [0, 0]
     assert decided(node) == [RestartDecided("job", 1, "membership", FENCED.reason, 0, 0)]
 
 
-def test_workers_have_no_more_grace_than_the_others_wait(make):
-    """What a worker writes at SIGTERM must not come between the steps of those that have gone on."""
-    node = make(then(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(WELL), deaf=[0, 1],
-                shutdown_timeout=FOR_EVER)  # fmt: skip
+def test_grace_period_ends_at_the_handlers_deadline(make):
+    """Output that a worker writes on SIGTERM must not mix with the steps of nodes that have re-formed."""
+    node = make(in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE),
+                ignore_signals=[0, 1], shutdown_timeout=FOREVER)  # fmt: skip
     node.handler.due = Instant(SystemClock().now() + 0.1)
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["SIGTERM", "SIGCONT", "SIGKILL"]
     assert node.handler.due <= SystemClock().now() < node.handler.due + 2.0
 
 
-def test_a_handler_that_cannot_say_how_long_its_workers_have_does_not_hold_up_their_stop(make):
+def test_handler_error_in_stop_by_does_not_delay_the_stop(make):
     class Broken(OrderedRounds):
         def stop_by(self):
             raise ValueError("a plugin's")
 
-    node = make(then(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(WELL), handlers=Broken)
+    node = make(
+        in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE), handlers=Broken
+    )
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["SIGTERM", "SIGCONT"]
 
 
-def test_it_has_stopped_its_workers_before_it_joins(make):
+def test_fenced_node_stops_its_workers_before_it_rejoins(make):
     def join():
         node.order.append(f"join with {len(node.workers.running())} running")
         return two_nodes(2)
 
-    node = make(then(cut_off(lambda: node), succeed), pair_then(join), on_success=lambda rounds: rounds.give(WELL))
+    node = make(
+        in_turn(cut_off(lambda: node), succeed), pair_then(join), on_success=lambda rounds: rounds.give(JOB_DONE)
+    )
     node.run()
     assert node.order == ["SIGTERM", "SIGCONT", "join with 0 running"]
 
 
-def test_its_workers_have_their_grace(make):
+def test_workers_of_a_fenced_node_get_the_grace_period(make):
     node = make(
-        then(cut_off(lambda: node), succeed),
-        on_success=lambda rounds: rounds.give(WELL),
-        deaf=[1],
+        in_turn(cut_off(lambda: node), succeed),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
+        ignore_signals=[1],
         shutdown_timeout=0.1,
     )
     begun = SystemClock().now()
@@ -99,20 +103,20 @@ def test_its_workers_have_their_grace(make):
     assert node.order == ["SIGTERM", "SIGCONT", "SIGKILL"]
 
 
-def test_a_store_that_does_not_come_back_ends_the_agent(make):
-    node = make(cut_off(lambda: node), pair_then(GONE))
-    with pytest.raises(RendezvousConnectionError, match="has not come back") as gone:
+def test_unrecovered_store_ends_the_agent(make):
+    node = make(cut_off(lambda: node), pair_then(STORE_LOST))
+    with pytest.raises(RendezvousConnectionError, match="has not come back") as caught:
         node.run()
-    assert report.exit_code_of(gone.value) == ExitCode.STORE_UNREACHABLE == 4
+    assert report.exit_code_of(caught.value) == ExitCode.STORE_UNREACHABLE == 4
     assert in_order(node, "SIGTERM", "SIGCONT", "SIGKILL") == ["SIGTERM", "SIGCONT"]
     assert node.workers.running() == []
 
 
-def test_a_failure_seen_at_the_same_time_is_told(make):
+def test_failure_during_fencing_is_reported(make):
     node = make(
-        then(fail_and_be_cut_off(lambda: node), succeed),
+        in_turn(fail_and_be_cut_off(lambda: node), succeed),
         pair_then(two_nodes(2, restart_count=1)),
-        on_success=lambda rounds: rounds.give(WELL),
+        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["report_failure", "SIGTERM", "SIGCONT", "report_failure"]
@@ -121,56 +125,56 @@ def test_a_failure_seen_at_the_same_time_is_told(make):
     assert [fact.cause for fact in decided(node)] == ["membership"]
 
 
-def test_a_failure_seen_at_the_same_time_is_not_lost_if_the_store_does_not_come_back(make):
-    node = make(fail_and_be_cut_off(lambda: node), pair_then(GONE))
-    with pytest.raises(RendezvousConnectionError) as gone:
+def test_failure_during_fencing_survives_loss_of_the_store(make):
+    node = make(fail_and_be_cut_off(lambda: node), pair_then(STORE_LOST))
+    with pytest.raises(RendezvousConnectionError) as caught:
         node.run()
-    assert {rank: failure.reason for rank, failure in gone.value.failures.items()} == {0: "exit code 3"}
+    assert {rank: failure.reason for rank, failure in caught.value.failures.items()} == {0: "exit code 3"}
 
 
-def test_a_failure_seen_at_the_same_time_that_the_job_does_not_forgive(make):
+def test_failure_during_fencing_ends_the_job_without_restarts(make):
     node = make(fail_and_be_cut_off(lambda: node), pair_then(RendezvousClosedError("no restart left")))
     result = node.run()
     assert (result.is_failed(), list(result.failures)) == (True, [0])
 
 
-def test_a_node_whose_workers_have_just_succeeded_is_done(make):
+def test_fenced_node_with_finished_workers_succeeds(make):
     def on_start(plan, workers):
         succeed(plan, workers)
         node.handler.give(FENCED)
 
     node = make(on_start)
     assert node.run().state is WorkerState.SUCCEEDED
-    assert len(node.handler.named("next_rendezvous")) == 1
+    assert len(node.handler.calls_to("next_rendezvous")) == 1
     assert node.finished.reason.startswith("every worker succeeded; not waiting for those of other nodes")
 
 
-def test_a_signal_ends_the_wait_for_the_store(make):
+def test_signal_ends_the_wait_for_the_store(make):
     def join():
         joins.set()
-        node.handler.released.wait(FOR_EVER)
+        node.handler.released.wait(FOREVER)
 
     joins = threading.Event()
-    signalling = threading.Thread(target=lambda: joins.wait(60) and node.agent.receive_signal(TERM))
+    signaling = threading.Thread(target=lambda: joins.wait(60) and node.agent.receive_signal(TERM))
     node = make(cut_off(lambda: node), pair_then(join))
-    signalling.start()
+    signaling.start()
     with pytest.raises(SignalException):
         node.run()
-    signalling.join(60)
+    signaling.join(60)
 
 
 class Silent(FakeRounds):
-    """A store that hangs tells nothing: the node is cut off at the deadline, and nothing but the clock tells."""
+    """The store hangs, so only the clock shows that the node is fenced at its deadline."""
 
     def verdict(self):
         return FENCED if self.deadline and SystemClock().now() >= self.deadline else None
 
 
-def test_the_handler_is_asked_again_when_it_wants_to_be(make_node):
+def test_handler_is_polled_at_its_deadline(make_node):
     def on_start(plan, workers):
         handler.deadline = Instant(SystemClock().now() + 0.1)
 
-    handler = Silent(pair_then(GONE))
+    handler = Silent(pair_then(STORE_LOST))
     node = make_node(on_start, handler)
     with pytest.raises(RendezvousConnectionError):
         node.run()

@@ -1,4 +1,4 @@
-"""The table that tells who hangs: samples and times go in, by hand."""
+"""The table that finds hung workers, given samples and times."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ def sample(rank=0, **done):
     return WorkerSample(rank, 100 + rank, **done)
 
 
-def follow(policy, *looks):
-    """Look at the given times with the given samples; what the last look found, and the table after it."""
+def follow(policy, *checks):
+    """Check at the given times with the given samples; returns the result of the last check and the table."""
     table, found = HangTable.starting(policy, Instant(0.0)), None
-    for now, *samples in looks:
+    for now, *samples in checks:
         table, found = table.look(samples, Instant(now))
     return found, table
 
 
 def idle_until(now, *last, policy=POLICY):
-    """Looks every step from the first on, with the same samples each time."""
+    """Checks at every step from 0 on, with the same samples each time."""
     return [(at * policy.step, *last) for at in range(int(now / policy.step) + 1)]
 
 
-def test_a_worker_that_does_nothing_hangs_after_the_timeout():
+def test_idle_worker_hangs_after_the_timeout():
     assert follow(POLICY, *idle_until(6, sample()))[0] is None
     found, _ = follow(POLICY, *idle_until(8, sample()))
     assert found == Expiry(100, "", "no progress for 8 s (no log line, no CPU time, no beat)")
 
 
 @pytest.mark.parametrize("done", [{"written": 1}, {"beats": 1}, {"cpu": 0.05}, {"held_up": True}])
-def test_anything_is_progress(done):
-    looks = [*idle_until(6, sample()), (8.0, sample(**done))]
-    found, table = follow(POLICY, *looks)
+def test_any_sign_counts_as_progress(done):
+    checks = [*idle_until(6, sample()), (8.0, sample(**done))]
+    found, table = follow(POLICY, *checks)
     assert found is None
     assert table.next_look == 10.0
     done.pop("held_up", None)
-    assert follow(POLICY, *looks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0)))[0] is None
-    found, _ = follow(POLICY, *looks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0, 16.0)))
+    assert follow(POLICY, *checks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0)))[0] is None
+    found, _ = follow(POLICY, *checks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0, 16.0)))
     assert found is not None and found.late == 0
 
 
-def test_what_idle_threads_use_is_no_progress():
+def test_cpu_time_of_idle_threads_is_not_progress():
     share = 0.019
-    looks = [(at, sample(cpu=share * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)]
-    assert follow(POLICY, *looks)[0] is not None
+    checks = [(at, sample(cpu=share * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)]
+    assert follow(POLICY, *checks)[0] is not None
     assert follow(POLICY, *[(at, sample(cpu=0.021 * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)])[0] is None
 
 
-def test_a_single_tick_of_the_cpu_clock_proves_nothing():
+def test_single_cpu_clock_tick_is_not_progress():
     policy = HangPolicy(0.4, warmup=0.0)
-    looks = [(0.1 * n, sample(cpu=0.01 * n)) for n in range(5)]
-    assert follow(policy, *looks)[0] is not None
+    checks = [(0.1 * n, sample(cpu=0.01 * n)) for n in range(5)]
+    assert follow(policy, *checks)[0] is not None
 
 
-def test_cpu_time_that_shrinks_is_no_progress_and_hides_none():
-    looks = [(0.0, sample(cpu=100.0)), (2.0, sample(cpu=1.0)), (4.0, sample(cpu=2.0)), (6.0, sample(cpu=2.0))]
-    assert follow(POLICY, *looks)[0] is None
-    assert follow(POLICY, *looks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it moved at 4
-    assert follow(POLICY, *looks, *((at, sample(cpu=2.0)) for at in (8.0, 10.0, 12.0)))[0] is not None
+def test_shrinking_cpu_time_is_not_progress():
+    checks = [(0.0, sample(cpu=100.0)), (2.0, sample(cpu=1.0)), (4.0, sample(cpu=2.0)), (6.0, sample(cpu=2.0))]
+    assert follow(POLICY, *checks)[0] is None
+    assert follow(POLICY, *checks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it made progress at 4
+    assert follow(POLICY, *checks, *((at, sample(cpu=2.0)) for at in (8.0, 10.0, 12.0)))[0] is not None
 
 
-def test_nobody_is_looked_at_during_the_warm_up():
+def test_workers_are_not_checked_during_warmup():
     table = HangTable.starting(HangPolicy(8.0, warmup=60.0), Instant(5.0))
     assert table.next_look == 65.0
     table, found = table.look([sample()], Instant(65.0))
@@ -78,55 +78,55 @@ def test_nobody_is_looked_at_during_the_warm_up():
     assert table.next_look == 67.0
 
 
-def test_the_one_whose_progress_ended_first_is_the_cause():
-    looks = [
+def test_worker_that_stopped_first_is_the_cause():
+    checks = [
         (0.0, sample(0), sample(1), sample(2)),
         (2.0, sample(0, written=1), sample(1, written=1), sample(2, written=1)),
         (4.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)),
         *((at, sample(0, written=2), sample(1, written=1), sample(2, written=2)) for at in (6.0, 8.0)),
     ]
-    found, _ = follow(POLICY, *looks, (10.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)))
+    found, _ = follow(POLICY, *checks, (10.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)))
     assert found is not None and found.worker_pid == 101
 
 
-def test_of_several_that_stopped_within_one_step_it_is_the_one_that_did_the_least():
+def test_least_active_of_workers_stopped_together_is_the_cause():
     busy = (sample(0, cpu=1.5), sample(1, cpu=0.4), sample(2, cpu=1.9))
-    looks = [(0.0, sample(0), sample(1), sample(2)), *((at, *busy) for at in (2.0, 4.0, 6.0, 8.0, 10.0))]
-    found, _ = follow(POLICY, *looks)
+    checks = [(0.0, sample(0), sample(1), sample(2)), *((at, *busy) for at in (2.0, 4.0, 6.0, 8.0, 10.0))]
+    found, _ = follow(POLICY, *checks)
     assert found is not None and found.worker_pid == 101
 
 
-def test_an_agent_that_was_away_blames_nobody():
-    looks = [*idle_until(6, sample()), (600.0, sample())]
-    found, table = follow(POLICY, *looks)
+def test_suspended_agent_blames_no_worker():
+    checks = [*idle_until(6, sample()), (600.0, sample())]
+    found, table = follow(POLICY, *checks)
     assert found is None
     assert table.next_look == 602.0
-    found, _ = follow(POLICY, *looks, (602.0, sample()))
+    found, _ = follow(POLICY, *checks, (602.0, sample()))
     assert found is not None
 
 
-def test_a_little_late_is_not_away():
+def test_slightly_late_check_still_finds_the_hang():
     found, _ = follow(POLICY, *idle_until(6, sample()), (8.9, sample()))
     assert found is not None
     assert found.late == pytest.approx(0.9)
 
 
-def test_a_worker_of_another_round_begins_anew():
+def test_replaced_worker_gets_a_new_timeout():
     other = WorkerSample(0, 999)
     assert follow(POLICY, *idle_until(6, sample()), (8.0, other))[0] is None
 
 
-def test_one_that_has_ended_is_forgotten():
+def test_ended_worker_is_forgotten():
     found, table = follow(POLICY, *idle_until(6, sample(0), sample(1)), (8.0, sample(1)))
     assert found is not None and found.worker_pid == 101
     assert set(table.rows) == {1}
 
 
-def test_with_nobody_to_look_at_it_looks_on():
+def test_checks_continue_without_workers():
     assert follow(POLICY, (0.0,))[1].next_look == STEP
 
 
-def test_only_what_counts_is_named():
+def test_reason_names_only_selected_signs():
     policy = HangPolicy(8.0, 0.0, ("log", "beat"))
     found, _ = follow(policy, *idle_until(8, sample()))
     assert found is not None and found.reason == "no progress for 8 s (no log line, no beat)"
@@ -136,8 +136,8 @@ def test_only_what_counts_is_named():
     st.floats(0.1, 3600),
     st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=30),
 )
-def test_every_hang_is_found_within_a_timeout_and_a_quarter_and_none_before_the_timeout(timeout, life):
-    """A worker moves at times of its own, and the table is looked at when it says."""
+def test_hang_is_found_within_1_to_1_25_timeouts(timeout, life):
+    """The worker makes progress at random times; checks happen at the times the table asks for."""
     policy = HangPolicy(timeout, warmup=0.0)
     moves = []
     at = 0.0
@@ -156,7 +156,7 @@ def test_every_hang_is_found_within_a_timeout_and_a_quarter_and_none_before_the_
 
 
 def spinning(since, until, start=0.0):
-    """Looks at a worker that uses a whole core and writes a line before each look until `since`."""
+    """Checks of a worker that uses a whole core and, until `since`, writes a line before each check."""
     times = [start + STEP * number for number in range(int((until - start) / STEP) + 1)]
     return [(at, sample(cpu=at, written=min(at, since))) for at in times]
 
@@ -167,19 +167,19 @@ def test_spinning_worker_that_logged_regularly_is_found():
     assert found == Expiry(100, "", "no progress for 8 s (no log line, no beat)")
 
 
-def test_spinning_worker_with_a_few_early_lines_counts_as_busy():
+def test_spinning_worker_with_few_early_lines_is_busy():
     assert follow(POLICY, *spinning(since=6.0, until=60.0))[0] is None
 
 
 def test_rare_lines_do_not_make_a_busy_worker_regular():
-    looks = [(at, sample(cpu=at, written=at // 10)) for at in (STEP * number for number in range(40))]
+    checks = [(at, sample(cpu=at, written=at // 10)) for at in (STEP * number for number in range(40))]
     silent = [(at, sample(cpu=at, written=100)) for at in (80.0 + STEP * number for number in range(20))]
-    assert follow(POLICY, *looks, *silent)[0] is None
+    assert follow(POLICY, *checks, *silent)[0] is None
 
 
-def test_regular_worker_is_judged_by_beats_alike():
-    looks = [(at, sample(cpu=at, beats=min(at, 10))) for at in (STEP * number for number in range(10))]
-    assert follow(POLICY, *looks)[0] is not None
+def test_spinning_worker_with_regular_heartbeats_is_found():
+    checks = [(at, sample(cpu=at, beats=min(at, 10))) for at in (STEP * number for number in range(10))]
+    assert follow(POLICY, *checks)[0] is not None
 
 
 def test_replaced_worker_has_to_become_regular_again():

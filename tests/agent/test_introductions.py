@@ -1,4 +1,4 @@
-"""Introductions over a store in memory, each node in a thread of its own; and what is found there that is none."""
+"""Introductions through a store in memory, with each node in its own thread; and malformed ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = [
 ]
 
 
-def test_all_nodes_come_to_the_same_round():
+def test_all_nodes_agree_on_the_round():
     store = MemoryStore(timedelta(seconds=30))
     with ThreadPoolExecutor(3) as pool:
         rounds = list(pool.map(lambda rank: exchange_introductions(store, rank, 3, NODES[rank]), range(3)))
@@ -30,15 +30,15 @@ def test_all_nodes_come_to_the_same_round():
 
 class Untouchable:
     def __getattr__(self, name):
-        raise AssertionError(f"a node that is alone has nobody to tell: {name}")
+        raise AssertionError(f"a single node must not use the store: {name}")
 
 
-def test_a_node_that_is_alone_uses_no_store():
+def test_single_node_uses_no_store():
     alone = Member("node7", "host7", "", "reader", 1)
     assert exchange_introductions(Untouchable(), 0, 1, NODES[1]) == Round(2, (alone,), 3)
 
 
-def test_a_node_that_does_not_answer():
+def test_silent_node_times_out_naming_its_rank():
     with pytest.raises(RendezvousTimeoutError, match="the node with rank 1 has not introduced itself"):
         exchange_introductions(MemoryStore(timedelta(seconds=0.01)), 0, 2, NODES[0])
 
@@ -48,7 +48,7 @@ class Gone(MemoryStore):
         raise RuntimeError("connection closed by peer")
 
 
-def test_a_store_that_breaks():
+def test_broken_store_raises_connection_error():
     with pytest.raises(RendezvousConnectionError, match="connection closed by peer"):
         exchange_introductions(Gone(), 0, 2, NODES[0])
 
@@ -74,14 +74,14 @@ def test_a_store_that_breaks():
         b"[" * 100_000,
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_a_name(raw):
+def test_malformed_introduction_raises_state_error(raw):
     store = MemoryStore()
     store.set("elastic/member/1", raw)
     with pytest.raises(RendezvousStateError, match="expected an introduction of the node with rank 1"):
         exchange_introductions(store, 0, 2, NODES[0])
 
 
-def test_no_thread_is_left():
-    before = set(threading.enumerate())  # not their number, for those of other tests may be ending
-    test_all_nodes_come_to_the_same_round()
+def test_exchange_leaves_no_thread():
+    before = set(threading.enumerate())  # not their number: threads of other tests may be ending
+    test_all_nodes_agree_on_the_round()
     assert set(threading.enumerate()) <= before

@@ -1,4 +1,4 @@
-"""The link: what a plain handler cannot tell is made up for, and what a handler of rounds tells is passed on."""
+"""The link polls a plain handler and passes on the verdicts of a round handler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome, Verdict
 
-GONE = RendezvousConnectionError("no answer")
+NO_ANSWER = RendezvousConnectionError("no answer")
 
 
 class Waiting(LocalRendezvousHandler):
-    """Answers, or raises, what `answers` says; 0 when that is used up. `takes`: seconds for each answer."""
+    """Returns or raises the given answers in turn, then 0. `takes`: seconds for each answer."""
 
     polled = True
 
@@ -51,29 +51,29 @@ def plain(handler, clock, interval=0.25):
     return link
 
 
-def look(link, clock, times):
-    """Look whenever the link wants to be looked at; what it said."""
-    said = []
+def poll(link, clock, times):
+    """Ask for a verdict whenever the link wants to be asked; returns all verdicts."""
+    logged = []
     for _ in range(times):
         clock.advance(max(link.ask_again() - clock.now(), 0.0))
-        said.append(link.verdict(running=True))
-    return said
+        logged.append(link.verdict(running=True))
+    return logged
 
 
-def test_a_plain_handler_is_asked_ever_less_often(clock):
+def test_polling_of_a_plain_handler_slows_down(clock):
     handler = Waiting(clock)
-    assert look(plain(handler, clock), clock, 6) == [None] * 6
+    assert poll(plain(handler, clock), clock, 6) == [None] * 6
     gaps = [after - before for before, after in zip([0.0, *handler.asked], handler.asked, strict=False)]
     assert gaps == [0.25, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert LONGEST_INTERVAL == 1.0
 
 
-def test_who_waits_ends_the_round(clock):
+def test_waiting_node_ends_the_round(clock):
     link = plain(Waiting(clock, [0, 2]), clock)
-    assert look(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more node(s) want to take part")]
+    assert poll(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more node(s) want to take part")]
 
 
-def test_it_is_asked_only_while_workers_run_and_when_it_is_time(clock):
+def test_handler_is_polled_only_when_due_and_workers_run(clock):
     handler = Waiting(clock, [1])
     link = plain(handler, clock)
     assert link.verdict(running=True) is None
@@ -82,49 +82,49 @@ def test_it_is_asked_only_while_workers_run_and_when_it_is_time(clock):
     assert handler.asked == []
 
 
-def test_where_nobody_can_come_nobody_is_asked(clock):
+def test_local_handler_is_never_polled(clock):
     link = plain(LocalRendezvousHandler("job"), clock)
     clock.advance(100.0)
     assert (link.ask_again(), link.verdict(running=True)) == (None, None)
 
 
-def test_an_outage_is_tolerated_for_a_time_and_told_once(clock, capsys):
-    handler = Waiting(clock, [GONE] * 1000)
+def test_outage_is_tolerated_for_60_s_and_logged_once(clock, capsys):
+    handler = Waiting(clock, [NO_ANSWER] * 1000)
     link = plain(handler, clock, interval=1.0)
     with pytest.raises(RendezvousConnectionError, match="no answer"):
-        look(link, clock, 1000)
+        poll(link, clock, 1000)
     assert handler.asked[-1] - handler.asked[0] == handler.outage_patience == 60.0
     assert capsys.readouterr().err.count("rendezvous out of reach") == 1
 
 
-def test_where_the_store_may_go_with_who_is_done_an_outage_ends_no_healthy_workers(clock, capsys):
-    handler = Patient(clock, [GONE] * 1000)
+def test_unlimited_patience_tolerates_any_outage(clock, capsys):
+    handler = Patient(clock, [NO_ANSWER] * 1000)
     link = plain(handler, clock, interval=1.0)
-    assert look(link, clock, 1000) == [None] * 1000
+    assert poll(link, clock, 1000) == [None] * 1000
     assert handler.asked[-1] - handler.asked[0] == 999.0
     assert capsys.readouterr().err.count("rendezvous out of reach") == 1
 
 
-def test_a_first_answer_that_takes_long_to_fail_kills_nobody(clock):
-    assert look(plain(Waiting(clock, [GONE], takes=300.0), clock), clock, 1) == [None]
+def test_slow_first_failure_is_tolerated(clock):
+    assert poll(plain(Waiting(clock, [NO_ANSWER], takes=300.0), clock), clock, 1) == [None]
 
 
-def test_one_that_takes_long_to_answer_is_asked_more_seldom(clock):
-    """Each question holds up the agent's own thread."""
-    handler = Patient(clock, [GONE] * 3, takes=60.0)
-    look(plain(handler, clock, interval=1.0), clock, 3)
+def test_slow_handler_is_polled_less_often(clock):
+    """Each poll blocks the agent's thread."""
+    handler = Patient(clock, [NO_ANSWER] * 3, takes=60.0)
+    poll(plain(handler, clock, interval=1.0), clock, 3)
     assert handler.asked == [1.0, 601.0, 1201.0]
 
 
-def test_outages_that_end_are_forgotten(clock, capsys):
+def test_recovery_resets_the_outage(clock, capsys):
     outage = [ValueError("whatever a library raises")] * 50
     link = plain(Waiting(clock, [*outage, 0, *outage, 0, 1]), clock, interval=1.0)
-    assert [verdict.outcome for verdict in look(link, clock, 103) if verdict] == [Outcome.RESTART]
+    assert [verdict.outcome for verdict in poll(link, clock, 103) if verdict] == [Outcome.RESTART]
     assert capsys.readouterr().err.count("rendezvous out of reach") == 2
 
 
-@pytest.mark.parametrize("error", [GONE, ValueError("no answer")])
-def test_a_job_that_cannot_be_closed_is_over_all_the_same(clock, error):
+@pytest.mark.parametrize("error", [NO_ANSWER, ValueError("no answer")])
+def test_close_error_is_appended_to_the_reason(clock, error):
     class Unclosable(Waiting):
         def set_closed(self):
             raise error
@@ -132,7 +132,7 @@ def test_a_job_that_cannot_be_closed_is_over_all_the_same(clock, error):
     assert plain(Unclosable(clock), clock).close() == "; the other nodes could not be notified: no answer"
 
 
-def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_spin(clock):
+def test_past_deadline_does_not_make_the_agent_spin(clock):
     handler = FakeRounds()
     link = Link(handler, clock, 0.1, lambda: None)
     handler.deadline = Instant(-5.0)
@@ -142,7 +142,7 @@ def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_sp
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CLOSED, Outcome.FENCED])
-def test_nobody_is_told_where_nobody_can_hear(outcome, clock):
+def test_leave_is_not_announced_when_closed_or_fenced(outcome, clock):
     handler = FakeRounds()
     link = Link(handler, clock, 0.1, lambda: None)
     handler.give(Verdict(outcome, "over"))
@@ -152,9 +152,9 @@ def test_nobody_is_told_where_nobody_can_hear(outcome, clock):
 
 class Breaks(FakeRounds):
     def leave(self, reason, timeout):
-        raise GONE
+        raise NO_ANSWER
 
 
-def test_a_leave_that_breaks_is_told_and_hides_nothing(clock, capsys):
+def test_failed_leave_is_logged_but_not_raised(clock, capsys):
     Link(Breaks(), clock, 0.1, lambda: None).leave("received SIGTERM")
     assert 'round left: reason="received SIGTERM" notified=false error="no answer"' in capsys.readouterr().err

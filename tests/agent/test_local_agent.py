@@ -23,7 +23,7 @@ def all_succeed(plan, workers):
 
 
 def fail_until(restart_count, *ranks):
-    """Workers of which `ranks` fail until the group was restarted so often."""
+    """A worker script: `ranks` fail until the group has been restarted so many times."""
 
     def on_start(plan, workers):
         if plan.restart_count == restart_count:
@@ -35,7 +35,7 @@ def fail_until(restart_count, *ranks):
     return on_start
 
 
-def test_workers_may_end_one_after_the_other(make_node):
+def test_run_succeeds_when_workers_end_at_different_times(make_node):
     def end_both(plan, workers):
         workers.end(0, 0)
         threading.Timer(0.05, workers.end, [1, 0]).start()
@@ -43,7 +43,7 @@ def test_workers_may_end_one_after_the_other(make_node):
     assert make_node(end_both).run().state is WorkerState.SUCCEEDED
 
 
-def test_one_failure_too_many_is_final(make_node):
+def test_failure_beyond_the_budget_is_final(make_node):
     node = make_node(fail_until(9, 1), max_restarts=1)
     result = node.run()
     assert result.is_failed()
@@ -53,13 +53,13 @@ def test_one_failure_too_many_is_final(make_node):
     assert node.handler.closed
 
 
-def test_a_failure_stops_the_others_first(make_node):
+def test_failure_stops_the_other_workers(make_node):
     node = make_node(fail_until(9, 0), max_restarts=0)
     node.run()
-    assert node.workers.signals == [15, 18]  # SIGTERM, then SIGCONT for those that were stopped
+    assert node.workers.signals == [15, 18]  # SIGTERM, then SIGCONT for suspended workers
 
 
-def test_a_failure_that_a_restart_cannot_cure_is_final(make_node):
+def test_incurable_failure_is_final(make_node):
     class CannotRun(FakeWorkers):
         def failures(self):
             return {rank: replace(failure, curable=False) for rank, failure in super().failures().items()}
@@ -70,7 +70,7 @@ def test_a_failure_that_a_restart_cannot_cure_is_final(make_node):
     assert "a restart cannot cure it" in node.finished.reason
 
 
-def test_the_plan_of_a_round(make_node):
+def test_round_plan_has_all_fields(make_node):
     node = make_node(all_succeed, max_restarts=4, contribute=lambda plan: {"ROUND": str(plan.round)})
     node.run()
     (plan,) = node.workers.plans
@@ -82,7 +82,7 @@ def test_the_plan_of_a_round(make_node):
     assert plan.contributed == {"ROUND": "1"}
 
 
-def test_the_facts_of_a_run_in_order(make_node):
+def test_facts_are_reported_in_order(make_node):
     node = make_node(fail_until(1, 0, 1), max_restarts=1, clock=FakeClock())
     node.run()
     assert node.facts == [
@@ -104,17 +104,17 @@ def test_the_facts_of_a_run_in_order(make_node):
     assert finished == AgentFinished("job", "SUCCEEDED", "every worker succeeded", 1)
 
 
-def test_the_time_spent_joining_is_told(make_node, scripted_handler):
+def test_join_time_is_reported(make_node, scripted_handler):
     clock = FakeClock()
     node = make_node(all_succeed, scripted_handler({1: lambda: clock.advance(2.0) and None}), clock=clock)
     node.run()
     assert node.observer.facts[0].seconds == 2.0
 
 
-def test_waiting_nodes_replace_the_round_without_using_the_budget(make_node, scripted_handler):
+def test_waiting_nodes_trigger_a_new_round_for_free(make_node, scripted_handler):
     def on_start(plan, workers):
         if plan.round == 1:
-            node.agent.timer_expired(Expiry(1, "nobody's"))  # any event makes the agent look around
+            node.agent.timer_expired(Expiry(1, "unknown"))  # any event makes the agent poll the handler
         else:
             all_succeed(plan, workers)
 
@@ -126,7 +126,7 @@ def test_waiting_nodes_replace_the_round_without_using_the_budget(make_node, scr
     assert "WorkerFailed" not in node.facts
 
 
-def test_an_expired_timer_kills_that_worker_and_the_failure_says_hang(make_node):
+def test_expired_timer_kills_its_worker_for_a_hang(make_node):
     def on_start(plan, workers):
         if plan.restart_count == 0:
             node.agent.timer_expired(Expiry(1001, "step"))
@@ -138,10 +138,10 @@ def test_an_expired_timer_kills_that_worker_and_the_failure_says_hang(make_node)
     failures = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
     assert [(f.global_rank, f.exitcode) for f in failures] == [(1, -9)]
     assert failures[0].reason == "hang: the watchdog timer 'step' was not released in time"
-    assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
+    assert node.workers.signals == [15, 18]  # the other worker gets SIGTERM, as after any failure
 
 
-def test_an_expired_timer_of_a_process_that_is_no_worker_kills_nobody(make_node):
+def test_expired_timer_of_an_unknown_process_is_ignored(make_node):
     def on_start(plan, workers):
         node.agent.timer_expired(Expiry(999_999, "step"))
         threading.Timer(0.05, all_succeed, [plan, workers]).start()
@@ -150,7 +150,7 @@ def test_an_expired_timer_of_a_process_that_is_no_worker_kills_nobody(make_node)
     assert node.run().state is WorkerState.SUCCEEDED
 
 
-def test_workers_that_cannot_start_end_the_run(make_node):
+def test_failed_worker_start_ends_the_run(make_node):
     def refuse(plan, workers):
         raise ConfigurationError(Problem("entry point", "cannot be run"))
 
@@ -162,7 +162,7 @@ def test_workers_that_cannot_start_end_the_run(make_node):
     assert node.finished.state == "FAILED"
 
 
-def test_a_contribution_that_raises_ends_the_run_and_leaves_no_worker(make_node):
+def test_contribution_error_ends_the_run_without_workers(make_node):
     def contribute(plan):
         raise ValueError("no variables today")
 
@@ -173,23 +173,23 @@ def test_a_contribution_that_raises_ends_the_run_and_leaves_no_worker(make_node)
     assert node.workers.closed
 
 
-def test_an_agent_that_waits_is_alive(make_node, scripted_handler):
+def test_waiting_agent_is_alive(make_node, scripted_handler):
     clock, seen = FakeClock(), []
 
     def join():
         clock.advance(100.0)
-        # The agent's thread has begun this one, and waits very soon.
+        # The agent's thread, which started this one, is about to wait.
         seen.append(eventually(lambda: node.agent.alive_at() == clock.timestamp(), 30))
 
     node = make_node(all_succeed, scripted_handler({1: join}), clock=clock)
     begun = node.agent.alive_at()
     clock.advance(50.0)
-    assert node.agent.alive_at() == begun  # it has not turned since
+    assert node.agent.alive_at() == begun  # no iteration since
     node.run()
     assert seen == [True]
 
 
-def test_an_agent_that_is_busy_shows_its_last_turn(make_node):
+def test_busy_agent_was_last_alive_at_its_last_iteration(make_node):
     clock, ages = FakeClock(), []
 
     def on_start(plan, workers):
@@ -202,7 +202,7 @@ def test_an_agent_that_is_busy_shows_its_last_turn(make_node):
     assert ages == [40.0]
 
 
-def test_nothing_is_left_behind(make_node):
+def test_run_leaves_no_thread(make_node):
     before = threading.active_count()
     node = make_node(fail_until(3, 0), max_restarts=3)
     node.run()
@@ -214,8 +214,8 @@ def test_nothing_is_left_behind(make_node):
     node.agent.timer_expired(Expiry(1000, "late"))
 
 
-class Movers:
-    """Workers of which some stop moving in the first round; those of the next one succeed."""
+class StuckWorkers:
+    """Workers of which some make no progress in the first round; all succeed in the next one."""
 
     def __init__(self, *stuck):
         self.stuck = stuck
@@ -225,20 +225,20 @@ class Movers:
             all_succeed(plan, workers)
 
     def workers(self):
-        movers = self
+        stuck_workers = self
 
         class Moving(FakeWorkers):
             def samples(self):
                 found = super().samples()
                 self.done = {s.local_rank: replace(s, written=s.written + 1) for s in found}
-                return [replace(s, written=0) if s.local_rank in movers.stuck else s for s in found]
+                return [replace(s, written=0) if s.local_rank in stuck_workers.stuck else s for s in found]
 
         return Moving(self)
 
 
-def test_a_worker_without_progress_is_killed_and_the_group_restarts(make_node):
-    movers = Movers(1)
-    node = make_node(workers=movers.workers(), max_restarts=1, hangs=HangPolicy(0.2, warmup=0.0))
+def test_worker_without_progress_is_killed_and_group_restarts(make_node):
+    stuck_workers = StuckWorkers(1)
+    node = make_node(workers=stuck_workers.workers(), max_restarts=1, hangs=HangPolicy(0.2, warmup=0.0))
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.killed) == 1
     (failure,) = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
@@ -247,16 +247,16 @@ def test_a_worker_without_progress_is_killed_and_the_group_restarts(make_node):
     assert failure.stack.startswith("no stack: ")
     decided = next(fact for fact in node.observer.facts if isinstance(fact, RestartDecided))
     assert (decided.cause, decided.restart_count) == ("hang", 1)
-    assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
+    assert node.workers.signals == [15, 18]  # the other worker gets SIGTERM, as after any failure
 
 
-def test_a_group_that_hangs_together_loses_one_worker_only(make_node):
-    node = make_node(workers=Movers(0, 1).workers(), max_restarts=1, hangs=HangPolicy(0.1, warmup=0.0))
+def test_hang_of_all_workers_kills_only_one(make_node):
+    node = make_node(workers=StuckWorkers(0, 1).workers(), max_restarts=1, hangs=HangPolicy(0.1, warmup=0.0))
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.killed) == 1
 
 
-def test_nobody_is_looked_at_in_the_warm_up_or_when_it_was_not_asked_for(make_node):
+def test_hang_checks_are_off_by_default_and_during_warmup(make_node):
     for hangs in (HangPolicy(0.05, warmup=30.0), None):
         timers = []
 
@@ -270,7 +270,7 @@ def test_nobody_is_looked_at_in_the_warm_up_or_when_it_was_not_asked_for(make_no
         timers[0].join()
 
 
-def test_of_several_timers_the_one_that_is_late_most_is_the_cause(make_node):
+def test_most_overdue_timer_is_the_cause(make_node):
     def on_start(plan, workers):
         if plan.restart_count == 0:
             node.agent.timer_expired(Expiry(1000, "step", late=0.1))
@@ -285,8 +285,8 @@ def test_of_several_timers_the_one_that_is_late_most_is_the_cause(make_node):
     assert "'load'" in failures[1].reason
 
 
-def test_a_timer_that_expires_while_the_group_stops_leaves_that_worker_its_grace(make_node):
-    """It may have been interrupted in its block, and be writing a checkpoint."""
+def test_timer_expiring_during_a_stop_keeps_the_grace_period(make_node):
+    """The worker may have been interrupted in its block and be writing a checkpoint."""
 
     class Saving(FakeWorkers):
         def send_signal(self, signum):
@@ -302,7 +302,7 @@ def test_a_timer_that_expires_while_the_group_stops_leaves_that_worker_its_grace
         else:
             workers.end(1, 3)
 
-    node = make_node(workers=Saving(on_start, deaf=[0]), max_restarts=1, shutdown_timeout=300.0)
+    node = make_node(workers=Saving(on_start, ignore_signals=[0]), max_restarts=1, shutdown_timeout=300.0)
     saved = threading.Timer(0.3, node.workers.end, [0, 0])
     assert node.run().state is WorkerState.SUCCEEDED
     saved.join()

@@ -1,4 +1,4 @@
-"""The local agent's one stop path: signals while it runs, joins and stops; the deaf and the immortal."""
+"""How the local agent stops: signals while it runs, joins and stops; workers that ignore SIGTERM or SIGKILL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from elastic_core.errors import (
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.interfaces.workers import Leftover
 
-FOR_EVER = 3600.0
+FOREVER = 3600.0
 TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
 
 
@@ -32,7 +32,7 @@ def fails(plan, workers):
     workers.end(0, 3)
 
 
-def test_a_signal_while_the_workers_run(make_node):
+def test_signal_stops_running_workers(make_node):
     node = make_node(lambda plan, workers: node.agent.receive_signal(TERM))
     with pytest.raises(SignalException, match="stopped by SIGTERM") as left:
         node.run()
@@ -44,26 +44,26 @@ def test_a_signal_while_the_workers_run(make_node):
 
 
 def test_exits_during_a_stop_are_reported(make_node):
-    """A status that shows them as running would be wrong for the whole grace period."""
+    """Otherwise the status would show them as running for the whole grace period."""
     node = make_node(fails)
     node.run()
     assert [(ended.local_rank, ended.exitcode) for ended in node.observer.exits[:2]] == [(0, 3), (1, -15)]
 
 
-def test_the_workers_get_the_signal_that_the_agent_got(make_node):
+def test_agent_forwards_its_signal_to_workers(make_node):
     node = make_node(lambda plan, workers: node.agent.receive_signal(signal.SIGINT))
     with pytest.raises(SignalException):
         node.run()
     assert node.workers.signals == [signal.SIGINT, CONT]
 
 
-def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_handler):
+def test_signal_interrupts_joining(make_node, scripted_handler):
     joined = []
 
     def join():
         joined.append(threading.current_thread())
         node.agent.receive_signal(TERM)
-        handler.released.wait(FOR_EVER)
+        handler.released.wait(FOREVER)
 
     handler = scripted_handler({1: join})
     node = make_node(handler=handler)
@@ -73,14 +73,14 @@ def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_
     assert SystemClock().now() - begun < 30
     assert node.facts == ["AgentFinished"]
     assert not handler.closed
-    # The thread that joins ends with the handler, and what it brings then is dropped.
+    # The joining thread ends with the handler, and its result is dropped.
     (joining,) = joined
     handler.shutdown()
     joining.join(60)
     assert not joining.is_alive()
 
 
-def test_a_signal_goes_before_a_failure_seen_at_the_same_moment(make_node):
+def test_signal_takes_precedence_over_concurrent_failure(make_node):
     def on_start(plan, workers):
         workers.end(0, 3)
         node.agent.receive_signal(TERM)
@@ -92,8 +92,8 @@ def test_a_signal_goes_before_a_failure_seen_at_the_same_moment(make_node):
     assert node.facts == ["RoundFormed", "WorkersStarted", "WorkerFailed", "AgentFinished"]
 
 
-class UrgedOn(FakeWorkers):
-    """Deaf workers; whoever asks them to end is asked once more himself, by `again`; `before` runs before that."""
+class SignaledAgain(FakeWorkers):
+    """Workers that ignore SIGTERM. When they are stopped, `before` is called and the agent gets the signal `again`."""
 
     receive_signal = None
     again = signal.SIGINT
@@ -109,11 +109,11 @@ class UrgedOn(FakeWorkers):
 
 
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
-def test_a_second_signal_ends_the_grace_period(make_node, again):
+def test_second_signal_ends_the_grace_period(make_node, again):
     clock = FakeClock()
-    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[0, 1])
     workers.again, workers.before = again, lambda: clock.advance(0.5)
-    node = make_node(workers=workers, clock=clock, shutdown_timeout=FOR_EVER)
+    node = make_node(workers=workers, clock=clock, shutdown_timeout=FOREVER)
     workers.receive_signal = node.agent.receive_signal
     begun = SystemClock().now()
     with pytest.raises(SignalException):
@@ -123,10 +123,10 @@ def test_a_second_signal_ends_the_grace_period(make_node, again):
 
 
 @pytest.mark.parametrize("again", [TERM, signal.SIGINT])
-def test_signals_at_once_are_one_request(make_node, again):
-    """A terminal and a wrapper both pass on what was asked once, and so do a preStop hook and the kubelet: no reason to
-    cut the grace period short."""
-    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+def test_simultaneous_signals_are_one_request(make_node, again):
+    """A terminal and a wrapper may both forward a single request, as may a preStop hook and the kubelet. This must not
+    shorten the grace period."""
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[0, 1])
     workers.again = again
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
@@ -136,9 +136,9 @@ def test_signals_at_once_are_one_request(make_node, again):
     assert SystemClock().now() - begun >= 0.3
 
 
-def test_sigterm_that_follows_at_once_is_passed_on(make_node):
+def test_sigterm_right_after_another_signal_is_forwarded(make_node):
     """A preStop hook may send another signal first."""
-    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), deaf=[0, 1])
+    workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), ignore_signals=[0, 1])
     workers.again = TERM
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
@@ -149,20 +149,20 @@ def test_sigterm_that_follows_at_once_is_passed_on(make_node):
 
 
 class Unlisted(FakeWorkers):
-    """As on a platform without a process table: nobody can say what is left."""
+    """A platform without a process table: leftover processes are unknown."""
 
     def leftovers(self):
         return []
 
 
-def test_without_a_process_table_the_survivors_of_a_failure_are_stopped_all_the_same(make_node):
+def test_surviving_workers_are_stopped_without_process_table(make_node):
     node = make_node(workers=Unlisted(fails), max_restarts=1)
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT] * 2
 
 
 class SlowConsole(FakeWorkers):
-    """The output of a round is delivered when `deliver` writes to the pipe, and never if nobody does."""
+    """The output of a round is delivered once `deliver` is called."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -184,7 +184,7 @@ class SlowConsole(FakeWorkers):
         super().close()
 
 
-def test_output_that_is_being_delivered_is_waited_for(make_node):
+def test_agent_waits_for_output_delivery(make_node):
     workers = SlowConsole(lambda plan, workers: [workers.end(rank, 0) for rank in (0, 1)])
     timer = threading.Timer(0.2, workers.deliver)
     workers.on_drain = lambda: timer.start() if workers.waits == 1 else None
@@ -193,7 +193,7 @@ def test_output_that_is_being_delivered_is_waited_for(make_node):
     timer.join()
 
 
-def test_a_signal_ends_the_wait_for_a_console_that_takes_nothing(make_node):
+def test_signal_ends_the_wait_for_a_stalled_console(make_node):
     workers = SlowConsole(lambda plan, workers: [workers.end(rank, 0) for rank in (0, 1)])
     timer = threading.Timer(0.1, lambda: node.agent.receive_signal(TERM))
     workers.on_drain = lambda: timer.start() if workers.waits == 1 else None
@@ -201,28 +201,28 @@ def test_a_signal_ends_the_wait_for_a_console_that_takes_nothing(make_node):
     begun = SystemClock().now()
     with pytest.raises(SignalException):
         node.run()
-    assert SystemClock().now() - begun < 25  # the patience without a signal is 30 s
+    assert SystemClock().now() - begun < 25  # without a signal the agent waits 30 s
     timer.join()
 
 
 class StartsOnce(FakeWorkers):
-    """The second round cannot start: the disk under the log folder is full, say."""
+    """The second round cannot start, for example because the log folder's disk is full."""
 
     def start(self, plan):
         if plan.round > 1:
-            raise ConfigurationError(Problem("--log-dir", "expected room on the disk, found none"))
+            raise ConfigurationError(Problem("--log-dir", "the disk is full"))
         return super().start(plan)
 
 
-def test_what_goes_wrong_in_a_restart_does_not_hide_the_failure_before_it(make_node):
+def test_error_in_a_restart_keeps_the_earlier_failure(make_node):
     node = make_node(workers=StartsOnce(fails), max_restarts=3)
     with pytest.raises(ConfigurationError) as left:
         node.run()
     assert list(failures_of(left.value)) == [0]
 
 
-def test_deaf_workers_are_killed_after_the_grace_period(make_node):
-    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[1])
+def test_workers_ignoring_sigterm_are_killed_after_grace_period(make_node):
+    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[1])
     node = make_node(workers=workers, shutdown_timeout=0.1)
     begun = SystemClock().now()
     with pytest.raises(SignalException):
@@ -231,14 +231,14 @@ def test_deaf_workers_are_killed_after_the_grace_period(make_node):
     assert workers.signals == [TERM, CONT, KILL]
 
 
-def test_the_grace_period_holds_after_a_failure_too(make_node):
-    node = make_node(workers=FakeWorkers(fails, deaf=[1]), shutdown_timeout=0.1, max_restarts=1)
+def test_grace_period_applies_after_a_failure(make_node):
+    node = make_node(workers=FakeWorkers(fails, ignore_signals=[1]), shutdown_timeout=0.1, max_restarts=1)
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT, KILL] * 2
 
 
-def test_a_hung_worker_that_will_not_die_has_failed_all_the_same(make_node):
-    workers = FakeWorkers(lambda plan, workers: node.agent.timer_expired(Expiry(1001, "step")), immortal=[1])
+def test_unkillable_hung_worker_has_failed(make_node):
+    workers = FakeWorkers(lambda plan, workers: node.agent.timer_expired(Expiry(1001, "step")), unkillable=[1])
     node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
         node.run()
@@ -247,8 +247,8 @@ def test_a_hung_worker_that_will_not_die_has_failed_all_the_same(make_node):
     assert len(workers.killed) == 1
 
 
-def test_a_worker_that_would_not_die_is_reported_with_what_failed_first(make_node):
-    node = make_node(workers=FakeWorkers(fails, immortal=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
+def test_unkillable_worker_is_reported_with_the_first_failure(make_node):
+    node = make_node(workers=FakeWorkers(fails, unkillable=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
         node.run()
     assert ": 1001 (fake worker 1) in state D, in fake_wait" in str(left.value)
@@ -259,8 +259,8 @@ def test_a_worker_that_would_not_die_is_reported_with_what_failed_first(make_nod
     assert not node.handler.closed
 
 
-def test_a_worker_that_would_not_die_after_a_signal(make_node):
-    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), immortal=[0, 1])
+def test_unkillable_worker_is_reported_after_a_signal(make_node):
+    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), unkillable=[0, 1])
     node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.05)
     with pytest.raises(UnkillableWorkersError, match=r"2 process\(es\) still exist") as left:
         node.run()
@@ -269,13 +269,12 @@ def test_a_worker_that_would_not_die_after_a_signal(make_node):
 
 
 class LateDeath(FakeWorkers):
-    """The last worker goes in the very moment in which the agent gives up: after SIGKILL it is patient for as long as
-    it is to be, and when the agent then looks whom to name, nobody is left."""
+    """The last worker exits just as the agent gives up: the kill timeout is over, but no process is left to report."""
 
     def __init__(self, on_start, clock, **kwargs):
         super().__init__(on_start, **kwargs)
         self.clock = clock
-        self.looks = []
+        self.checks = []
 
     def send_signal(self, signum):
         super().send_signal(signum)
@@ -283,21 +282,21 @@ class LateDeath(FakeWorkers):
             self.clock.advance(5.0)
 
     def leftovers(self):
-        self.looks.append([] if KILL in self.signals else super().leftovers())
-        return self.looks[-1]
+        self.checks.append([] if KILL in self.signals else super().leftovers())
+        return self.checks[-1]
 
 
-def test_a_worker_that_goes_while_the_agent_gives_up_is_gone(make_node):
+def test_worker_dying_at_the_kill_timeout_is_not_reported(make_node):
     clock = FakeClock()
-    workers = LateDeath(fails, clock, immortal=[1])
+    workers = LateDeath(fails, clock, unkillable=[1])
     node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
     assert node.run().is_failed()
     assert workers.signals == [TERM, CONT, KILL, KILL]
-    assert [len(look) for look in workers.looks[:2]] == [1, 0]  # whether there is anybody to stop, and whom to name
+    assert [len(check) for check in workers.checks[:2]] == [1, 0]  # one to stop, none to report
 
 
 class SlowToDie(FakeWorkers):
-    """Descendants that end a while after SIGTERM, and whose end nothing announces."""
+    """Descendants that exit a while after SIGTERM and have no sentinel."""
 
     def __init__(self, on_start):
         super().__init__(on_start)
@@ -309,14 +308,14 @@ class SlowToDie(FakeWorkers):
         return [Leftover(4711, "S", "sleep 1000")] * min(self.left, 1)
 
 
-def test_what_workers_leave_behind_is_ended_too(make_node):
+def test_leftover_processes_are_stopped(make_node):
     node = make_node(workers=SlowToDie(succeed))
     assert not node.run().is_failed()
     assert node.workers.signals == [TERM, CONT]
 
 
-class Reluctant(FakeWorkers):
-    """Every signal takes a while, and only the second SIGKILL does something."""
+class SlowToStop(FakeWorkers):
+    """Every signal takes a while, and only the second SIGKILL has an effect."""
 
     def __init__(self, on_start, clock):
         super().__init__(on_start)
@@ -330,18 +329,20 @@ class Reluctant(FakeWorkers):
             self.signals.append(signum)
 
 
-def test_long_stops_are_told_of(make_node, said):
+def test_long_stops_are_logged(make_node, logged):
     clock = FakeClock()
-    node = make_node(workers=Reluctant(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0)
+    node = make_node(
+        workers=SlowToStop(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0
+    )
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT, KILL, KILL]
-    lines = said()
+    lines = logged()
     assert 'still waiting: waiting_for="workers to stop" local_ranks=1 seconds=20 grace=5' in lines
     assert "workers stopped: seconds=40" in lines
 
 
 class Stepping(FakeClock):
-    """The third look at it comes late, and then it stands."""
+    """Jumps ahead when it is read for the third time, then stops."""
 
     def __init__(self):
         super().__init__()
@@ -352,6 +353,6 @@ class Stepping(FakeClock):
         return self.advance(step) if step else super().now()
 
 
-def test_long_joins_are_told_of(make_node, said):
+def test_long_joins_are_logged(make_node, logged):
     make_node(succeed, clock=Stepping()).run()
-    assert 'still waiting: waiting_for="the round to form" seconds=4' in said()
+    assert 'still waiting: waiting_for="the round to form" seconds=4' in logged()

@@ -1,4 +1,4 @@
-"""The phases that an agent tells of: when each begins, and why."""
+"""The phases that an agent reports: when each begins, and why."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from elastic_core.interfaces.watchdog import Expiry
 
 PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)
-NODE_CAME = Verdict(Outcome.RESTART, "node5 has come")
-DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+NODE_JOINED = Verdict(Outcome.RESTART, "node5 joined")
+DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
 NOT_HERE = "the workers of this node had not succeeded"
-WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
-BADLY = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
+JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
+JOB_FAILED = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 
 WAITS = "joining: waits for the round to form"
@@ -34,12 +34,14 @@ def two_nodes(number):
 
 @pytest.fixture
 def make(make_node):
-    """A node of a round of two, and a story: what its workers do in the first, second, ... round. Each of them is given
-    the node; the last one stays. On its clock no time passes that is not told to: a phase has another reason after
-    three seconds."""
+    """A function that makes a node in a round of two.
+
+    `story`: worker scripts for the first, second, ... round; each also gets the node, and the last one is repeated.
+    The clock only advances on request, because the reason of a phase changes after three seconds.
+    """
     made = []
 
-    def make(*story, on_success=lambda rounds: rounds.give(WELL), rounds=None, clock=None, **spec):
+    def make(*story, on_success=lambda rounds: rounds.give(JOB_DONE), rounds=None, clock=None, **spec):
         def on_start(plan, workers):
             (left.pop(0) if len(left) > 1 else left[0])(node, plan, workers)
 
@@ -55,7 +57,7 @@ def make(make_node):
 
 
 class Slow(FakeWorkers):
-    """Workers that need three seconds to stop, if there is a clock that can be told to."""
+    """Workers that take three seconds to stop, if a clock is given."""
 
     def __init__(self, on_start, clock):
         super().__init__(on_start)
@@ -79,7 +81,7 @@ def phases(node):
     return [": ".join(filter(None, (fact.phase.value, fact.reason))) for fact in node.observer.phases]
 
 
-def test_a_run_that_succeeds(make):
+def test_successful_run_has_all_phases(make):
     node = make(does(succeed))
     node.run()
     closed = "every worker succeeded; the job was closed by node1: all workers succeeded"
@@ -88,19 +90,19 @@ def test_a_run_that_succeeds(make):
     assert [(fact.round, fact.local_rank, fact.exitcode) for fact in node.observer.exits] == [(1, 0, 0), (1, 1, 0)]
 
 
-def test_the_stop_after_a_failure_begins_before_anything_is_decided(make):
+def test_stopping_begins_before_the_failure_is_reported(make):
     clock = FakeClock()
     node = make(does(fail), does(succeed), clock=clock, max_restarts=1)
-    told = []
-    node.handler.report_failure = lambda failures: told.append(len(node.observer.phases))
+    shown = []
+    node.handler.report_failure = lambda failures: shown.append(len(node.observer.phases))
     node.run()
     assert phases(node)[3:7] == ["stopping: rank 0: exit code 3", *BEGIN]
     stopping, joining = node.observer.phases[3:5]
-    assert (stopping.at, stopping.sign, joining.at - stopping.at, told[0]) == (0.0, 0.0, 3.0, 4)
+    assert (stopping.at, stopping.sign, joining.at - stopping.at, shown[0]) == (0.0, 0.0, 3.0, 4)
     assert (node.observer.exits[0].local_rank, node.observer.exits[0].exitcode) == (0, 3)
 
 
-def test_who_is_held_to_have_failed_first_is_told_when_it_is_known(make):
+def test_stopping_reason_is_updated_by_the_verdict(make):
     def both(node, plan, workers):
         node.handler.give(PEER_FAILED)
         fail(plan, workers)
@@ -110,8 +112,8 @@ def test_who_is_held_to_have_failed_first_is_told_when_it_is_known(make):
     assert phases(node)[3:6] == ["stopping: rank 0: exit code 3", f"stopping: {PEER_FAILED.reason}", WAITS]
 
 
-@pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_CAME, FENCED])
-def test_a_round_that_others_end(verdict, make):
+@pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_JOINED, FENCED])
+def test_verdict_from_another_node_starts_stopping(verdict, make):
     clock = FakeClock()
     node = make(gives(verdict), does(succeed), clock=clock, max_restarts=1)
     node.run()
@@ -120,7 +122,7 @@ def test_a_round_that_others_end(verdict, make):
     assert (stopping.at, stopping.sign, joining.at - stopping.at) == (0.0, 0.0, 3.0)
 
 
-def test_a_hang_shows_when_the_worker_should_have_come_on(make):
+def test_first_sign_of_a_hang_is_the_missed_deadline(make):
     clock = FakeClock()
     clock.advance(100.0)
 
@@ -133,11 +135,11 @@ def test_a_hang_shows_when_the_worker_should_have_come_on(make):
     stopping = [fact for fact in node.observer.phases if fact.phase.value == "stopping"]
     assert stopping[0].reason.startswith("rank 1: hang")
     assert (stopping[0].at, stopping[0].sign) == (107.0, 104.5)
-    assert stopping[1].at == stopping[1].sign  # the hang of the round before has no part in this one
+    assert stopping[1].at == stopping[1].sign  # not affected by the hang in the round before
 
 
-def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
-    verdicts = [PEER_FAILED, WELL]
+def test_finished_node_stops_and_rejoins_when_needed(make):
+    verdicts = [PEER_FAILED, JOB_DONE]
     node = make(does(succeed), on_success=lambda rounds: rounds.give(verdicts.pop(0)), max_restarts=1)
     node.run()
     done = "finishing: every worker succeeded"
@@ -147,24 +149,28 @@ def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
 @pytest.mark.parametrize(
     ("verdict", "phase", "raised"),
     [
-        (DRAINED, "draining: drained: somebody asked for it", DrainedError),
-        (WELL, "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE, RendezvousClosedError),
-        (BADLY, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
+        (DRAINED, "draining: drained: requested by the operator", DrainedError),
+        (
+            JOB_DONE,
+            "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE,
+            RendezvousClosedError,
+        ),
+        (JOB_FAILED, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
     ],
 )
-def test_what_ends_a_node_whose_workers_run(verdict, phase, raised, make):
+def test_final_verdict_sets_the_last_phase(verdict, phase, raised, make):
     node = make(gives(verdict))
     try:
         node.run()
         assert not raised
-    except Exception as error:  # noqa: BLE001 - which one is not the point here
+    except Exception as error:  # noqa: BLE001 - its type is asserted
         assert isinstance(error, raised)
     *before, finished = phases(node)
     assert before == [*BEGIN, phase]
     assert finished.startswith("finished: ")
 
 
-def test_a_signal_while_workers_run(make):
+def test_signal_starts_draining(make):
     node = make(lambda node, plan, workers: node.agent.receive_signal(signal.SIGTERM))
     with pytest.raises(SignalException):
         node.run()
@@ -173,7 +179,7 @@ def test_a_signal_while_workers_run(make):
 
 
 class Jumping:
-    """A clock on which every look takes four seconds."""
+    """A clock that advances by four seconds whenever it is read."""
 
     def __init__(self):
         self.at = 0.0
@@ -186,9 +192,9 @@ class Jumping:
         return self.at
 
 
-def test_who_is_waited_for_is_a_reason(make):
+def test_nodes_waited_for_are_in_the_reason(make):
     node = make(does(succeed), clock=Jumping(), on_success=lambda rounds: None, exit_barrier_timeout=20)
     node.handler.missing = "1 of 2 nodes joined, missing: node1"
     node.run()
-    told = phases(node)
-    assert "finishing: waits for the workers of other nodes to succeed: 1 of 2 nodes joined, missing: node1" in told
+    shown = phases(node)
+    assert "finishing: waits for the workers of other nodes to succeed: 1 of 2 nodes joined, missing: node1" in shown

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from round_of_two import fail, succeed, then
+from round_of_two import fail, in_turn, succeed
 
 from elastic_core.agent import WorkerState
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousClosedError
 
 
-def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted_handler):
-    """Their ranks come from introductions, and the restart count is the highest that one of them knows."""
+def test_nodes_with_a_plain_handler_agree_through_the_store(make_node, scripted_handler):
+    """Their ranks come from introductions, and the restart count is the highest of the nodes'."""
     stores = [MemoryStore(), MemoryStore()]
 
     def node(rank, size, first):
@@ -20,7 +20,7 @@ def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted
         for call, store in enumerate(stores, 1):
             handler.script[call] = lambda store=store: handler.round_of_one(store=store, rank=rank, world_size=2)
         handler.waiting = [0] if first is fail else [1]
-        return make_node(then(first, succeed), handler, size=size, monitor_interval=0.01, max_restarts=2)
+        return make_node(in_turn(first, succeed), handler, size=size, monitor_interval=0.01, max_restarts=2)
 
     nodes = [node(0, 1, fail), node(1, 3, lambda plan, workers: None)]
     with ThreadPoolExecutor(2) as pool:
@@ -32,7 +32,7 @@ def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted
     assert [node.handler.closed for node in nodes] == [True, True]
 
 
-def test_a_plain_handler_that_closes_does_not_hide_the_failure(make_node, scripted_handler):
+def test_closed_plain_handler_keeps_the_failure(make_node, scripted_handler):
     def refuse():
         raise RendezvousClosedError("closed by node2")
 
@@ -42,7 +42,7 @@ def test_a_plain_handler_that_closes_does_not_hide_the_failure(make_node, script
     assert node.finished.reason == "closed by node2"
 
 
-def test_a_plain_handler_has_no_barrier(make_node):
+def test_plain_handler_has_no_exit_barrier(make_node):
     node = make_node(succeed, exit_barrier_timeout=0.0)
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.finished.reason == "every worker succeeded"

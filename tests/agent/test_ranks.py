@@ -1,4 +1,4 @@
-"""Ranks of workers against a model that writes all of them into a list and looks them up."""
+"""Ranks of workers, compared with a model that lists all workers and looks each one up."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ def member(role, size):
     return Member("", "", "", role, size)
 
 
-def dumb(members, group_rank):
-    everybody = [
+def naive_ranks(members, group_rank):
+    all_workers = [
         (rank, member.role, local) for rank, member in enumerate(members) for local in range(member.local_world_size)
     ]
     role = members[group_rank].role
-    alike = [worker for worker in everybody if worker[1] == role]
-    own = [worker for worker in everybody if worker[0] == group_rank]
+    same_role = [worker for worker in all_workers if worker[1] == role]
+    own = [worker for worker in all_workers if worker[0] == group_rank]
     return [
-        Worker(worker[2], everybody.index(worker), alike.index(worker), len(everybody), len(alike)) for worker in own
+        Worker(worker[2], all_workers.index(worker), same_role.index(worker), len(all_workers), len(same_role))
+        for worker in own
     ]
 
 
 @given(st.lists(st.builds(member, st.sampled_from(["trainer", "reader", "actor"]), st.integers(1, 5)), min_size=1))
-def test_every_node_gets_what_the_model_says(members):
+def test_ranks_match_the_model(members):
     for group_rank in range(len(members)):
-        assert list(map(vars, ranked_workers(members, group_rank))) == list(map(vars, dumb(members, group_rank)))
+        assert list(map(vars, ranked_workers(members, group_rank))) == list(map(vars, naive_ranks(members, group_rank)))
 
 
 @given(st.lists(st.builds(member, st.sampled_from(["a", "b"]), st.integers(1, 4)), min_size=1))
-def test_every_rank_is_given_once(members):
+def test_every_global_rank_is_assigned_once(members):
     workers = [worker for rank in range(len(members)) for worker in ranked_workers(members, rank)]
     assert [worker.global_rank for worker in workers] == list(range(len(workers)))
 
@@ -47,6 +48,6 @@ def test_every_rank_is_given_once(members):
         (2, [Worker(0, 3, 2, 6, 5), Worker(1, 4, 3, 6, 5), Worker(2, 5, 4, 6, 5)]),
     ],
 )
-def test_two_roles(group_rank, expected):
+def test_role_ranks_are_counted_per_role(group_rank, expected):
     found = ranked_workers([member("trainer", 2), member("reader", 1), member("trainer", 3)], group_rank)
     assert list(map(vars, found)) == list(map(vars, expected))

@@ -34,7 +34,7 @@ def logged(capsys):
     log.configure(level="warning")
 
 
-def test_last_line_leaves_the_failure_to_the_report(reporter, facts, logged):
+def test_last_log_line_does_not_repeat_the_failure(reporter, facts, logged):
     reporter.failures(failure("exit code 1"))
     reporter.finished(WorkerState.FAILED, "rank 1: exit code 1; all 3 restarts are used", restarts=3)
     assert logged() == [
@@ -45,7 +45,7 @@ def test_last_line_leaves_the_failure_to_the_report(reporter, facts, logged):
     assert isinstance(facts[1], AgentFinished)
 
 
-def test_hang_is_logged_when_it_is_found_and_not_again(reporter, facts, logged):
+def test_hang_is_not_logged_again_as_a_failure(reporter, facts, logged):
     reporter.failures(failure(HANG + "no progress for 3 s"))
     reporter.failures(failure("exit code 1"))
     assert logged() == ['error    worker failed: rank=1 pid=101 round=2 reason="exit code 1"']

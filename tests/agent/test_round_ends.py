@@ -1,4 +1,4 @@
-"""The end of a job with a handler of rounds, and of one node's part in it; and a node that leaves."""
+"""The end of a job, or of one node's part in it, with a round handler."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 from round_of_two import (
     DRAINED,
     FAILED_ELSEWHERE,
-    FOR_EVER,
-    NODE_CAME,
+    FOREVER,
+    JOB_DONE,
+    NODE_JOINED,
     PEER_FAILED,
     TERM,
     THEIRS,
-    WELL,
     Ordered,
     fail,
     pair_then,
@@ -30,7 +30,7 @@ from elastic_core.errors import (
 )
 
 
-def test_a_job_that_failed_elsewhere(make):
+def test_job_failure_elsewhere_stops_workers(make):
     node = make(lambda plan, workers: node.handler.give(FAILED_ELSEWHERE))
     with pytest.raises(RendezvousClosedError) as closed:
         node.run()
@@ -42,7 +42,7 @@ def test_a_job_that_failed_elsewhere(make):
     assert (node.finished.state, node.finished.reason) == ("FAILED", f"RendezvousClosedError: {closed.value}")
 
 
-def test_a_job_that_failed_elsewhere_while_this_node_takes_part_again(make):
+def test_job_failure_elsewhere_is_raised_while_rejoining(make):
     def refuse():
         node.handler.give(FAILED_ELSEWHERE)
         raise RendezvousClosedError("closed by node2")
@@ -53,7 +53,7 @@ def test_a_job_that_failed_elsewhere_while_this_node_takes_part_again(make):
     assert closed.value.failures == THEIRS
 
 
-def test_a_job_that_has_failed_before_this_node_came(make):
+def test_job_failure_before_joining_is_raised(make):
     def refuse():
         node.handler.give(FAILED_ELSEWHERE)
         raise RendezvousClosedError("closed by node2")
@@ -64,8 +64,8 @@ def test_a_job_that_has_failed_before_this_node_came(make):
     assert closed.value.failures == THEIRS
 
 
-def test_a_job_that_ends_well_elsewhere_has_not_for_a_node_whose_workers_run(make):
-    node = make(lambda plan, workers: node.handler.give(WELL))
+def test_job_success_elsewhere_fails_a_node_with_running_workers(make):
+    node = make(lambda plan, workers: node.handler.give(JOB_DONE))
     with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; the workers of this node"):
         node.run()
     assert node.order == ["SIGTERM", "SIGCONT"]
@@ -78,26 +78,26 @@ def closed_well():
     raise error
 
 
-def test_nor_for_one_whose_workers_were_stopped_for_the_next_round(make):
-    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(closed_well))
+def test_job_success_elsewhere_fails_a_node_with_stopped_workers(make):
+    node = make(lambda plan, workers: node.handler.give(NODE_JOINED), pair_then(closed_well))
     with pytest.raises(RendezvousClosedError, match="closed by node2"):
         node.run()
 
 
-def test_it_has_for_one_whose_workers_had_succeeded_before_the_others_needed_it_again(make):
-    node = make(succeed, pair_then(closed_well), on_success=lambda rounds: rounds.give(NODE_CAME))
+def test_job_success_while_rejoining_keeps_earlier_success(make):
+    node = make(succeed, pair_then(closed_well), on_success=lambda rounds: rounds.give(NODE_JOINED))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.finished.reason == "closed by node2"
 
 
-def test_a_spare_that_was_not_needed(make):
+def test_unneeded_spare_succeeds(make):
     node = make(succeed, [RendezvousGracefulExitError("the job ended well without this node")])
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.handler.calls == [("next_rendezvous",)]
 
 
-def test_nor_is_one_that_is_not_needed_any_more_if_its_workers_were_stopped_or_failed(make):
-    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(not_needed))
+def test_unneeded_node_fails_if_its_workers_did_not_succeed(make):
+    node = make(lambda plan, workers: node.handler.give(NODE_JOINED), pair_then(not_needed))
     with pytest.raises(RendezvousClosedError, match="ended well without this node"):
         node.run()
     assert make(fail, pair_then(not_needed)).run().state is WorkerState.FAILED
@@ -107,26 +107,26 @@ def not_needed():
     raise RendezvousGracefulExitError("the job ended well without this node")
 
 
-def test_a_node_that_is_drained_leaves_and_says_that_its_workers_were_stopped(make):
+def test_drained_node_leaves_and_stops_its_workers(make):
     node = make(lambda plan, workers: node.handler.give(DRAINED))
-    with pytest.raises(DrainedError, match="somebody asked for it"):
+    with pytest.raises(DrainedError, match="requested by the operator"):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.named("leave") == [("drained: somebody asked for it", 2.0)]
-    assert (node.finished.state, node.finished.reason) == ("STOPPED", "drained: somebody asked for it")
+    assert node.handler.calls_to("leave") == [("drained: requested by the operator", 2.0)]
+    assert (node.finished.state, node.finished.reason) == ("STOPPED", "drained: requested by the operator")
 
 
-@pytest.mark.parametrize("can_tell", [True, False])
-def test_a_signal_is_told_before_the_workers_are_stopped(can_tell, make):
-    node = make(lambda plan, workers: node.agent.receive_signal(TERM), can_tell=can_tell)
+@pytest.mark.parametrize("can_announce", [True, False])
+def test_signal_is_announced_before_workers_stop(can_announce, make):
+    node = make(lambda plan, workers: node.agent.receive_signal(TERM), can_announce=can_announce)
     with pytest.raises(SignalException):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.named("leave") == [("received SIGTERM", 2.0)]
-    assert node.handler.named("set_closed") == []
+    assert node.handler.calls_to("leave") == [("received SIGTERM", 2.0)]
+    assert node.handler.calls_to("set_closed") == []
 
 
-def test_a_signal_that_the_workers_got_too_is_no_failure(make):
+def test_workers_stopped_by_the_same_signal_have_not_failed(make):
     def on_start(plan, workers):
         node.agent.receive_signal(TERM)
         for rank in workers.running():
@@ -138,10 +138,10 @@ def test_a_signal_that_the_workers_got_too_is_no_failure(make):
     assert node.order == ["leave"]
 
 
-def test_a_signal_while_the_node_joins(make):
+def test_signal_while_joining_is_announced(make):
     def join():
         node.agent.receive_signal(TERM)
-        node.handler.released.wait(FOR_EVER)
+        node.handler.released.wait(FOREVER)
 
     node = make(succeed, [join])
     with pytest.raises(SignalException):
@@ -149,18 +149,18 @@ def test_a_signal_while_the_node_joins(make):
     assert node.order == ["leave"]
 
 
-def test_an_agent_that_breaks_tells_the_others_before_its_workers_go(make):
+def test_agent_error_is_announced_before_workers_stop(make):
     def on_start(plan, workers):
-        raise OSError("no room on the disk")
+        raise OSError("no space on the disk")
 
     node = make(on_start)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no space"):
         node.run()
     assert node.order[0] == "leave"
-    assert node.handler.named("leave") == [("its agent ends: OSError: no room on the disk", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent ends: OSError: no space on the disk", 2.0)]
 
 
-def test_an_interrupt_from_the_keyboard_is_told_too(make):
+def test_keyboard_interrupt_is_announced(make):
     class Interrupted(Ordered):
         def reap(self):
             if not self.signals:
@@ -171,10 +171,10 @@ def test_an_interrupt_from_the_keyboard_is_told_too(make):
     with pytest.raises(KeyboardInterrupt):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.named("leave") == [("its agent ends: interrupted from the keyboard", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent ends: interrupted from the keyboard", 2.0)]
 
 
-def test_workers_that_cannot_start_are_told(make):
+def test_failed_worker_start_is_announced(make):
     def on_start(plan, workers):
         raise ConfigurationError
 

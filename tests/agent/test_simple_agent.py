@@ -1,4 +1,4 @@
-"""Agents in torch's style: a subclass that starts, stops, looks at its workers when asked, and shuts down."""
+"""Agents in torch's style: subclasses that start, stop, monitor and shut down their workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILED = RunResult(
 
 
 class PolledAgent(SimpleElasticAgent):
-    """Its workers come to what `results` says, one look after another; the last result stays."""
+    """Returns the given results, one for each check; the last one is repeated."""
 
     def __init__(self, spec, results, observer=None, **timeouts):
         super().__init__(spec, observer=observer, **timeouts)
@@ -66,15 +66,15 @@ def make_agent(scripted_handler):
         agent.close()
 
 
-def test_an_interval_of_nothing_does_not_make_it_spin(scripted_handler):
-    looks = 50
-    agent = PolledAgent(WorkerSpec("default", 2, scripted_handler(), monitor_interval=0), [RUNS] * looks + [DONE])
+def test_monitor_interval_of_0_does_not_spin(scripted_handler):
+    checks = 50
+    agent = PolledAgent(WorkerSpec("default", 2, scripted_handler(), monitor_interval=0), [RUNS] * checks + [DONE])
     begun = time.monotonic()
     assert agent.run() == DONE
-    assert time.monotonic() - begun >= looks * 0.001
+    assert time.monotonic() - begun >= checks * 0.001
 
 
-def test_an_exit_barrier_of_less_than_nothing_is_refused(make_agent):
+def test_negative_exit_barrier_timeout_is_rejected(make_agent):
     with pytest.raises(ValueError, match=r"exit_barrier_timeout of 0 s or more, found -1\.0"):
         make_agent([DONE], exit_barrier_timeout=-1.0)
 
@@ -82,7 +82,7 @@ def test_an_exit_barrier_of_less_than_nothing_is_refused(make_agent):
 SHUTDOWN = ("shutdown", signal.SIGTERM, 30.0)
 
 
-def test_it_runs_until_its_workers_have_succeeded(make_agent, scripted_handler):
+def test_agent_runs_until_its_workers_succeed(make_agent, scripted_handler):
     handler = scripted_handler()
     agent = make_agent([RUNS, RUNS, RUNS, DONE], handler=handler)
     assert agent.run() == DONE
@@ -103,7 +103,7 @@ def test_it_runs_until_its_workers_have_succeeded(make_agent, scripted_handler):
     ]
 
 
-def test_it_restarts_within_its_budget(make_agent, scripted_handler):
+def test_agent_restarts_within_its_budget(make_agent, scripted_handler):
     handler = scripted_handler()
     agent = make_agent([FAILED, RUNS, FAILED, DONE], handler=handler, max_restarts=2)
     assert agent.run() == DONE
@@ -111,7 +111,7 @@ def test_it_restarts_within_its_budget(make_agent, scripted_handler):
     assert (agent.restart_count, handler.calls, agent.get_worker_group().round) == (2, 3, 3)
 
 
-def test_it_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
+def test_agent_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
     handler = scripted_handler()
     observer = RecordingObserver()
     agent = make_agent([FAILED], handler=handler, observer=observer, max_restarts=1)
@@ -121,7 +121,7 @@ def test_it_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
     assert observer.facts[-1].reason == "rank 1: exit code 3; the only restart is used (--max-restarts=1)"
 
 
-def test_a_group_that_is_unwell_is_restarted_as_one_that_failed(make_agent):
+def test_unhealthy_group_is_restarted_like_a_failed_one(make_agent):
     agent = make_agent([RUNS, RunResult(WorkerState.UNHEALTHY), RUNS, DONE], max_restarts=1)
     assert agent.run() == DONE
     assert agent.calls == ["start", "stop", "start", SHUTDOWN]
@@ -135,8 +135,8 @@ def test_a_group_that_is_unwell_is_restarted_as_one_that_failed(make_agent):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("state", [WorkerState.UNHEALTHY, WorkerState.FAILED, WorkerState.UNKNOWN])
-def test_the_job_counts_a_group_that_fails_though_no_worker_of_it_has(state, make_agent):
-    """Over rounds, the others count what they are told of."""
+def test_group_failure_without_worker_failure_uses_the_budget(state, make_agent):
+    """With a round handler, other nodes count the reported failures."""
     settings = RendezvousSettings("job", 1, 1, RendezvousTimeout(join=20, last_call=0.1))
     stores = PrefixedStores(MemoryStore(), "job", "127.0.0.1")
     handler = DynamicRendezvousHandler(
@@ -151,7 +151,7 @@ def test_the_job_counts_a_group_that_fails_though_no_worker_of_it_has(state, mak
     assert handler.shutdown()
 
 
-def test_waiting_nodes_replace_the_round_for_free(make_agent, scripted_handler):
+def test_waiting_nodes_trigger_a_new_round_for_free(make_agent, scripted_handler):
     class RunsOutOfRounds(PolledAgent):
         def _monitor_workers(self, worker_group):
             return RUNS if worker_group.round < 3 else DONE
@@ -163,7 +163,7 @@ def test_waiting_nodes_replace_the_round_for_free(make_agent, scripted_handler):
     assert (agent.restart_count, agent.get_worker_group().round) == (0, 3)
 
 
-def test_a_signal_stops_the_workers_with_that_signal_and_leaves_the_rendezvous_open(make_agent, scripted_handler):
+def test_signal_is_forwarded_and_rendezvous_stays_open(make_agent, scripted_handler):
     handler = scripted_handler()
     agent = make_agent([RUNS], handler=handler, shutdown_timeout=7.0)
     agent.receive_signal(signal.SIGINT)
@@ -175,21 +175,21 @@ def test_a_signal_stops_the_workers_with_that_signal_and_leaves_the_rendezvous_o
     assert not handler.closed
 
 
-def test_a_number_that_is_no_signal_is_refused(make_agent):
+def test_invalid_signal_number_is_rejected(make_agent):
     with pytest.raises(ValueError, match="12345"):
         make_agent([RUNS]).receive_signal(12345)
 
 
 @pytest.mark.parametrize(("result", "waiting"), [(FAILED, []), (RUNS, [1])])
-def test_a_signal_during_a_stop_is_answered_before_the_next_rendezvous(result, waiting, make_agent, scripted_handler):
-    class SignalledWhileStopping(PolledAgent):
+def test_signal_during_a_stop_prevents_the_next_rendezvous(result, waiting, make_agent, scripted_handler):
+    class SignaledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
-            self._events.wait((), None)  # as the local agent does: the signal is taken while its workers end
+            self._events.wait((), None)  # like the local agent: the signal is handled while its workers exit
             super()._stop_workers(worker_group)
 
     handler = scripted_handler(waiting=waiting)
-    agent = make_agent([result], SignalledWhileStopping, handler)
+    agent = make_agent([result], SignaledWhileStopping, handler)
     with pytest.raises(SignalException):
         agent.run()
     assert handler.calls == 1
@@ -224,7 +224,7 @@ class Extended(PolledAgent):
         super()._exit_barrier()
 
 
-def test_the_extension_points_are_called_and_may_call_super(make_agent):
+def test_extension_points_are_called_and_may_call_super(make_agent):
     agent = make_agent([FAILED, DONE], Extended)
     agent.run()
     joined = ["initialize", "rendezvous", ("ranks", 0, 1, 2), "start"]
@@ -245,7 +245,7 @@ def test_the_extension_points_are_called_and_may_call_super(make_agent):
         SystemExit(3),
     ],
 )
-def test_what_the_handler_raises_reaches_the_caller(error, make_agent, scripted_handler):
+def test_handler_errors_reach_the_caller(error, make_agent, scripted_handler):
     def refuse():
         raise error
 
@@ -269,7 +269,7 @@ def test_what_the_handler_raises_reaches_the_caller(error, make_agent, scripted_
         ({"formed": Round(1, ())}, "nodes with none"),
     ],
 )
-def test_a_round_that_holds_the_node_for_another_is_refused(changes, found, make_agent, scripted_handler):
+def test_round_that_does_not_match_the_node_is_rejected(changes, found, make_agent, scripted_handler):
     handler = scripted_handler()
     formed = Round(1, (Member("a", "", "", "default", 2),))
     handler.script[1] = lambda: handler.round_of_one(**{"formed": formed, **changes})
@@ -278,18 +278,18 @@ def test_a_round_that_holds_the_node_for_another_is_refused(changes, found, make
 
 
 @pytest.mark.parametrize(
-    ("result", "told"), [(DONE, "every worker succeeded"), (FAILED, "rank 1: exit code 3; no restart is allowed")]
+    ("result", "reason"), [(DONE, "every worker succeeded"), (FAILED, "rank 1: exit code 3; no restart is allowed")]
 )
-def test_an_unreachable_store_at_the_end_does_not_change_how_the_job_ended(result, told, make_agent, scripted_handler):
+def test_unreachable_store_at_the_end_keeps_the_result(result, reason, make_agent, scripted_handler):
     handler = scripted_handler(closing_raises=RendezvousConnectionError("host gone"))
     observer = RecordingObserver()
     agent = make_agent([result], handler=handler, observer=observer, max_restarts=0)
     assert agent.run() == result
-    assert observer.facts[-1].reason.startswith(told)
+    assert observer.facts[-1].reason.startswith(reason)
     assert observer.facts[-1].reason.endswith("; the other nodes could not be notified: host gone")
 
 
-def test_an_interrupt_from_the_keyboard_stops_the_workers(make_agent):
+def test_keyboard_interrupt_stops_the_workers(make_agent):
     class Interrupted(PolledAgent):
         def _monitor_workers(self, worker_group):
             raise KeyboardInterrupt
@@ -302,7 +302,7 @@ def test_an_interrupt_from_the_keyboard_stops_the_workers(make_agent):
     assert (observer.facts[-1].state, observer.facts[-1].reason) == ("STOPPED", "interrupted from the keyboard")
 
 
-def test_a_shutdown_that_breaks_is_no_success(make_agent):
+def test_shutdown_error_fails_the_run(make_agent):
     class BreaksAtTheEnd(PolledAgent):
         def _shutdown(self, death_sig=signal.SIGTERM, timeout=30.0):
             raise OSError("stuck")
@@ -314,7 +314,7 @@ def test_a_shutdown_that_breaks_is_no_success(make_agent):
 
 
 class StopsItself(PolledAgent):
-    """As agents for torch do: who looks and finds a failure, stops the group."""
+    """Stops the group when it finds a failure, as agents for torch do."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -323,7 +323,7 @@ class StopsItself(PolledAgent):
         return result
 
 
-def test_one_that_has_stopped_its_group_by_itself_goes_on_as_others_do(make_agent, scripted_handler):
+def test_agent_that_stops_its_group_in_monitor_restarts(make_agent, scripted_handler):
     handler, observer = scripted_handler(), RecordingObserver()
     agent = make_agent([FAILED, RUNS, DONE], StopsItself, handler, observer, max_restarts=1)
     assert agent.run() == DONE
@@ -333,8 +333,8 @@ def test_one_that_has_stopped_its_group_by_itself_goes_on_as_others_do(make_agen
     assert (agent.restart_count, handler.calls) == (1, 2)
 
 
-def test_each_look_is_one_and_what_it_found_is_used_once(make_agent):
-    """Results are handed out one look after another, so one look too many would lose one."""
+def test_each_monitor_result_is_used_once(make_agent):
+    """Each check takes one result, so an extra check would lose one."""
     results = [RUNS, FAILED, RUNS, FAILED, RUNS, DONE]
     agent = make_agent(results, max_restarts=2)
     assert agent.run() == DONE
@@ -342,27 +342,27 @@ def test_each_look_is_one_and_what_it_found_is_used_once(make_agent):
     assert agent.restart_count == 2
 
 
-class WaitsInItsOwnWay(PolledAgent):
+class OwnBarrier(PolledAgent):
     def _exit_barrier(self):
         self.calls.append("barrier")
 
 
-def test_a_barrier_of_a_subclass_takes_the_place_of_ours(make_agent):
+def test_exit_barrier_can_be_overridden(make_agent):
     handler = FakeRounds([round_info(1, [("default", 2)])])
-    agent = make_agent([DONE], WaitsInItsOwnWay, handler=handler)
+    agent = make_agent([DONE], OwnBarrier, handler=handler)
     assert agent.run() == DONE
     assert agent.calls == ["start", "barrier", SHUTDOWN]
-    assert handler.named("report_success") == [()]
+    assert handler.calls_to("report_success") == [()]
 
 
-def test_an_agent_runs_once(make_agent):
+def test_second_run_raises_runtime_error(make_agent):
     agent = make_agent([DONE])
     agent.run()
     with pytest.raises(RuntimeError, match="an agent runs once"):
         agent.run()
 
 
-def test_an_agent_can_be_closed_without_having_run(make_agent):
+def test_agent_can_be_closed_without_having_run(make_agent):
     agent = make_agent([DONE])
     agent.close()
     agent.close()

@@ -15,7 +15,7 @@ from elastic_core.agent import WorkerSpec
         ({"monitor_interval": -0.1}, "monitor_interval of 0 s or more, found -0.1"),
     ],
 )
-def test_bounds(wrong, message, scripted_handler):
+def test_out_of_range_values_are_rejected(wrong, message, scripted_handler):
     with pytest.raises(ValueError, match=message):
         WorkerSpec(**{"role": "default", "local_world_size": 1, "rdzv_handler": scripted_handler(), **wrong})
 
@@ -28,10 +28,10 @@ def test_bounds(wrong, message, scripted_handler):
         (None, "<none>"),
     ],
 )
-def test_the_name_of_the_entry_point(entrypoint, name, scripted_handler):
+def test_entry_point_name_is_found(entrypoint, name, scripted_handler):
     assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == name
 
 
-def test_an_entry_point_without_a_name(scripted_handler):
+def test_unnamed_entry_point_is_shown_as_repr(scripted_handler):
     entrypoint = functools.partial(print, "x")
     assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == repr(entrypoint)

@@ -1,4 +1,4 @@
-"""An agent whose loop is held up by an observer, and the endpoint that tells it to who asks."""
+"""The liveness endpoint of an agent whose loop is blocked by an observer."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from elastic_core.support.sockets import PortReservation
 pytestmark = pytest.mark.integration
 
 pytest.importorskip("elastic_http_health")
-ALLOWED = 0.3  # seconds without a turn of the loop
+ALLOWED = 0.3  # seconds without an iteration of the loop
 
 
 class Blocking(RecordingObserver):
-    """Hears of a round and does not come back before it is let go."""
+    """Blocks on a RoundFormed fact until it is released."""
 
     def __init__(self):
         super().__init__()
-        self.holds = threading.Event()
-        self.let_go = threading.Event()
+        self.blocked = threading.Event()
+        self.release = threading.Event()
 
     def __call__(self, fact):
         super().__call__(fact)
         if isinstance(fact, RoundFormed):
-            self.holds.set()
-            self.let_go.wait(60)
+            self.blocked.set()
+            self.release.wait(60)
 
 
 @pytest.fixture
 def livez():
-    """A function that starts an endpoint for an agent, and returns one that asks it."""
+    """A function that starts an endpoint for an agent and returns a function that queries it."""
     servers, ports = [], []
 
     def livez(agent):
-        port = PortReservation()  # held to the end, so that nobody else gets it before the server listens
+        port = PortReservation()  # held so that no other process gets it before the server listens
         ports.append(port)
         servers.append(create_healthcheck_server(agent.alive_at, port.port, ALLOWED))
         servers[-1].start()
@@ -68,17 +68,17 @@ def first(ask, status):
     return eventually(lambda: next((text for found, text in [ask()] if found == status), None), 30, f"status {status}")
 
 
-def test_an_observer_that_blocks_turns_livez_red_until_it_comes_back(make_node, livez):
+def test_blocked_observer_fails_livez_until_it_returns(make_node, livez):
     observer = Blocking()
-    node = make_node(observer=observer, monitor_interval=3600.0)  # so that nothing wakes it while it waits
+    node = make_node(observer=observer, monitor_interval=3600.0)  # so that nothing wakes the agent while it waits
     ask = livez(node.agent)
     loop = Background(node.run)
     try:
-        assert observer.holds.wait(60)
+        assert observer.blocked.wait(60)
         assert first(ask, 503).startswith("stuck: no iteration of the agent's loop for ")
     finally:
-        observer.let_go.set()
-    first(ask, 200)  # it waits for its workers now, which is no way to be stuck
+        observer.release.set()
+    first(ask, 200)  # now it waits for its workers, so it is not stuck
     until = time.monotonic() + ALLOWED * 2
     while time.monotonic() < until:
         assert ask()[0] == 200

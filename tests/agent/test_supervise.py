@@ -1,4 +1,4 @@
-"""The restart policy: its table, and a dumb model that counts failures in a loop."""
+"""The restart policy: its table, and a naive model that counts failures."""
 
 from __future__ import annotations
 
@@ -25,54 +25,54 @@ def failure(rank=0, **fields):
 
 
 RUNS = RunResult(WorkerState.HEALTHY)
-UNWELL = RunResult(WorkerState.UNHEALTHY)
+UNHEALTHY = RunResult(WorkerState.UNHEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED)
-LOST_TRACK = RunResult(WorkerState.UNKNOWN)
+UNKNOWN = RunResult(WorkerState.UNKNOWN)
 BROKEN = failed(failure())
 HUNG = failed(replace(failure(), reason="hang: no progress"))
 AFTER_HANG = failed(replace(failure(1), caused_by=0), replace(failure(), reason="hang: no progress"))
-HOPELESS = failed(failure(curable=False, stderr_tail=("x", "SyntaxError: invalid syntax")))
+INCURABLE = failed(failure(curable=False, stderr_tail=("x", "SyntaxError: invalid syntax")))
 FRESH = RestartBudget(1)
 SPENT = RestartBudget(1, failures=1)
 NONE = RestartBudget(0)
 SHARED = RestartBudget(1, failures=1, shared=True)
 TERM = signal.SIGTERM
-COME = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
+NODES_WAITING = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
 HUNG_ELSEWHERE = Verdict(Outcome.RESTART, "rank 0 on node2: hang: no progress", failed=True, failures=HUNG.failures)
-LOST = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
-GONE = Verdict(Outcome.RESTART, "lost node2: no beat for 5 s", lost=True)
+PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
+NODE_FAILED = Verdict(Outcome.RESTART, "lost node2: no heartbeat for 5 s", lost=True)
 UNJUDGED = Verdict(Outcome.RESTART, "rank 9 on node2: exit code 1", failed=True, judged=False)
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
-DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
 CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts are used", by="node2")
-CLOSED_BY_SOMEBODY = Verdict(Outcome.CLOSED, "enough")
-WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
-VERDICTS = (None, COME, LOST, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, WELL)
+CLOSED_ANONYMOUSLY = Verdict(Outcome.CLOSED, "enough")
+JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
+VERDICTS = (None, NODES_WAITING, PEER_FAILED, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, JOB_DONE)
 BY_NODE2 = "the job was closed by node2: "
-WITHOUT_IT = "all workers succeeded; the workers of this node had not succeeded"
+NOT_HERE = "all workers succeeded; the workers of this node had not succeeded"
 USED_UP = "rank 0: exit code 3; the only restart is used (--max-restarts=1)"
 NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
-NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
+INCURABLE_REASON = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
 FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP
 NODE_LOST = RestartCause.LOST
-TELL_AND_STOP = "report stop report"
-RESTART, AGAIN = "stop join", "join"
+REPORT_AND_STOP = "report stop report"
+RESTART, REJOIN = "stop join", "join"
 
 WORKERS_RUN = [
     # budget, result, signal, verdict -> orders, cause, reason
     (FRESH, RUNS, None, None, "", None, "workers run"),
-    (FRESH, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SPENT, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, RUNS, None, LOST, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, RUNS, None, GONE, RESTART, NODE_LOST, "lost node2: no beat for 5 s"),
+    (FRESH, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SPENT, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, RUNS, None, PEER_FAILED, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, RUNS, None, NODE_FAILED, RESTART, NODE_LOST, "lost node2: no heartbeat for 5 s"),
     (SHARED, RUNS, None, UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
     (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: somebody asked for it"),
-    (SHARED, RUNS, None, WELL, "stop yield", None, BY_NODE2 + WITHOUT_IT),
+    (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: requested by the operator"),
+    (SHARED, RUNS, None, JOB_DONE, "stop yield", None, BY_NODE2 + NOT_HERE),
     (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
-    (SHARED, RUNS, None, CLOSED_BY_SOMEBODY, "stop yield", None, "the job was closed by another node: enough"),
+    (SHARED, RUNS, None, CLOSED_ANONYMOUSLY, "stop yield", None, "the job was closed by another node: enough"),
 ]
 
 HAVE_SUCCEEDED = [
@@ -89,43 +89,43 @@ SIGNALLED = [
 ]
 
 HAVE_FAILED = [
-    *((SHARED, BROKEN, None, verdict, TELL_AND_STOP, None, "rank 0: exit code 3") for verdict in VERDICTS),
-    (FRESH, BROKEN, None, None, TELL_AND_STOP, None, "rank 0: exit code 3"),
-    (SPENT, BROKEN, None, None, TELL_AND_STOP, None, "rank 0: exit code 3"),
-    (FRESH, HOPELESS, None, None, TELL_AND_STOP, None, "rank 0: exit code 3"),
-    (FRESH, AFTER_HANG, None, None, TELL_AND_STOP, None, "rank 0: hang: no progress"),
-    (FRESH, failed(), None, None, TELL_AND_STOP, None, "the group is FAILED"),
-    (FRESH, LOST_TRACK, None, None, TELL_AND_STOP, None, "the group is UNKNOWN"),
-    (FRESH, UNWELL, None, None, TELL_AND_STOP, None, "the group is UNHEALTHY"),
+    *((SHARED, BROKEN, None, verdict, REPORT_AND_STOP, None, "rank 0: exit code 3") for verdict in VERDICTS),
+    (FRESH, BROKEN, None, None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
+    (SPENT, BROKEN, None, None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
+    (FRESH, INCURABLE, None, None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
+    (FRESH, AFTER_HANG, None, None, REPORT_AND_STOP, None, "rank 0: hang: no progress"),
+    (FRESH, failed(), None, None, REPORT_AND_STOP, None, "the group is FAILED"),
+    (FRESH, UNKNOWN, None, None, REPORT_AND_STOP, None, "the group is UNKNOWN"),
+    (FRESH, UNHEALTHY, None, None, REPORT_AND_STOP, None, "the group is UNHEALTHY"),
 ]
 
 ARE_COMPLETE = [
     (FRESH, DONE, None, None, "succeed", None, "every worker succeeded"),
     *((SHARED, DONE, None, verdict, "succeed", None, "every worker succeeded") for verdict in VERDICTS),
     (FRESH, DONE, TERM, None, "leave", None, "received SIGTERM"),
-    (FRESH, BROKEN, None, None, AGAIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
-    (FRESH, BROKEN, None, COME, AGAIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
-    (FRESH, HUNG, None, None, AGAIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
-    (FRESH, AFTER_HANG, None, None, AGAIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
-    (FRESH, failed(), None, None, AGAIN, FAILURE, "the group is FAILED; restart 1 of 1"),
-    (FRESH, LOST_TRACK, None, None, AGAIN, FAILURE, "the group is UNKNOWN; restart 1 of 1"),
-    (FRESH, UNWELL, None, None, AGAIN, FAILURE, "the group is UNHEALTHY; restart 1 of 1"),
-    (NONE, UNWELL, None, None, "fail", None, "the group is UNHEALTHY; no restart is allowed (--max-restarts=0)"),
+    (FRESH, BROKEN, None, None, REJOIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, BROKEN, None, NODES_WAITING, REJOIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, HUNG, None, None, REJOIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, AFTER_HANG, None, None, REJOIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, failed(), None, None, REJOIN, FAILURE, "the group is FAILED; restart 1 of 1"),
+    (FRESH, UNKNOWN, None, None, REJOIN, FAILURE, "the group is UNKNOWN; restart 1 of 1"),
+    (FRESH, UNHEALTHY, None, None, REJOIN, FAILURE, "the group is UNHEALTHY; restart 1 of 1"),
+    (NONE, UNHEALTHY, None, None, "fail", None, "the group is UNHEALTHY; no restart is allowed (--max-restarts=0)"),
     (SPENT, BROKEN, None, None, "fail", None, USED_UP),
     (NONE, BROKEN, None, None, "fail", None, NOT_ALLOWED),
-    (FRESH, HOPELESS, None, None, "fail", None, NO_CURE),
-    # a shared budget: who ended the round, and whether that is forgiven, is the handler's business
-    (SHARED, BROKEN, None, None, AGAIN, FAILURE, "rank 0: exit code 3"),
-    (SHARED, HOPELESS, None, None, AGAIN, FAILURE, "rank 0: exit code 3"),
-    (SHARED, HUNG, None, None, AGAIN, HANG, "rank 0: hang: no progress"),
-    (SHARED, BROKEN, None, LOST, AGAIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, HUNG, None, LOST, AGAIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, BROKEN, None, HUNG_ELSEWHERE, AGAIN, HANG, "rank 0 on node2: hang: no progress"),
-    (SHARED, BROKEN, None, COME, AGAIN, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, BROKEN, None, FENCED, AGAIN, MEMBERSHIP, "the store has not answered for 30 s"),
+    (FRESH, INCURABLE, None, None, "fail", None, INCURABLE_REASON),
+    # a shared budget: the handler decides what ended the round and whether it costs a restart
+    (SHARED, BROKEN, None, None, REJOIN, FAILURE, "rank 0: exit code 3"),
+    (SHARED, INCURABLE, None, None, REJOIN, FAILURE, "rank 0: exit code 3"),
+    (SHARED, HUNG, None, None, REJOIN, HANG, "rank 0: hang: no progress"),
+    (SHARED, BROKEN, None, PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, HUNG, None, PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, BROKEN, None, HUNG_ELSEWHERE, REJOIN, HANG, "rank 0 on node2: hang: no progress"),
+    (SHARED, BROKEN, None, NODES_WAITING, REJOIN, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, BROKEN, None, FENCED, REJOIN, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
-    (SHARED, BROKEN, None, WELL, "fail", None, BY_NODE2 + WITHOUT_IT),
-    (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: somebody asked for it"),
+    (SHARED, BROKEN, None, JOB_DONE, "fail", None, BY_NODE2 + NOT_HERE),
+    (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: requested by the operator"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
 ]
 
@@ -135,51 +135,53 @@ TABLE = [
 ]
 
 
-def error_in_words(decision):
+def orders_in_words(decision):
     return " ".join(order.value for order in decision.orders)
 
 
 @pytest.mark.parametrize(("complete", "budget", "result", "signum", "verdict", "orders", "cause", "reason"), TABLE)
-def test_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
+def test_decisions_match_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
     decision = supervise(budget, Observation(result, signum, verdict, complete))
-    assert (error_in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
+    assert (orders_in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
     used = decision.budget.failures - budget.failures
     assert used == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
 
 
-def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_round_forms():
+def test_uncertain_failure_is_judged_when_the_next_round_forms():
     decision = supervise(SHARED, Observation(BROKEN, verdict=UNJUDGED, complete=True))
     assert (decision.certain, decision.cause) == (False, FAILURE)
-    after = judged(decision, GONE)
-    assert (after.cause, after.reason, after.orders) == (NODE_LOST, GONE.reason, decision.orders)
-    assert judged(decision, LOST).cause is FAILURE
+    after = judged(decision, NODE_FAILED)
+    assert (after.cause, after.reason, after.orders) == (NODE_LOST, NODE_FAILED.reason, decision.orders)
+    assert judged(decision, PEER_FAILED).cause is FAILURE
     assert judged(decision, None) is decision
 
 
-def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
-    assert cause_of_end(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
-    missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=COME))
+def test_node_that_missed_a_round_was_lost_and_did_not_fail():
+    assert cause_of_end(7, 5, Round(8, (), restart_count=5, ended=NODE_FAILED)) is NODE_FAILED
+    missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=NODES_WAITING))
     assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
-    assert cause_of_end(7, 5, Round(9, (), restart_count=6, ended=COME)) is None
-    assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=COME)) is None  # a store that has forgotten
+    assert cause_of_end(7, 5, Round(9, (), restart_count=6, ended=NODES_WAITING)) is None
+    assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=NODES_WAITING)) is None  # state lost
 
 
 ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
 
 
-def test_the_failure_that_came_first_decides_and_is_named():
+def test_first_failure_decides_and_is_named():
     effect = failure(rank=0, caused_by=1, curable=False)
     cause = failure(rank=1)
     decision = supervise(FRESH, Observation(failed(effect, cause), complete=True))
-    assert (error_in_words(decision), decision.reason) == (AGAIN, "rank 1: exit code 3; restart 1 of 1")
+    assert (orders_in_words(decision), decision.reason) == (REJOIN, "rank 1: exit code 3; restart 1 of 1")
 
 
-@pytest.mark.parametrize(("verdict", "certain"), [(None, False), (LOST, True), (COME, True), (FENCED, True)])
-def test_whether_a_failure_is_forgiven_is_uncertain_until_the_handler_says_so(verdict, certain):
+@pytest.mark.parametrize(
+    ("verdict", "certain"), [(None, False), (PEER_FAILED, True), (NODES_WAITING, True), (FENCED, True)]
+)
+def test_shared_budget_decision_is_uncertain_without_verdict(verdict, certain):
     assert supervise(SHARED, Observation(BROKEN, verdict=verdict, complete=True)).certain is certain
 
 
-def test_an_incurable_failure_without_last_words():
+def test_incurable_failure_without_stderr_has_a_reason():
     decision = supervise(FRESH, Observation(failed(failure(curable=False)), complete=True))
     assert decision.reason == "rank 0: exit code 3; a restart cannot cure it: the command cannot run"
 
@@ -192,11 +194,11 @@ moments = st.one_of(
     st.just(("done", 0)),
     st.just(("signal", 0)),
 )
-RESULTS = {"runs": RUNS, "failed": BROKEN, "hopeless": HOPELESS, "done": DONE, "signal": RUNS}
+RESULTS = {"runs": RUNS, "failed": BROKEN, "hopeless": INCURABLE, "done": DONE, "signal": RUNS}
 
 
-def dumb_model(max_restarts, story):
-    """How the run ends, and after how many failures: told by counting."""
+def counting_model(max_restarts, story):
+    """How the run ends, and after how many failures, by counting."""
     failures = 0
     for what, _ in story:
         if what == "signal":
@@ -216,10 +218,13 @@ def supervised(max_restarts, story):
     budget = RestartBudget(max_restarts)
     for what, waiting in story:
         seen = Observation(
-            RESULTS[what], signal.SIGTERM if what == "signal" else None, COME if waiting else None, complete=False
+            RESULTS[what],
+            signal.SIGTERM if what == "signal" else None,
+            NODES_WAITING if waiting else None,
+            complete=False,
         )
         decision = supervise(budget, seen)
-        if error_in_words(decision) in (TELL_AND_STOP, "collect"):
+        if orders_in_words(decision) in (REPORT_AND_STOP, "collect"):
             decision = supervise(budget, replace(seen, complete=True))
         budget = decision.budget
         if ENDS.intersection(decision.orders):
@@ -228,8 +233,8 @@ def supervised(max_restarts, story):
 
 
 @given(st.integers(0, 4), st.lists(moments, max_size=15))
-def test_a_whole_run_ends_as_counting_says(max_restarts, story):
-    assert supervised(max_restarts, story) == dumb_model(max_restarts, story)
+def test_whole_runs_match_the_counting_model(max_restarts, story):
+    assert supervised(max_restarts, story) == counting_model(max_restarts, story)
 
 
 @given(st.integers(0, 5), st.integers(0, 20))

@@ -1,4 +1,4 @@
-"""Scripts for the command line, and a log as it was."""
+"""Scripts for the command line; the log is reset after each test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from elastic_core import log
 
 @pytest.fixture(autouse=True)
 def quiet_afterwards():
-    """`run` configures the log of the process."""
+    """Reset the process's log, which `run` configures."""
     yield
     log.configure(level="warning")
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A function that writes a script and returns its path; no config file is found from the current folder."""
+    """A function that writes a script and returns its path; no config file is in the current folder."""
     monkeypatch.chdir(tmp_path)
 
     def script(source):

@@ -1,4 +1,4 @@
-"""`--plugins`, its variable and its key: what is not named there is not even imported."""
+"""`--plugins`, its variable and its key: unlisted plugins are not even imported."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def elastic_add_options():
 
 
 @pytest.fixture(autouse=True)
-def stranger(tmp_path, monkeypatch):
+def acme(tmp_path, monkeypatch):
     """An installed plugin that adds the flag `--team`."""
     site = tmp_path / "site"
-    info = site / "stranger-1.4.dist-info"
+    info = site / "acme-1.4.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.4\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.4\n")
     (info / "entry_points.txt").write_text(
-        "[elastic]\nguest = stranger_plugin\n[torchrun.handlers]\nzk = no_such_module:create\n"
+        "[elastic]\nguest = acme_plugin\n[torchrun.handlers]\nzk = no_such_module:create\n"
         "[torchrun.logs_specs]\nplaces = no_such_module:Specs\n"
     )
-    (site / "stranger_plugin.py").write_text(PLUGIN)
+    (site / "acme_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(site))
     yield
-    sys.modules.pop("stranger_plugin", None)
+    sys.modules.pop("acme_plugin", None)
 
 
 def listed(*flags: str, capsys) -> dict:
@@ -43,7 +43,7 @@ def listed(*flags: str, capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_without_the_list_all_are_loaded(script, capsys):
+def test_all_plugins_are_loaded_without_the_list(script, capsys):
     script("")
     listing = listed(capsys=capsys)
     assert "guest" in [plugin["plugin"] for plugin in listing["plugins"]]
@@ -51,7 +51,7 @@ def test_without_the_list_all_are_loaded(script, capsys):
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "key"])
-def test_what_is_not_on_the_list_is_not_imported(source, script, tmp_path, monkeypatch, capsys):
+def test_unlisted_plugin_is_not_imported(source, script, tmp_path, monkeypatch, capsys):
     script("")
     names = "Elastic_C10D,ghost"
     if source == "variable":
@@ -59,7 +59,7 @@ def test_what_is_not_on_the_list_is_not_imported(source, script, tmp_path, monke
     if source == "key":
         (tmp_path / "elastic.toml").write_text(f"plugins = {names.split(',')}")
     listing = listed(*([f"--plugins={names}"] if source == "flag" else []), capsys=capsys)
-    assert "stranger_plugin" not in sys.modules
+    assert "acme_plugin" not in sys.modules
     assert {plugin["distribution"] for plugin in listing["plugins"]} == {"elastic-core", "elastic-c10d"}
     assert listing["torchrun_handlers"] == []
     blocked = {item["plugin"]: item["by"] for item in listing["blocked"]}
@@ -68,19 +68,19 @@ def test_what_is_not_on_the_list_is_not_imported(source, script, tmp_path, monke
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor", "status", "drain", "serve"])
-def test_every_command_keeps_to_it(command, script, capsys):
+def test_every_command_obeys_the_list(command, script, capsys):
     script("")
     cli.main([command, "--plugins=elastic-core", "--rdzv-backend=c10d", "--help"])
     job = [] if command == "serve" else ["--rdzv-id=j"]
     cli.main([command, "--plugins=elastic-core", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", *job])
-    assert "stranger_plugin" not in sys.modules
-    if command != "drain":  # which lacks the name of a node
-        said = capsys.readouterr()
-        assert "blocked by --plugins: plugin 'c10d' of elastic-c10d" in said.out + said.err
+    assert "acme_plugin" not in sys.modules
+    if command != "drain":  # drain lacks its NODE operand
+        output = capsys.readouterr()
+        assert "blocked by --plugins: plugin 'c10d' of elastic-c10d" in output.out + output.err
 
 
-def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
-    assert cli.main(["run", "--plugins=elastic-c1Od,Stranger", "--team=red", script("")]) == 0
+def test_run_warns_about_an_uninstalled_name(script, capfd):
+    assert cli.main(["run", "--plugins=elastic-c1Od,Acme", "--team=red", script("")]) == 0
     (line,) = (line for line in capfd.readouterr().err.splitlines() if " warning " in line)
     assert "plugin not installed: reason=" in line
     assert "--plugins: no installed distribution with plugins is named 'elastic-c1Od'" in line
@@ -90,41 +90,41 @@ def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
 @pytest.mark.parametrize("flags", [("--nnodes=2:3", "--rdzv-id=j", "--rdzv-endpoint=h"), ("--peers", "0")])
 def test_list_after_flags_of_a_plugins_command_is_obeyed(flags, script, capsys):
     assert cli.main(["doctor", *flags, "--plugins=elastic-c10d", script("")]) in (0, 2)
-    assert "stranger_plugin" not in sys.modules
+    assert "acme_plugin" not in sys.modules
 
 
 def test_list_after_an_unknown_flag_is_obeyed(script, capsys):
     assert cli.main(["run", "--nnodez=2", "--plugins=elastic-c10d", script("")]) == 2
     assert "did you mean --nnodes?" in capsys.readouterr().err
-    assert "stranger_plugin" not in sys.modules
+    assert "acme_plugin" not in sys.modules
 
 
-def test_it_must_be_found_before_the_plugins_are_loaded(script, capsys):
+def test_list_must_precede_flags_of_plugins(script, capsys):
     path = script("")
-    assert cli.main(["run", "--team", "red", "--plugins=stranger", path]) == 2
+    assert cli.main(["run", "--team", "red", "--plugins=acme", path]) == 2
     assert "elastic: --plugins: must precede all flags that plugins add" in capsys.readouterr().err
-    assert cli.main(["run", "--plugins=stranger", "--team", "red", path]) == 0
-    assert cli.main(["run", path, "--plugins=other"]) == 0  # a word of the script
+    assert cli.main(["run", "--plugins=acme", "--team", "red", path]) == 0
+    assert cli.main(["run", path, "--plugins=other"]) == 0  # an argument of the script
 
 
-def test_a_list_that_is_none_loads_nothing(script, capsys):
+def test_malformed_list_loads_no_plugin(script, capsys):
     script("")
     assert cli.main(["plugins", "--plugins=one two"]) == 2
     assert "elastic: --plugins: expected names of distributions, separated by commas" in capsys.readouterr().err
-    assert "stranger_plugin" not in sys.modules
+    assert "acme_plugin" not in sys.modules
 
 
-def test_places_of_logs_are_plugins_too(script, tmp_path, capsys):
+def test_logs_specs_obey_the_list(script, tmp_path, capsys):
     path = script("")
     words = ["--logs-specs=places", f"--log-dir={tmp_path / 'logs'}", path]
     assert cli.main(["run", "--plugins=elastic-c10d", *words]) == 2
     assert "no_such_module" not in capsys.readouterr().err
-    assert cli.main(["run", "--plugins=stranger", *words]) == 2
+    assert cli.main(["run", "--plugins=acme", *words]) == 2
     assert "no_such_module" in capsys.readouterr().err
 
 
 def test_config_file_from_a_pipe_is_read_once(script, capsys):
-    """As with `--config <(...)` in a shell: a second reading would find nothing."""
+    """For example with `--config <(...)` in a shell; a second read would find nothing."""
     reader, writer = os.pipe()
     os.write(writer, b"max_restarts = 7\nteam = 'red'\n")
     os.close(writer)

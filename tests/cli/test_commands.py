@@ -1,4 +1,4 @@
-"""The commands of the command line and what they print, in this process; `run` is elsewhere."""
+"""The commands and their output, in this process; test_run.py covers `run`."""
 
 from __future__ import annotations
 
@@ -14,62 +14,61 @@ from elastic_core.errors import ExitCode
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["-h"], [], ["run", "--help"], ["run", "-h"]])
-def test_asking_for_help_or_version_is_no_error(argv, capsys):
+def test_help_and_version_exit_0(argv, capsys):
     assert cli.main(argv) == 0
-    said = capsys.readouterr()
-    assert said.out
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert output.out
+    assert output.err == ""
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     cli.main(["--version"])
     assert capsys.readouterr().out == f"elastic-core {version('elastic-core')}\n"
 
 
 def test_help_names_every_command(capsys):
     cli.main(["--help"])
-    said = capsys.readouterr().out
-    assert all(f"\n  {command} " in said for command in COMMANDS)
+    output = capsys.readouterr().out
+    assert all(f"\n  {command} " in output for command in COMMANDS)
 
 
 def test_help_of_run_names_the_flags(capsys):
     cli.main(["run", "--help"])
-    said = capsys.readouterr().out
-    assert all(flag in said for flag in ("--nnodes", "--nproc-per-node", "--max-restarts", "--result-file"))
+    output = capsys.readouterr().out
+    assert all(flag in output for flag in ("--nnodes", "--nproc-per-node", "--max-restarts", "--result-file"))
 
 
 COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve", "doctor")
 
 
 def flags_of(text):
-    """Those that a help explains."""
+    """The flags described in a help text."""
     return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_of_a_command(name, flag, capsys):
-    """What it does, its flags, an example of these, its exit codes."""
+def test_command_help_has_flags_example_and_exit_codes(name, flag, capsys):
     cli.main(["run", "--help"])
     of_run = capsys.readouterr().out
     flags_of_run = flags_of(of_run) if name in ("explain", "doctor") else set()
     assert cli.main([name, flag]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert max(map(len, said.out.splitlines())) <= 102
-    usage, about, *_, example, codes = said.out.split("\n\n")
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert max(map(len, output.out.splitlines())) <= 102
+    usage, about, *_, example, codes = output.out.split("\n\n")
     assert usage.startswith(f"usage: elastic {name}")
     assert about.strip()
     (line,) = re.fullmatch(r"example:\n  (.*)", example).groups()
     assert line.split()[:2] == ["elastic", name]
-    assert set(re.findall(r"--[\w-]+", line)) <= flags_of(said.out) | flags_of_run
-    told = [int(code) for code in re.findall(r"^  (\d+)  ", codes, re.M)]
-    assert told[0] == 0
-    assert set(told) <= set(ExitCode)
-    assert (told == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
+    assert set(re.findall(r"--[\w-]+", line)) <= flags_of(output.out) | flags_of_run
+    listed = [int(code) for code in re.findall(r"^  (\d+)  ", codes, re.M)]
+    assert listed[0] == 0
+    assert set(listed) <= set(ExitCode)
+    assert (listed == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
 
 
-def test_help_among_other_words(capsys):
+def test_help_flag_works_among_other_flags(capsys):
     assert cli.main(["explain", "--json", "--nnodes", "2", "--help"]) == 0
     assert cli.main(["plugins", "--json", "--help"]) == 0
     assert capsys.readouterr().out.count("usage: ") == 2
@@ -77,7 +76,7 @@ def test_help_among_other_words(capsys):
     assert "usage: " not in capsys.readouterr().out
 
 
-def test_an_unknown_command(capsys):
+def test_unknown_command_lists_known_ones(capsys):
     assert cli.main(["walk"]) == 2
     assert capsys.readouterr().err == (
         "elastic: command: expected a command (run, explain, plugins, status, drain, serve, doctor), found 'walk'; "
@@ -90,7 +89,7 @@ def test_misspelled_command_gets_a_suggestion(capsys):
     assert capsys.readouterr().err.endswith("found 'rum'; did you mean 'run'?\n")
 
 
-def test_commands_work_where_the_current_folder_was_removed(script, capsys, monkeypatch, tmp_path):
+def test_commands_work_in_a_removed_folder(script, capsys, monkeypatch, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -102,13 +101,13 @@ def test_commands_work_where_the_current_folder_was_removed(script, capsys, monk
     assert f"{gone}/train.py does not exist" in capsys.readouterr().err
 
 
-def test_explain(script, capsys, monkeypatch):
+def test_explain_shows_values_and_origins(script, capsys, monkeypatch):
     script("")
     monkeypatch.setenv("ELASTIC_MAX_RESTARTS", "4")
     assert cli.main(["explain", "--nproc-per-node=3"]) == 0
-    said = capsys.readouterr().out
-    assert "--nproc-per-node" in said
-    assert "ELASTIC_MAX_RESTARTS" in said
+    output = capsys.readouterr().out
+    assert "--nproc-per-node" in output
+    assert "ELASTIC_MAX_RESTARTS" in output
 
 
 @pytest.mark.parametrize(
@@ -120,49 +119,49 @@ def test_explain(script, capsys, monkeypatch):
         "--nproc-per-node=3 --json",
     ],
 )
-def test_explain_as_json(line, script, capsys):
+def test_explain_json_has_settings_and_script(line, script, capsys):
     script("")
     assert cli.main(["explain", *line.split()]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"]["nproc_per_node"]["value"] == 3
-    assert told["script"] == ("script.py" if "script.py" in line else None)
-    assert told["script_args"] == line.partition("script.py")[2].split()
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"]["nproc_per_node"]["value"] == 3
+    assert document["script"] == ("script.py" if "script.py" in line else None)
+    assert document["script_args"] == line.partition("script.py")[2].split()
 
 
-def test_a_word_of_the_scripts_is_not_ours(script, capsys):
+def test_script_argument_is_not_taken_as_own_flag(script, capsys):
     script("")
     assert cli.main(["explain", "--", "script.py", "--json"]) == 0
     assert "script: script.py --json" in capsys.readouterr().out
 
 
-def test_explain_what_is_wrong(capsys):
+def test_explain_reports_bad_flags(capsys):
     assert cli.main(["explain", "--nnodes=0"]) == 2
     assert "--nnodes" in capsys.readouterr().err
 
 
-def test_plugins(capsys):
+def test_plugins_lists_builtins(capsys):
     assert cli.main(["plugins"]) == 0
     assert "local" in capsys.readouterr().out
 
 
-def test_plugins_as_json(capsys):
+def test_plugins_json_lists_builtins(capsys):
     assert cli.main(["plugins", "--json"]) == 0
     assert "local" in json.dumps(json.loads(capsys.readouterr().out))
 
 
-def test_plugins_takes_nothing_else(capsys):
+def test_plugins_rejects_other_arguments(capsys):
     assert cli.main(["plugins", "--jsno"]) == 2
     assert "--jsno: unknown flag; did you mean --json?" in capsys.readouterr().err
     assert cli.main(["plugins", "c10d"]) == 2
     assert "elastic plugins: expected nothing but flags, found c10d" in capsys.readouterr().err
 
 
-def test_an_internal_error_of_any_command_has_its_code(capsys):
-    assert cli.main(["explain", 7]) == 70  # no caller gives a number
+def test_internal_error_exits_70(capsys):
+    assert cli.main(["explain", 7]) == 70  # not a string
     assert "internal error: " in capsys.readouterr().err
 
 
-def test_the_console_script(monkeypatch, capsys):
+def test_console_script_passes_on_the_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["elastic", "walk"])
     with pytest.raises(SystemExit) as left:
         cli.entry_point()
@@ -170,46 +169,46 @@ def test_the_console_script(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_explain_shows_no_token(form, capsys):
+def test_explain_hides_secrets(form, capsys):
     flags = "--rdzv-backend local --rdzv-conf user=me,password=hidden --health-port 1 --health-conf token=hidden"
-    assert cli.main(["explain", *flags.split(), *form.split()]) == 2  # they have no such options
-    shown, told = capsys.readouterr()
-    assert "hidden" not in shown + told
+    assert cli.main(["explain", *flags.split(), *form.split()]) == 2  # unknown options
+    shown, errors = capsys.readouterr()
+    assert "hidden" not in shown + errors
     assert shown.count("***") == 2
 
 
-def test_a_table_of_a_misspelt_backend_is_told(capsys, tmp_path, monkeypatch):
+def test_misspelled_backend_table_gets_a_suggestion(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "elastic.toml").write_text("[rendezvous.locla]\nmaster_port = 7\n[rendezvous.consul]\nkey = 1\n")
     for command in ("explain", "run"):
         assert cli.main([command, "--rdzv-backend", "local", "train.py"]) == 2
-        told = capsys.readouterr().err
-        assert "elastic.toml: rendezvous.locla: expected the name of a rendezvous backend" in told
-        assert "did you mean 'local'?" in told
-        assert "consul" not in told
+        errors = capsys.readouterr().err
+        assert "elastic.toml: rendezvous.locla: expected the name of a rendezvous backend" in errors
+        assert "did you mean 'local'?" in errors
+        assert "consul" not in errors
 
 
-def test_explain_shows_the_configuration_if_the_worker_starter_is_missing(script, capsys):
+def test_explain_shows_configuration_despite_missing_starter(script, capsys):
     flags = ["--worker-starter=nonesuch", "--watchdog=none-either", "--max-restarts=7", script("")]
     assert cli.main(["explain", *flags]) == 2
-    shown, told = capsys.readouterr()
+    shown, errors = capsys.readouterr()
     assert re.search(r"^max_restarts +7 ", shown, re.M)
-    assert "nonesuch" in told
-    assert "none-either" in told
+    assert "nonesuch" in errors
+    assert "none-either" in errors
 
 
-def test_explain_tells_what_run_would_refuse(capsys):
+def test_explain_reports_what_run_would_reject(capsys):
     flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch train.py"
     assert cli.main(["explain", *flags.split()]) == 2
-    shown, told = capsys.readouterr()
+    shown, errors = capsys.readouterr()
     assert "master_prot" in shown
-    assert "--rdzv-conf: master_prot: unknown option; did you mean 'master_port'?" in told
-    assert "nonesuch" in told
+    assert "--rdzv-conf: master_prot: unknown option; did you mean 'master_port'?" in errors
+    assert "nonesuch" in errors
 
 
-def test_options_of_plugins_are_reported_with_the_flags(capsys):
+def test_plugin_option_errors_are_reported_with_flag_errors(capsys):
     assert cli.main(["run", "--rdzv-backend=local", "--rdzv-conf=master_prot=1", "--max-restarts=x", "train.py"]) == 2
-    told = capsys.readouterr().err
-    assert "--max-restarts: " in told
-    assert "--rdzv-conf: master_prot: unknown option" in told
+    errors = capsys.readouterr().err
+    assert "--max-restarts: " in errors
+    assert "--rdzv-conf: master_prot: unknown option" in errors

@@ -1,4 +1,4 @@
-"""`elastic status`, `drain` and `serve`, with a backend that a stranger's package brings: two methods over a file."""
+"""`elastic status`, `drain` and `serve`, with a third-party backend: two methods that store the state in a file."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def elastic_rendezvous_backends():
 
 @pytest.fixture(autouse=True)
 def toy(tmp_path, monkeypatch):
-    """The plugin is installed, and nothing of the real configuration is read."""
+    """Install the plugin, and keep the real configuration from being read."""
     site = tmp_path / "site"
     info = site / "toys-1.0.dist-info"
     info.mkdir(parents=True)
@@ -110,7 +110,7 @@ def toy(tmp_path, monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    """A function that gives the backend of a job, in which this state stands and these nodes are announced."""
+    """A function that returns a job's backend with the given state and announced nodes."""
 
     def store(run_id="job", state=None, names=""):
         record = PluginManager.load(os.environ).select(RendezvousBackendRecord, "toy")
@@ -138,23 +138,23 @@ def running(*names):
     return State(round=RoundId(2), open=True, seats=seats, min_nodes=1, max_nodes=2, max_restarts=3)
 
 
-def test_status(store, job_flags, capsys):
+def test_status_shows_round_and_members(store, job_flags, capsys):
     store(state=running("a", "b"), names="ab")
     assert cli.main(["status", *job_flags, FAST]) == 0
-    said = capsys.readouterr()
-    assert "  round 2 runs with 2 nodes (1 to 2 allowed)\n" in said.out
-    assert "0     a " in said.out
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert "  round 2 runs with 2 nodes (1 to 2 allowed)\n" in output.out
+    assert "0     a " in output.out
+    assert output.err == ""
 
 
-def test_status_as_json(store, job_flags, capsys):
+def test_status_json_lists_members_and_other_nodes(store, job_flags, capsys):
     store(state=running("a"), names="ac")
     assert cli.main(["status", *job_flags, FAST, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert [node["node"] for node in (*content["members"], *content["others"])] == ["a", "c"]
 
 
-def test_status_of_the_job_that_variables_and_the_file_name(store, tmp_path, monkeypatch, capsys):
+def test_status_reads_job_from_variables_and_config_file(store, tmp_path, monkeypatch, capsys):
     store(state=running("a"))
     (tmp_path / "elastic.toml").write_text(f'backend = "toy"\nendpoint = "{tmp_path}"\nnproc_per_node = 4\n')
     monkeypatch.setenv("PET_RDZV_ID", "job")
@@ -162,26 +162,26 @@ def test_status_of_the_job_that_variables_and_the_file_name(store, tmp_path, mon
     assert "job job (toy at" in capsys.readouterr().out
 
 
-def test_a_job_that_nobody_knows(job_flags, capsys):
+def test_unknown_job_exits_8(job_flags, capsys):
     assert cli.main(["status", *job_flags]) == 8
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("elastic status: no job with the id 'job' at ")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("elastic status: no job with the id 'job' at ")
 
 
-def test_a_store_that_is_not_there(capsys):
+def test_unreachable_store_exits_4(capsys):
     assert cli.main(["status", "--rdzv-backend=toy", "--rdzv-endpoint=/nowhere", "--rdzv-id=job"]) == 4
     assert capsys.readouterr().err == "elastic status: no folder at /nowhere: No such file or directory\n"
 
 
-def test_something_else_in_the_store(job_flags, tmp_path, capsys):
+def test_foreign_store_content_exits_7(job_flags, tmp_path, capsys):
     (tmp_path / "job").write_text("1 aGVsbG8=")
     assert cli.main(["status", *job_flags]) == 7
     assert "elastic status: expected the values of a store of version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["drain", "a"]])
-def test_which_job_must_be_said(command, capsys):
+def test_command_requires_endpoint_and_job_id(command, capsys):
     assert cli.main(command) == 2
     assert "--rdzv-endpoint: this command requires --rdzv-endpoint=HOST:PORT" in capsys.readouterr().err
     assert cli.main([*command, "--rdzv-endpoint=h"]) == 2
@@ -192,7 +192,7 @@ def test_which_job_must_be_said(command, capsys):
     ("line", "problem"),
     [
         ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "jobs on the backend 'local' cannot be observed"),
-        ("status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'nobody' is"),
+        ("status --rdzv-backend=missing --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'missing' is"),
         ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected seconds, a number > 0"),
         ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected nothing but flags, found node7"),
         ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),
@@ -201,19 +201,18 @@ def test_which_job_must_be_said(command, capsys):
         ("serve --rdzv-endpoint=taken:1 --rdzv-backend=toy", "--rdzv-endpoint: it is taken"),
     ],
 )
-def test_bad_configurations(line, problem, capsys):
+def test_bad_configuration_exits_2(line, problem, capsys):
     assert cli.main(line.split()) == 2
     assert problem in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "drain", "serve"])
-def test_help(command, capsys):
+def test_help_names_the_command(command, capsys):
     assert cli.main([command, "--help"]) == 0
     assert f"usage: elastic {command} " in capsys.readouterr().out
 
 
-def test_drain_a_node_that_is_lost(store, job_flags, capsys):
-    """Nodes that are lost cannot be asked."""
+def test_drain_rejects_a_lost_node(store, job_flags, capsys):
     backend = store(state=ended(running("a", "b"), Cause.LOST, "a", "lost both", ("a/1", "b/1")), names="ab")
     assert cli.main(["drain", "a", *job_flags, "--timeout=0", FAST]) == 8
     assert "no node matches 'a' (nodes: none)" in capsys.readouterr().err
@@ -221,11 +220,11 @@ def test_drain_a_node_that_is_lost(store, job_flags, capsys):
 
 
 @pytest.mark.parametrize(("nodes", "size"), [("1", 1000), ("1:4000", 4000)])
-def test_serve_until_it_is_asked_to_end(capfd, nodes, size):
+def test_serve_runs_until_sigterm(capfd, nodes, size):
     line = ["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json", f"--nnodes={nodes}"]
     assert cli.main(line) == 0
-    said = capfd.readouterr()
-    assert said.out == f"stopped, sized for {size}\n"
-    events = [json.loads(line) for line in said.err.splitlines()]
+    output = capfd.readouterr()
+    assert output.out == f"stopped, sized for {size}\n"
+    events = [json.loads(line) for line in output.err.splitlines()]
     assert [event["event"] for event in events] == ["store served", "store served no more"]
     assert (events[0]["endpoint"], events[1]["signal"]) == ("h:1", "SIGTERM")

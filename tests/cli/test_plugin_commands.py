@@ -1,4 +1,4 @@
-"""Commands that plugins bring."""
+"""Commands added by plugins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parses(context, words):
 
 
 def breaks(context, operands):
-    raise ZeroDivisionError("a fault of mine")
+    raise ZeroDivisionError("a bug in the plugin")
 
 
 @hookimpl
@@ -47,14 +47,14 @@ def elastic_commands():
         CommandRecord("forget", "forget a job", forget, options, ("lose",), settings, ("RUN_ID",)),
         CommandRecord("parses", "read words", parses, None),
         CommandRecord("breaks", "break", breaks),
-        CommandRecord("misnamed", "take what is no setting", breaks, (), (), ("rdzv_endpont",)),
+        CommandRecord("misnamed", "use an unknown setting", breaks, (), (), ("rdzv_endpont",)),
     ]
 """
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A function that installs a plugin of this source."""
+    """A function that installs a plugin with the given source."""
 
     def installed(source=PLUGIN):
         info = tmp_path / "commander-1.0.dist-info"
@@ -68,35 +68,35 @@ def installed(tmp_path, monkeypatch):
     sys.modules.pop("commander_plugin", None)
 
 
-def test_a_command_with_flags_settings_and_an_operand(installed, monkeypatch, capfd):
+def test_plugin_command_gets_flags_settings_and_operand(installed, monkeypatch, capfd):
     installed()
     monkeypatch.setenv("ELASTIC_RDZV_ENDPOINT", "node0:1")
     monkeypatch.setenv("ELASTIC_TEAM", "red")
     assert cli.main(["forget", "--how-often=3", "job7", "--rdzv-conf", "a=1,b=2"]) == 7
-    said = capfd.readouterr()
+    output = capfd.readouterr()
     options = {"team": "red", "really": False, "how-often": 3}
     settings = {"rdzv_endpoint": "node0:1", "rdzv_conf": {"a": "1", "b": "2"}}
-    assert said.out == f"job7 {options} {settings}\n"
-    assert "forgotten" in said.err
+    assert output.out == f"job7 {options} {settings}\n"
+    assert "forgotten" in output.err
     assert cli.main(["lose", "job7", "--really", "--log-level=error"]) == 0
     assert "forgotten" not in capfd.readouterr().err
     assert cli.main(["breaks", "--log-level=debug"]) == 2
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
+def test_plugin_command_appears_in_help(installed, capsys):
     installed()
     assert cli.main(["forget", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("usage: elastic forget RUN_ID [flags]\n\nforget a job\n")
-    assert all(flag in said for flag in ("--really", "--how-often N", "--rdzv-endpoint", "ELASTIC_RDZV_ENDPOINT"))
-    assert "ELASTIC_HOW_OFTEN" not in said
+    output = capsys.readouterr().out
+    assert output.startswith("usage: elastic forget RUN_ID [flags]\n\nforget a job\n")
+    assert all(flag in output for flag in ("--really", "--how-often N", "--rdzv-endpoint", "ELASTIC_RDZV_ENDPOINT"))
+    assert "ELASTIC_HOW_OFTEN" not in output
     cli.main(["--help"])
     assert "\n  forget   forget a job\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["forget"], "expected RUN_ID, found nothing"),
         (["forget", "--realy", "job7"], "did you mean --really?"),
@@ -106,13 +106,13 @@ def test_its_help_and_its_line_in_the_help_of_elastic(installed, capsys):
         (["breaks"], "the command 'breaks' of plugin 'commander' of commander 1.0 failed: ZeroDivisionError"),
     ],
 )
-def test_mistakes_of_the_user_and_of_the_plugin(installed, argv, told, capfd):
+def test_errors_of_user_and_plugin_exit_2(installed, argv, message, capfd):
     installed()
     assert cli.main(argv) == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
-def test_the_doctor_that_is_blocked_or_not_installed(monkeypatch, capsys):
+def test_missing_doctor_names_the_reason(monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-doctor")
     assert cli.main(["doctor"]) == 2
     assert "; elastic-doctor is blocked by ELASTIC_DISABLE_PLUGINS" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_the_doctor_that_is_blocked_or_not_installed(monkeypatch, capsys):
     assert "; pip install elastic-doctor" in capsys.readouterr().err
 
 
-def test_a_command_that_reads_its_words_itself(installed, capsys):
+def test_plugin_command_can_parse_its_own_arguments(installed, capsys):
     installed()
     assert cli.main(["parses", "--depth=5"]) == 5
     assert capsys.readouterr().out == "['--depth=5']\n"
@@ -131,17 +131,17 @@ def test_a_command_that_reads_its_words_itself(installed, capsys):
     assert "usage: elastic parses [-h] [--depth DEPTH]" in capsys.readouterr().out
 
 
-def test_a_command_of_elastic_itself_cannot_be_replaced(installed, capsys):
-    installed(PLUGIN.replace('"parses", "read words"', '"run", "run otherwise"'))
+def test_plugin_cannot_replace_a_builtin_command(installed, capsys):
+    installed(PLUGIN.replace('"parses", "read words"', '"run", "replace run"'))
     assert cli.main(["plugins"]) == 0
     assert "the command name 'run' is reserved for elastic itself" in capsys.readouterr().out
     capsys.readouterr()
     assert cli.main(["forget", "job7"]) == 2
-    assert "the command name 'run' is reserved" in capsys.readouterr().err, "why there is no such command"
+    assert "the command name 'run' is reserved" in capsys.readouterr().err, "the reason why the command is missing"
 
 
 @pytest.mark.integration
-def test_the_exit_code_of_the_process(installed, tmp_path):
+def test_plugin_command_sets_the_exit_code(installed, tmp_path):
     installed()
     command = [sys.executable, "-m", "elastic_core", "forget", "job7"]
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -150,7 +150,7 @@ def test_the_exit_code_of_the_process(installed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
         ('"parses", "read words", parses, (), ("status",)', "the command name 'status' is reserved for elastic itself"),
         (
@@ -164,7 +164,7 @@ def test_the_exit_code_of_the_process(installed, tmp_path):
         ('"x", "a", parses, None, (), "rdzv_id"', "expected tuples as settings and operands"),
     ],
 )
-def test_commands_that_cannot_be(installed, other, told, capsys):
+def test_invalid_plugin_command_is_reported(installed, other, message, capsys):
     installed(PLUGIN.replace('"parses", "read words", parses, None', other))
     assert cli.main(["plugins"]) == 0
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out

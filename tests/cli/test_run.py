@@ -1,4 +1,4 @@
-"""`elastic run`, in this process where nothing must be seen from outside."""
+"""`elastic run`, in this process where possible."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ def run(*argv):
     return cli.main(["run", "--log-level=warning", *argv])
 
 
-def test_run(script, capfd):
-    says = "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())"  # in one piece: two write there
-    assert run("--nproc-per-node=2", script(says)) == 0
+def test_run_starts_all_workers(script, capfd):
+    prints = "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())"  # in one write
+    assert run("--nproc-per-node=2", script(prints)) == 0
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "rank 0", "rank 1"]
 
 
-def test_run_with_arguments_of_the_script(script, capfd):
+def test_run_passes_arguments_to_the_script(script, capfd):
     assert run(script("import sys; print(sys.argv[1:])"), "--json", "--nnodes=7", "${local_rank}") == 0
     assert capfd.readouterr().out == "['--json', '--nnodes=7', '0']\n"
 
 
-def test_run_a_script_that_fails(script, capfd):
+def test_failing_script_exits_1_with_root_cause(script, capfd):
     assert run(script("raise ValueError('no such layer')")) == 1
-    said = capfd.readouterr().err
-    assert " failed: no restart is allowed (--max-restarts=0)\n" in said
-    assert "Root cause: rank 0 (local rank 0, pid" in said
-    assert "    ValueError: no such layer\n" in said
+    output = capfd.readouterr().err
+    assert " failed: no restart is allowed (--max-restarts=0)\n" in output
+    assert "Root cause: rank 0 (local rank 0, pid" in output
+    assert "    ValueError: no such layer\n" in output
 
 
-def test_run_with_several_mistakes(script, capsys):
+def test_run_reports_all_bad_flags(script, capsys):
     assert run("--nnodes=0", "--max-restarts=x", "--no-such-flag", script("")) == 2
-    said = capsys.readouterr().err
-    assert "problems with the configuration" in said
-    assert all(name in said for name in ("--nnodes", "--max-restarts", "--no-such-flag"))
+    output = capsys.readouterr().err
+    assert "problems with the configuration" in output
+    assert all(name in output for name in ("--nnodes", "--max-restarts", "--no-such-flag"))
 
 
-def test_run_without_a_script(capsys):
+def test_run_without_a_script_exits_2(capsys):
     assert run() == 2
     assert "script" in capsys.readouterr().err
 
 
-def test_run_with_a_script_that_is_not_there(capsys):
+def test_missing_script_exits_2(capsys):
     assert run("no-such-script.py") == 2
     assert "no-such-script.py" in capsys.readouterr().err
 
 
-def test_run_with_an_unknown_backend(script, capsys):
-    assert run("--rdzv-backend=nobody", script("")) == 2
-    assert "no rendezvous backend named 'nobody' is installed" in capsys.readouterr().err
+def test_unknown_backend_exits_2(script, capsys):
+    assert run("--rdzv-backend=missing", script("")) == 2
+    assert "no rendezvous backend named 'missing' is installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_run_with_an_unknown_backend(script, capsys):
         ([], "", "rdzv_conf = {master_port = 'x'}", "elastic.toml: rdzv_conf"),
     ],
 )
-def test_a_wrong_option_is_told_with_its_source_before_the_run_starts(
+def test_bad_backend_option_is_reported_with_its_source(
     flags, variable, file, origin, script, tmp_path, monkeypatch, capfd
 ):
     (tmp_path / "elastic.toml").write_text(file)
@@ -74,37 +74,37 @@ def test_a_wrong_option_is_told_with_its_source_before_the_run_starts(
     assert capfd.readouterr().err == f"elastic: {origin}: master_port: expected a whole number, found 'x'\n"
 
 
-def test_run_that_is_asked_to_leave(script, capfd):
-    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
-    assert run(asks) == 143
+def test_sigterm_exits_143(script, capfd):
+    signals = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
+    assert run(signals) == 143
     assert " stopped by SIGTERM\n" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_run_that_is_interrupted(script, capfd, tmp_path):
-    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
+def test_ctrl_c_exits_130(script, capfd, tmp_path):
+    signals = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
     result = tmp_path / "result.json"
-    assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", asks) == 130
-    said = capfd.readouterr().err
-    assert said.endswith(" interrupted from the keyboard\n")
-    assert "Traceback" not in said
+    assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", signals) == 130
+    output = capfd.readouterr().err
+    assert output.endswith(" interrupted from the keyboard\n")
+    assert "Traceback" not in output
     assert json.loads(result.read_text())["state"] == "STOPPED"
 
 
-def test_the_log_follows_the_flags(script, capfd):
+def test_log_flags_set_format_and_level(script, capfd):
     assert cli.main(["run", "--log-format=json", "--log-level=info", script("")]) == 0
     events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
-    events = [event for event in events if event != "still waiting"]  # said where a machine is slow
+    events = [event for event in events if event != "still waiting"]  # logged on slow machines
     assert events == ["run started", "round formed", "workers started", "agent finished"]
 
 
-def test_the_log_is_for_people_else(script, capfd):
+def test_log_is_human_readable_by_default(script, capfd):
     assert cli.main(["run", "--rdzv-id=job", script("")]) == 0
     first = capfd.readouterr().err.splitlines()[0]
     assert "info     run started: run_id=job backend=local script=" in first
 
 
-def test_the_result_of_a_success(script, tmp_path):
+def test_result_file_describes_a_success(script, tmp_path):
     path = tmp_path / "result.json"
     assert run(f"--result-file={path}", "--rdzv-id=job", script("")) == 0
     content = json.loads(path.read_text())
@@ -117,7 +117,7 @@ def test_the_result_of_a_success(script, tmp_path):
     assert [fact["round"] for fact in content["rounds"]] == [1]
 
 
-def test_the_result_of_a_failure(script, tmp_path):
+def test_result_file_describes_a_failure(script, tmp_path):
     path = tmp_path / "result.json"
     assert run(f"--result-file={path}", "--max-restarts=1", script("import sys; sys.exit(3)")) == 1
     content = json.loads(path.read_text())
@@ -128,48 +128,46 @@ def test_the_result_of_a_failure(script, tmp_path):
     assert content["restarts"][0]["cause"] == "failure"
 
 
-def test_a_result_that_cannot_be_written_is_found_before_the_run(script, tmp_path, capfd):
+def test_unwritable_result_file_stops_the_run_early(script, tmp_path, capfd):
     ran = tmp_path / "ran"
     assert run(f"--result-file={tmp_path}/no/result.json", script(f"open({str(ran)!r}, 'w')")) == 2
     assert "--result-file: cannot write to " in capfd.readouterr().err
     assert not ran.exists()
 
 
-def test_a_result_that_can_no_longer_be_written_does_not_change_how_the_job_ended(script, tmp_path, capfd):
+def test_vanished_result_folder_keeps_the_exit_code(script, tmp_path, capfd):
     folder = tmp_path / "results"
     folder.mkdir()
     assert run(f"--result-file={folder}/result.json", script(f"import os; os.rmdir({str(folder)!r})")) == 0
-    said = capfd.readouterr().err
-    assert f"its outcome could not be written to {folder}/result.json: No such file or directory" in said
+    output = capfd.readouterr().err
+    assert f"its outcome could not be written to {folder}/result.json: No such file or directory" in output
 
 
 @pytest.mark.parametrize("error", [ValueError("circular"), TypeError("no key"), RecursionError("too deep")])
 @pytest.mark.parametrize(("source", "code"), [("", 0), ("import sys; sys.exit(3)", 1)])
-def test_a_result_that_cannot_be_told_does_not_change_how_the_job_ended(
-    error, source, code, script, tmp_path, capfd, monkeypatch
-):
+def test_result_file_error_keeps_the_exit_code(error, source, code, script, tmp_path, capfd, monkeypatch):
     def refuse(path, content):
         raise error
 
     monkeypatch.setattr(result_file, "write", refuse)
     path = tmp_path / "result.json"
     assert run(f"--result-file={path}", script(source)) == code
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     assert (
         f"elastic: the job has ended, but its outcome could not be written to {path}: {type(error).__name__}: {error}"
-        in said
+        in output
     )
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
-def test_what_a_script_wrote_need_not_be_json(script, tmp_path):
+def test_nan_in_an_error_file_keeps_result_file_valid(script, tmp_path):
     path = tmp_path / "result.json"
     writes = 'import os, sys; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write(\'{"loss": NaN}\'); sys.exit(3)'
     assert run(f"--result-file={path}", script(writes)) == 1
     assert json.loads(path.read_text())["first_failure"]["error_file_data"] == {"loss": "NaN"}
 
 
-def test_torchruns_interval_of_nothing(script):
+def test_monitor_interval_of_0_is_accepted(script):
     assert run("--monitor-interval=0", script("")) == 0
 
 
@@ -178,7 +176,7 @@ from elastic_core.hooks import RendezvousBackendRecord, hookimpl
 
 
 def make(context, params):
-    raise ZeroDivisionError("a fault of mine")
+    raise ZeroDivisionError("a bug in the plugin")
 
 
 @hookimpl
@@ -199,27 +197,27 @@ def faulty_backend(tmp_path, monkeypatch):
     sys.modules.pop("faulty_plugin", None)
 
 
-def test_a_fault_of_a_plugin_names_the_plugin_and_has_its_traceback_for_who_asks(faulty_backend, script, capfd):
+def test_plugin_error_names_plugin_with_traceback_on_debug(faulty_backend, script, capfd):
     assert run("--rdzv-backend=faulty", script("")) == 2
-    said = capfd.readouterr().err
-    assert "Traceback (most recent call last)" not in said
-    assert "the rendezvous backend 'faulty' of plugin 'faulty' of faulty 1.0" in said
-    assert "failed: ZeroDivisionError: a fault of mine; raised in " in said
-    assert "faulty_plugin.py, line 6; report it to the plugin's authors" in said
+    output = capfd.readouterr().err
+    assert "Traceback (most recent call last)" not in output
+    assert "the rendezvous backend 'faulty' of plugin 'faulty' of faulty 1.0" in output
+    assert "failed: ZeroDivisionError: a bug in the plugin; raised in " in output
+    assert "faulty_plugin.py, line 6; report it to the plugin's authors" in output
     assert run("--log-level=debug", "--rdzv-backend=faulty", script("")) == 2
     assert "Traceback (most recent call last)" in capfd.readouterr().err
 
 
-def test_a_plugin_that_does_not_load_is_a_warning(tmp_path, monkeypatch, script, capfd):
+def test_plugin_that_fails_to_load_is_a_warning(tmp_path, monkeypatch, script, capfd):
     info = tmp_path / "lame-2.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lame\nVersion: 2.0\n")
     (info / "entry_points.txt").write_text("[elastic]\nlame = no_such_module\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert run(script("")) == 0
-    said = capfd.readouterr().err
-    assert "plugin failed:" in said
-    assert "lame" in said
+    output = capfd.readouterr().err
+    assert "plugin failed:" in output
+    assert "lame" in output
 
 
 GREEDY = """
@@ -244,7 +242,7 @@ def greedy_plugin(tmp_path, monkeypatch):
     sys.modules.pop("greedy_plugin", None)
 
 
-def test_an_option_of_a_plugin_that_is_named_like_a_setting_is_left_out_and_told(greedy_plugin, script, capfd):
+def test_plugin_option_named_like_a_setting_is_omitted(greedy_plugin, script, capfd):
     assert run("--max-restarts=0", "--team=red", script("")) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert "plugin failed: plugin=greedy distribution=greedy version=1.4 option=max-restarts" in line
@@ -252,5 +250,5 @@ def test_an_option_of_a_plugin_that_is_named_like_a_setting_is_left_out_and_told
     assert cli.main(["plugins"]) == 0
     assert "  option max-restarts: run (elastic-core " in capfd.readouterr().out
     assert cli.main(["explain", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (list(told["plugin_options"]), told["settings"]["max_restarts"]["value"]) == (["team"], 0)
+    document = json.loads(capfd.readouterr().out)
+    assert (list(document["plugin_options"]), document["settings"]["max_restarts"]["value"]) == (["team"], 0)

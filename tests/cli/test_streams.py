@@ -1,4 +1,4 @@
-"""The command with streams that are closed, broken or stalled, mostly seen from outside."""
+"""The command with closed, broken or stalled streams, mostly in a separate process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.integration
 ELASTIC = [sys.executable, "-m", "elastic_core"]
 
 
-def outside(*argv, **kwargs):
+def run_elastic(*argv, **kwargs):
     return subprocess.run([*ELASTIC, *argv], text=True, timeout=180, **{"capture_output": True, **kwargs})
 
 
-def test_the_module_is_the_command():
-    done = outside("--version")
+def test_module_runs_as_a_command():
+    done = run_elastic("--version")
     assert (done.returncode, done.stdout) == (0, f"elastic-core {version('elastic-core')}\n")
-    assert outside("walk").returncode == 2
+    assert run_elastic("walk").returncode == 2
 
 
 @pytest.fixture
 def broken_stream():
-    """A text stream whose reader has gone."""
+    """A text stream whose reader is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w")
@@ -37,13 +37,13 @@ def broken_stream():
     stream.close()
 
 
-def test_a_broken_stdout_is_no_error(broken_stream, monkeypatch, capsys):
+def test_broken_stdout_exits_0(broken_stream, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", broken_stream)
     assert cli.main(["plugins"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_that_nobody_hears_has_its_code(broken_stream, monkeypatch, capsys):
+def test_error_keeps_its_code_with_broken_stderr(broken_stream, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", broken_stream)
     assert cli.main(["walk"]) == 2
     monkeypatch.setattr(sys, "stderr", None)
@@ -51,28 +51,28 @@ def test_an_error_that_nobody_hears_has_its_code(broken_stream, monkeypatch, cap
     assert capsys.readouterr().out == ""
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
+def test_closed_stdout_reader_exits_0():
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = outside("plugins", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+        done = run_elastic("plugins", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "raise ValueError('x')"])
-def test_a_broken_stderr_does_not_change_the_exit_code(source, script):
+def test_broken_stderr_keeps_the_exit_code(source, script):
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = outside("run", script(source), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+        done = run_elastic("run", script(source), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
     finally:
         os.close(writer)
     assert done.returncode == 1
 
 
-def test_a_stalled_stderr_does_not_hold_the_job_up(script):
+def test_stalled_stderr_does_not_block_the_job(script):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -80,22 +80,22 @@ def test_a_stalled_stderr_does_not_hold_the_job_up(script):
             while True:
                 os.write(writer, b"." * 4096)
         os.set_blocking(writer, True)
-        done = outside("run", script("print('done')"), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+        done = run_elastic("run", script("print('done')"), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
     finally:
         os.close(reader)
         os.close(writer)
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 
-def test_a_closed_stderr_does_not_change_the_exit_code_and_nothing_goes_to_stdout(script):
+def test_closed_stderr_keeps_exit_code_and_empty_stdout(script):
     path = script("import sys; sys.exit(3)")
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *ELASTIC, "run", path]
     done = subprocess.run(command, text=True, timeout=180, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_closed_standard_streams_do_not_take_the_workers_output(tmp_path):
-    """Without them, the first pipes and files would get their numbers."""
+def test_closed_standard_streams_keep_worker_output(tmp_path):
+    """Otherwise the first pipes and files would get the numbers of the closed streams."""
     flags = "-r 3 --log-dir=logs --rdzv-id=job --nproc-per-node=2"
     command = f"exec {sys.executable} -m elastic_core run {flags} --no-python echo x"
     done = subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, timeout=180, check=False)

@@ -1,4 +1,4 @@
-"""A folder with a script in it, and a reader that stands there."""
+"""A folder with a script, and a reader of its configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def installed() -> PluginManager:
 
 
 class ConfigReader:
-    """Reads configurations in a folder of its own; nothing of the real environment gets in."""
+    """Reads configurations in its own folder, without the real environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

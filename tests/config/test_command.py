@@ -1,4 +1,4 @@
-"""The commands beside `run`: their flags, and those of `run` that they take."""
+"""Commands other than `run`: their own flags, and the flags of `run` that they accept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAT = Command(
     ),
     ("ANIMAL",),
 )
-REQUIRED = {"rdzv_endpoint": "expected a place"}
+REQUIRED = {"rdzv_endpoint": "an endpoint is required"}
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def test_flags_and_operands_mix(pat, line):
     assert (reading.values["rdzv_endpoint"], reading.values["json"], reading.values["timeout"]) == ("h:1", True, 3.0)
 
 
-def test_after_two_dashes_everything_is_an_operand(pat):
+def test_all_arguments_after_two_dashes_are_operands(pat):
     assert pat("-- --json").operands == ("--json",)
 
 
-def test_variables_and_the_config_file_count_as_for_run(config_reader, pat):
+def test_variables_and_config_file_apply_as_for_run(config_reader, pat):
     config_reader.write('endpoint = "file:1"\nnnodes = 3\n[rdzv_conf]\na = 1')
     assert pat("cat").values["rdzv_endpoint"] == "file:1"
     assert pat("cat").values["rdzv_conf"] == {"a": "1"}
@@ -62,51 +62,51 @@ def test_variables_and_the_config_file_count_as_for_run(config_reader, pat):
     assert pat("cat --rdzv-endpoint flag:1", {"PET_RDZV_ENDPOINT": "pet:1"}).values["rdzv_endpoint"] == "flag:1"
 
 
-def test_a_config_file_may_be_named(config_reader, pat):
+def test_config_flag_names_the_config_file(config_reader, pat):
     path = config_reader.write('endpoint = "named:1"', "other.toml")
     assert pat(f"cat --config {path}").values["rdzv_endpoint"] == "named:1"
 
 
-def test_own_flags_have_neither_variables_nor_keys(config_reader, pat, problems):
+def test_command_flags_have_neither_variables_nor_keys(config_reader, pat, problems):
     assert pat("cat", {"ELASTIC_TIMEOUT": "9", "ELASTIC_JSON": "1"}).values["timeout"] == 3.0
     config_reader.write("timeout = 9")
     assert "timeout" in str(problems("cat"))
 
 
-def test_options_that_plugins_add_to_run_are_no_mistakes(config_reader, pat):
+def test_options_of_plugins_for_run_are_accepted(config_reader, pat):
     config_reader.write("volume = 3")
     assert pat("cat", {"ELASTIC_VOLUME": "4"}, added_options=[Option("volume", int, 1, "loudness")]).operands
 
 
-def test_everything_that_is_wrong_is_told_at_once(problems):
+def test_all_problems_are_reported_together(problems):
     found = problems("cat --timeout soon --jsn --rdzv-conf x", {"ELASTIC_RDZV_ENDPONT": "h"}, required=REQUIRED)
     assert set(found) == {"--timeout", "--jsn", "--rdzv-conf", "ELASTIC_RDZV_ENDPONT", "--rdzv-endpoint"}
     assert found["--jsn"] == "unknown flag; did you mean --json?"
-    assert found["--rdzv-endpoint"] == "expected a place"
+    assert found["--rdzv-endpoint"] == "an endpoint is required"
 
 
-def test_a_required_flag_without_its_value_is_told_once(pat):
+def test_required_flag_without_a_value_is_reported_once(pat):
     with pytest.raises(ConfigurationError) as caught:
         pat("cat --rdzv-endpoint", required=REQUIRED)
     assert [problem.origin for problem in caught.value.problems] == ["--rdzv-endpoint"]
 
 
-def test_a_flag_of_run_that_means_nothing_here(problems):
+def test_unsupported_flag_of_run_is_unknown(problems):
     found = problems("cat --nproc-per-node 2")
     assert found["--nproc-per-node"] == "unknown flag; see elastic pat --help"
 
 
 @pytest.mark.parametrize(("line", "found"), [("", "nothing"), ("cat dog", "cat dog")])
-def test_the_number_of_operands_must_fit(problems, line, found):
+def test_wrong_number_of_operands_is_reported(problems, line, found):
     assert problems(line) == {"elastic pat": f"expected ANIMAL, found {found}; see elastic pat --help"}
 
 
 @pytest.mark.parametrize(("line", "wants"), [("--help", True), ("cat -h", True), ("cat", False), ("-- -h", False)])
-def test_asking_for_help(config_reader, line, wants):
+def test_help_flag_is_recognized(config_reader, line, wants):
     assert Sources(line.split(), {}, config_reader.folder, PAT.words, mixed=True).line(PAT.specs).help is wants
 
 
-def test_the_help_names_every_flag_and_its_variables():
+def test_help_names_every_flag_and_its_variables():
     text = PAT.help_text()
     assert text.startswith("usage: elastic pat ANIMAL\n")
     assert "--timeout S\n      to purr (default: 3 seconds)" in text

@@ -13,7 +13,7 @@ from elastic_core.hooks.records import Option
 OPTION = Option("drain-after", float, 5.0, "when to leave", "seconds")
 
 
-def test_as_dict_is_json_with_a_version(config_reader):
+def test_as_dict_is_versioned_json(config_reader):
     reading = config_reader.read("--tee 0:3,11:1 --local-ranks-filter 3,1 train.py --x", added_options=(OPTION,))
     document = as_dict(reading, (OPTION,))
     assert json.loads(json.dumps(document)) == document
@@ -27,10 +27,10 @@ def test_as_dict_is_json_with_a_version(config_reader):
     assert document["plugin_options"]["drain-after"] == {"value": 5.0, "unit": "seconds", "origin": "default"}
 
 
-def test_what_the_backend_does_not_need_is_told_beside_the_others(config_reader):
+def test_unused_backend_options_are_listed(config_reader):
     reading = config_reader.read("--rdzv-conf join_timeout=9,rank=0 train.py")
-    told = as_dict(reading, (), (), ["rank"])["settings"]["rdzv_conf"]
-    assert told == {
+    shown = as_dict(reading, (), (), ["rank"])["settings"]["rdzv_conf"]
+    assert shown == {
         "value": {"join_timeout": "9", "rank": "0"},
         "unit": "",
         "origin": "--rdzv-conf",
@@ -40,7 +40,7 @@ def test_what_the_backend_does_not_need_is_told_beside_the_others(config_reader)
     assert "--rdzv-conf; not used: rank\n" in as_text(reading, (), (), ["rank"])
 
 
-def test_as_text_has_a_line_for_everything(config_reader):
+def test_as_text_has_a_line_per_setting(config_reader):
     path = config_reader.write("rdzv_conf = {join_timeout = 9}")
     text = as_text(config_reader.read(added_options=(OPTION,)), (OPTION,))
     lines = {line.split()[0]: line for line in text.splitlines()[3:]}
@@ -60,7 +60,7 @@ def test_every_default_passes_its_own_parser(name):
         assert spec.parse(word) == spec.default
 
 
-def test_the_help_tells_flag_default_and_variable_of_every_setting():
+def test_help_has_flag_default_and_variable_of_every_setting():
     text = help_text((OPTION,))
     flat = " ".join(text.split())
     for spec in SPECS.values():
@@ -78,7 +78,7 @@ def test_settings_are_frozen():
 
 
 @pytest.mark.integration
-def test_reading_flags_imports_nothing_heavy(config_reader):
+def test_reading_flags_imports_no_heavy_module(config_reader):
     code = (
         "import sys, pathlib\n"
         "from elastic_core.config import Sources, read\n"
@@ -98,7 +98,7 @@ def test_reading_flags_imports_nothing_heavy(config_reader):
     assert run.stdout.strip() == "[]"
 
 
-def test_secrets_are_not_shown(config_reader):
+def test_secrets_are_masked(config_reader):
     secret = Option("api-key", str, None, "a key", secret=True)
     config_reader.write("api_key = 'hidden'")
     health = "--health-port 1 --health-conf host=::,token=hidden"
@@ -112,7 +112,7 @@ def test_secrets_are_not_shown(config_reader):
     assert reading.added == {"api-key": "hidden"}
 
 
-def test_a_secret_that_is_not_set_is_unset(config_reader):
+def test_unset_secret_is_shown_as_none(config_reader):
     secret = Option("api-key", str, None, "a key", secret=True)
     assert (
         as_dict(config_reader.read("train.py", added_options=(secret,)), (secret,))["plugin_options"]["api-key"][
@@ -122,7 +122,7 @@ def test_a_secret_that_is_not_set_is_unset(config_reader):
     )
 
 
-def test_errors_show_no_secret_either(config_reader):
+def test_errors_hide_secrets(config_reader):
     secret = Option("pin", int, None, "a pin", secret=True)
     with pytest.raises(ConfigurationError) as failed:
         config_reader.read("--pin hidden --health-conf token=half,hidden train.py", added_options=(secret,))
@@ -131,12 +131,12 @@ def test_errors_show_no_secret_either(config_reader):
     assert str(failed.value).count("found ***") == 2
 
 
-def test_facts_of_the_worker_starter_are_shown_but_for_secrets(config_reader):
+def test_worker_starter_facts_are_shown_without_secrets(config_reader):
     reading = config_reader.read("train.py")
     facts = {"modules": 7, "pw": "s3cret", "left": {"numpy.random": "it draws random values"}}
     assert as_dict(reading, (), {"pw"}, starter=facts)["worker_starter"] == {**facts, "pw": "***"}
-    told = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]
-    assert [line.strip() for line in told.splitlines()] == [
+    shown = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]
+    assert [line.strip() for line in shown.splitlines()] == [
         *("modules: 7", "pw: ***", "left: 1"),
         "numpy.random it draws random values",
     ]

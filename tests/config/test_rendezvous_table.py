@@ -1,4 +1,4 @@
-"""The table `[rendezvous]` of the config file, with a table of options for each backend."""
+"""The table `[rendezvous]` of the config file, with an options table for each backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ is_host = "whatever"
 """
 
 
-def test_backend_endpoint_id_and_the_options_of_the_backend(config_reader):
+def test_table_sets_backend_endpoint_id_and_options(config_reader):
     config_reader.write(TABLE)
     reading = config_reader.read()
     settings = reading.settings
@@ -33,7 +33,7 @@ def test_backend_endpoint_id_and_the_options_of_the_backend(config_reader):
     }
 
 
-def test_those_of_the_backend_that_is_chosen_count_whoever_chose_it(config_reader):
+def test_only_options_of_the_chosen_backend_apply(config_reader):
     config_reader.write(TABLE)
     assert config_reader.read("--rdzv-backend c10d train.py").settings.rdzv_conf == {"is_host": "whatever"}
     assert config_reader.read("train.py", {"PET_RDZV_BACKEND": "other"}).settings.rdzv_conf == {}
@@ -41,21 +41,21 @@ def test_those_of_the_backend_that_is_chosen_count_whoever_chose_it(config_reade
     assert (standalone.settings.rdzv_backend, standalone.settings.rdzv_conf) == ("local", {})
 
 
-def test_a_backend_that_nobody_named_has_its_options_too(config_reader):
+def test_inferred_backend_gets_its_options(config_reader):
     config_reader.write("[rendezvous]\nendpoint = 'node0'\nid = 'j'\n[rendezvous.c10d]\nis_host = true")
     assert config_reader.read().settings.rdzv_conf == {"is_host": "true"}
     config_reader.write("nnodes = 2\n[rendezvous]\nbackend = 'static'\n[rendezvous.static]\nrank = 1")
     assert config_reader.read().settings.node_rank == 1
 
 
-def test_stronger_options_replace_the_table(config_reader):
+def test_options_from_a_flag_replace_the_table(config_reader):
     config_reader.write(TABLE)
     reading = config_reader.read("--rdzv-conf last_call_timeout=1 train.py")
     assert reading.settings.rdzv_conf == {"last_call_timeout": "1"}
     assert reading.origins["rdzv_conf"] == "--rdzv-conf"
 
 
-def test_in_pyproject(config_reader):
+def test_pyproject_may_hold_the_table(config_reader):
     config_reader.write("[tool.elastic.rendezvous]\nbackend = 'c10d'\nendpoint = 'a'\nid = 'j'", "pyproject.toml")
     assert config_reader.read().origins["rdzv_backend"] == "pyproject.toml: tool.elastic.rendezvous.backend"
 
@@ -80,6 +80,6 @@ def test_in_pyproject(config_reader):
         ("[rendezvuos]\nbackend = 'a'", "rendezvuos", "did you mean rendezvous?"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_table_and_key(config_reader, text, origin, words):
+def test_errors_name_table_and_key(config_reader, text, origin, words):
     config_reader.write(text)
     assert words in config_reader.problems()[f"elastic.toml: {origin}"]

@@ -11,23 +11,23 @@ def rendezvous(reading):
     return settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id
 
 
-def test_one_node_needs_nothing(config_reader):
+def test_single_node_needs_no_flags(config_reader):
     reading = config_reader.read()
     assert rendezvous(reading) == ("local", "", "made-up")
     assert reading.origins["rdzv_backend"] == "one node and no endpoint"
     assert reading.origins["rdzv_id"] == "generated for a single node"
 
 
-def test_an_id_that_was_given_stays(config_reader):
+def test_given_run_id_is_kept(config_reader):
     assert rendezvous(config_reader.read("--rdzv-id x train.py")) == ("local", "", "x")
 
 
-def test_an_endpoint_asks_for_c10d(config_reader):
+def test_endpoint_selects_c10d(config_reader):
     assert rendezvous(config_reader.read("--rdzv-endpoint h:1 train.py")) == ("c10d", "h:1", "made-up")
     assert rendezvous(config_reader.read("--nnodes 2 --rdzv-endpoint h --rdzv-id j train.py")) == ("c10d", "h", "j")
 
 
-def test_standalone_overrides(config_reader):
+def test_standalone_overrides_backend_and_nodes(config_reader):
     line = "--standalone --rdzv-backend c10d --rdzv-endpoint h --rdzv-id x --nnodes 1:4 train.py"
     reading = config_reader.read(line)
     assert rendezvous(reading) == ("local", "", "made-up")
@@ -35,26 +35,26 @@ def test_standalone_overrides(config_reader):
     assert reading.origins["rdzv_backend"] == reading.origins["nnodes"] == "--standalone"
 
 
-def test_to_standalone_the_master_is_nothing(config_reader):
+def test_standalone_ignores_the_master_address(config_reader):
     reading = config_reader.read("--standalone train.py", {"PET_MASTER_ADDR": "head", "PET_MASTER_PORT": "29500"})
     assert (reading.settings.master_addr, reading.settings.master_port) == (None, None)
     assert reading.origins["master_port"] == "--standalone"
 
 
-def test_standalone_with_several_nodes_is_a_contradiction(config_reader):
+def test_standalone_with_several_nodes_is_rejected(config_reader):
     assert set(config_reader.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
 
 
-def test_a_rule_names_the_place_of_the_value(config_reader):
+def test_rejected_value_names_its_source(config_reader):
     assert set(config_reader.problems("--standalone train.py", {"PET_NODE_RANK": "1"})) == {"PET_NODE_RANK"}
 
 
-def test_static_stays_static(config_reader):
+def test_static_backend_gets_default_endpoint(config_reader):
     reading = config_reader.read("--rdzv-backend static train.py")
     assert rendezvous(reading) == ("static", "127.0.0.1:29500", "none")
 
 
-def test_static_is_what_a_master_address_asks_for(config_reader):
+def test_master_address_selects_static(config_reader):
     line = "--nnodes 2 --node-rank 1 --master-addr fd00::1 --master-port 1234 train.py"
     reading = config_reader.read(line)
     assert rendezvous(reading) == ("static", "[fd00::1]:1234", "none")
@@ -63,14 +63,14 @@ def test_static_is_what_a_master_address_asks_for(config_reader):
     assert rendezvous(config_reader.read("train.py", environ)) == ("static", "head:29500", "none")
 
 
-def test_static_binds_the_rank_and_counts_a_missing_one_as_zero(config_reader):
+def test_static_rank_defaults_to_0(config_reader):
     reading = config_reader.read("--nnodes 2 --master-addr head train.py")
     assert (reading.settings.node_rank, reading.origins["node_rank"].split(";")[0]) == (0, "torchrun's default")
     elastic = config_reader.read("--nnodes 1:2 --rdzv-endpoint h --rdzv-id j train.py")
     assert elastic.settings.node_rank is None
 
 
-def test_the_option_rank_binds_where_there_is_no_other(config_reader):
+def test_rank_option_sets_the_node_rank(config_reader):
     line = "--nnodes 3 --rdzv-backend static --master-addr head --rdzv-conf rank=2"
     reading = config_reader.read(f"{line} train.py")
     assert (reading.settings.node_rank, reading.origins["node_rank"]) == (2, "the option rank")
@@ -80,54 +80,56 @@ def test_the_option_rank_binds_where_there_is_no_other(config_reader):
 
 
 @pytest.mark.parametrize("rank", ["abc", "-1", "1.0", "9" * 5000])
-def test_an_option_rank_that_is_none_is_not_taken_for_zero(rank, config_reader):
+def test_invalid_rank_option_is_rejected(rank, config_reader):
     problems = config_reader.problems(
         f"--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf rank={rank} train.py"
     )
     assert "contradicts --node-rank" in problems["--rdzv-conf"]
 
 
-def test_the_option_rank_may_be_spelled_in_any_case(config_reader):
+def test_rank_option_is_case_insensitive(config_reader):
     line = "--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf Rank=01 train.py"
     assert config_reader.read(line).settings.node_rank == 1
 
 
-def test_static_needs_a_fixed_number_of_nodes(config_reader):
+def test_static_requires_a_fixed_number_of_nodes(config_reader):
     problems = config_reader.problems("--nnodes 1:3 --rdzv-backend static --master-addr head --rdzv-id j train.py")
     assert list(problems) == ["--nnodes"]
     assert "the static backend requires a fixed number of nodes, not 1:3" in problems["--nnodes"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:1"])
-def test_several_agents_of_one_machine_may_meet_at_its_loopback_address(config_reader, host):
+def test_loopback_endpoint_is_accepted_for_several_nodes(config_reader, host):
     reading = config_reader.read(f"--nnodes 1:2 --rdzv-endpoint {host} --rdzv-id j train.py")
     assert rendezvous(reading) == ("c10d", host, "j")
 
 
-def test_more_nodes_at_least_than_at_most(config_reader):
+def test_minimum_above_maximum_nodes_is_rejected(config_reader):
     problems = config_reader.problems("--nnodes 3:2 --rdzv-endpoint h --rdzv-id j train.py")
     assert list(problems) == ["--nnodes"]
     assert "3:2" in problems["--nnodes"]
 
 
 @pytest.mark.parametrize("line", ["--rdzv-id=", "--rdzv-id= --nnodes 2 --rdzv-endpoint h"])
-def test_an_empty_run_id(config_reader, line):
+def test_empty_run_id_is_rejected(config_reader, line):
     problems = config_reader.problems([*line.split(), "train.py"])
     assert problems == {"--rdzv-id": "expected a non-empty text, found ''"}
 
 
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])
-def test_a_range_of_nodes_that_cannot_be_is_shown_as_it_was_written(config_reader, nodes):
-    told = config_reader.problems(f"--nnodes {nodes} train.py")
-    assert told == {"--nnodes": f"expected N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4), found {nodes!r}"}
+def test_invalid_node_range_is_quoted_as_written(config_reader, nodes):
+    problems = config_reader.problems(f"--nnodes {nodes} train.py")
+    assert problems == {
+        "--nnodes": f"expected N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4), found {nodes!r}"
+    }
 
 
-def test_a_range_of_nodes_may_be_as_wide_as_a_program_for_torch_writes_it(config_reader):
+def test_node_range_up_to_maxsize_is_accepted(config_reader):
     reading = config_reader.read(f"--nnodes 1:{sys.maxsize} --rdzv-endpoint h --rdzv-id job train.py")
     assert reading.settings.nnodes == NodeRange(1, sys.maxsize)
 
 
-def test_a_node_may_be_given_a_name_and_a_patience(config_reader):
+def test_node_id_and_exit_barrier_timeout_are_read(config_reader):
     settings = config_reader.read("--node_id=n7 --exit-barrier-timeout 0 train.py", {"ELASTIC_NODE_ID": "x"}).settings
     assert (settings.node_id, settings.exit_barrier_timeout) == ("n7", 0.0)
     settings = config_reader.read("train.py", {"PET_NODE_ID": "x", "PET_EXIT_BARRIER_TIMEOUT": "1"}).settings
@@ -138,28 +140,28 @@ def test_a_node_may_be_given_a_name_and_a_patience(config_reader):
     }
 
 
-def test_a_range_of_nodes_is_never_static_by_itself(config_reader):
+def test_node_range_with_master_address_requires_endpoint(config_reader):
     assert set(config_reader.problems("--nnodes 1:2 --rdzv-id j --master-addr head train.py")) == {"--rdzv-endpoint"}
 
 
-def test_several_nodes_need_a_place_and_a_name(config_reader):
+def test_several_nodes_require_endpoint_and_run_id(config_reader):
     problems = config_reader.problems("--nnodes 1:2 train.py")
     assert set(problems) == {"--rdzv-endpoint", "--rdzv-id"}
     assert set(config_reader.problems("--nnodes 2 --rdzv-backend etcd train.py")) == {"--rdzv-id"}
 
 
-def test_a_value_that_cannot_be_read_starts_no_chain_of_errors(config_reader):
+def test_unreadable_value_causes_no_further_errors(config_reader):
     assert set(config_reader.problems("--nnodes many --rdzv-backend c10d train.py")) == {"--nnodes"}
 
 
-def test_a_health_port_is_enough(config_reader):
+def test_health_port_enables_the_http_endpoint(config_reader):
     reading = config_reader.read("--health-port 80 train.py")
     assert (reading.settings.health, reading.origins["health"]) == ("http", "--health-port is set")
     assert config_reader.read("--health-port 80 --health none train.py").settings.health is None
     assert set(config_reader.problems("--health http train.py")) == {"--health-port"}
 
 
-def test_settings_from_python(tmp_path):
+def test_settings_from_python_are_checked(tmp_path):
     settings = settings_from({"nnodes": NodeRange(1, 1), "tee": "3", "local_addr": None, "log_dir": tmp_path})
     assert settings.rdzv_backend == "local"
     assert settings.rdzv_id
@@ -169,16 +171,16 @@ def test_settings_from_python(tmp_path):
     assert {problem.origin for problem in caught.value.problems} == {"nnodes", "max_restarts", "frob"}
 
 
-def test_run_ids_made_up_differ():
+def test_generated_run_ids_differ():
     assert settings_from({}).rdzv_id != settings_from({}).rdzv_id
 
 
 @pytest.mark.parametrize("line", ["--node-rank 1", "--nnodes 2 --node-rank 2 --master-addr head"])
-def test_a_rank_that_no_node_has(config_reader, line):
+def test_out_of_range_node_rank_is_rejected(config_reader, line):
     problems = config_reader.problems(f"{line} train.py")
     assert set(problems) == {"--node-rank"}
     assert "expected a rank from 0 to" in problems["--node-rank"]
 
 
-def test_the_last_rank_there_is(config_reader):
+def test_last_node_rank_is_accepted(config_reader):
     assert config_reader.read("--nnodes 2 --node-rank 1 --master-addr head train.py").settings.node_rank == 1

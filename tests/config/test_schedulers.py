@@ -1,4 +1,4 @@
-"""What Slurm and Kubernetes say counts where it must be meant, and nowhere else."""
+"""Slurm and Kubernetes variables apply only if they must refer to this job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALLOCATION = {
     "SLURM_NODELIST": "node[1-4]",
     "SLURM_JOB_NODELIST": "node[1-4]",
 }
-# A batch script has a rank, though it is no step; salloc's shell has not even that.
+# A batch script has a rank although it is not a step; salloc's shell has no rank either.
 BATCH = {**ALLOCATION, "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
 INTERACTIVE = {
     **BATCH,
@@ -32,7 +32,7 @@ INTERACTIVE = {
 
 
 def step(nodes=4, tasks=None, task=0, **more):
-    """What a task finds whom srun started in an allocation of four nodes."""
+    """The environment of a task that srun started in an allocation of four nodes."""
     tasks = tasks or nodes
     return {
         **ALLOCATION,
@@ -52,7 +52,7 @@ def taken(reading):
     return {name: reading.origins[name] for name in READ if "SLURM" in reading.origins[name]}
 
 
-def test_a_step_of_several_nodes_is_the_job(config_reader):
+def test_slurm_step_sets_nodes_rank_and_run_id(config_reader):
     reading = config_reader.read(f"{MEET} train.py", step(task=2))
     assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(4, 4), 2)
     assert reading.settings.rdzv_id == "slurm-1234.0"
@@ -63,7 +63,7 @@ def test_a_step_of_several_nodes_is_the_job(config_reader):
     }
 
 
-def test_all_tasks_of_a_step_find_the_same_job_and_a_rank_each(config_reader):
+def test_slurm_tasks_share_the_job_and_differ_in_rank(config_reader):
     readings = [config_reader.read(f"{MEET} train.py", step(task=task)) for task in range(4)]
     assert len({(reading.settings.nnodes, reading.settings.rdzv_id) for reading in readings}) == 1
     assert [reading.settings.node_rank for reading in readings] == [0, 1, 2, 3]
@@ -71,7 +71,7 @@ def test_all_tasks_of_a_step_find_the_same_job_and_a_rank_each(config_reader):
 
 @pytest.mark.parametrize("environ", [ALLOCATION, BATCH, INTERACTIVE], ids=["salloc", "sbatch", "interactive step"])
 @pytest.mark.parametrize("line", ["train.py", f"{MEET} train.py"])
-def test_without_srun_a_command_is_for_its_node_alone(config_reader, environ, line):
+def test_command_without_srun_runs_on_one_node(config_reader, environ, line):
     reading = config_reader.read(line, environ)
     assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
     assert reading.settings.rdzv_id == "made-up"
@@ -79,14 +79,14 @@ def test_without_srun_a_command_is_for_its_node_alone(config_reader, environ, li
 
 
 @pytest.mark.parametrize("tasks", [1, 8])
-def test_a_step_on_one_node_is_for_that_node_alone(config_reader, tasks):
+def test_step_on_one_node_runs_on_that_node_only(config_reader, tasks):
     reading = config_reader.read(f"{MEET} train.py", step(nodes=1, tasks=tasks))
     assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
     assert (reading.settings.rdzv_id, reading.origins["nnodes"]) == ("made-up", "SLURM_STEP_NUM_NODES")
 
 
 @pytest.mark.parametrize("line", ["--standalone train.py", "--rdzv-backend local train.py"])
-def test_a_job_of_this_machine_alone_asks_no_scheduler(config_reader, line):
+def test_local_job_ignores_the_scheduler(config_reader, line):
     reading = config_reader.read(line, step(task=2, tasks=8))
     assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
     assert taken(reading) == {}
@@ -101,34 +101,34 @@ def test_a_job_of_this_machine_alone_asks_no_scheduler(config_reader, line):
     ],
     ids=["flags", "environment", "file"],
 )
-def test_every_other_source_is_stronger(config_reader, line, environ, file):
+def test_scheduler_has_the_lowest_precedence(config_reader, line, environ, file):
     config_reader.write(file)
     settings = config_reader.read(line, {**step(), **environ}).settings
     assert (settings.nnodes, settings.node_rank, settings.rdzv_id) == (NodeRange(2, 4), 3, "mine")
 
 
-def test_a_range_keeps_what_else_the_step_says(config_reader):
+def test_node_range_keeps_rank_and_run_id_of_the_step(config_reader):
     settings = config_reader.read(f"{MEET} --nnodes 2:4 train.py", step(task=1)).settings
     assert (settings.nnodes, settings.node_rank, settings.rdzv_id) == (NodeRange(2, 4), 1, "slurm-1234.0")
 
 
-def test_spares_have_no_rank(config_reader):
+def test_slurm_spares_have_no_rank(config_reader):
     settings = config_reader.read(f"{MEET} --nnodes 2 train.py", step(task=2)).settings
     assert (settings.node_rank, settings.rdzv_id) == (None, "slurm-1234.0")
 
 
-def test_a_job_of_several_steps_must_have_a_name(config_reader):
+def test_job_of_several_steps_requires_a_run_id(config_reader):
     line = f"{MEET} --nnodes 1:8 train.py"
     assert "--rdzv-id" in config_reader.problems(line, step(task=1))
     assert config_reader.read(f"--rdzv-id mine {line}", step(task=1)).settings.node_rank is None
 
 
-def test_a_static_job_has_the_ranks_of_the_step(config_reader):
+def test_static_job_takes_ranks_from_the_step(config_reader):
     reading = config_reader.read("--master-addr node1 train.py", step(task=3))
     assert (reading.settings.rdzv_backend, reading.settings.node_rank) == ("static", 3)
 
 
-def test_steps_requeues_and_tasks_of_arrays_have_ids_of_their_own(config_reader):
+def test_steps_requeues_and_array_tasks_have_distinct_run_ids(config_reader):
     array = {"SLURM_ARRAY_JOB_ID": "1234", "SLURM_ARRAY_TASK_COUNT": "2"}
     environments = [
         step(),
@@ -144,40 +144,40 @@ def test_steps_requeues_and_tasks_of_arrays_have_ids_of_their_own(config_reader)
     assert readings[2].origins["rdzv_id"] == "SLURM_JOB_ID and SLURM_STEP_ID and SLURM_RESTART_COUNT"
 
 
-def test_the_first_run_of_a_job_is_no_requeue(config_reader):
+def test_first_run_of_a_job_has_no_requeue_suffix(config_reader):
     assert config_reader.read(f"{MEET} train.py", step(SLURM_RESTART_COUNT="0")).settings.rdzv_id == "slurm-1234.0"
 
 
-class TestTwoReadings:
+class TestAmbiguousStep:
     @pytest.mark.parametrize("line", ["train.py", f"{MEET} train.py"])
-    def test_several_tasks_on_a_node(self, config_reader, line):
+    def test_several_tasks_per_node_are_rejected(self, config_reader, line):
         problems = config_reader.problems(line, step(nodes=2, tasks=16))
         assert list(problems) == ["SLURM_STEP_NUM_TASKS"]
         assert "srun --ntasks=2 --ntasks-per-node=1" in problems["SLURM_STEP_NUM_TASKS"]
 
-    def test_that_many_agents_on_purpose(self, config_reader):
+    def test_nnodes_equal_to_tasks_uses_task_ranks(self, config_reader):
         reading = config_reader.read(f"{MEET} --nnodes 16 train.py", step(nodes=2, tasks=16, task=9))
         assert (reading.settings.node_rank, reading.origins["node_rank"]) == (9, "SLURM_PROCID")
 
-    def test_a_heterogeneous_job(self, config_reader):
+    def test_heterogeneous_job_requires_nodes_and_run_id(self, config_reader):
         part = step(nodes=2, SLURM_HET_SIZE="2")
         assert list(config_reader.problems("train.py", part)) == ["SLURM_HET_SIZE"]
         assert list(config_reader.problems(f"{MEET} train.py", part)) == ["SLURM_HET_SIZE"]
         assert set(config_reader.problems(f"{MEET} --nnodes 4 train.py", part)) == {"--rdzv-id"}
         assert config_reader.read(f"{MEET} --nnodes 4 --rdzv-id mine train.py", part).settings.node_rank is None
 
-    def test_no_place_to_meet(self, config_reader):
+    def test_missing_endpoint_advice_mentions_the_step(self, config_reader):
         problems = config_reader.problems("train.py", step())
         assert set(problems) == {"--rdzv-endpoint", "SLURM_STEP_NUM_NODES"}
         assert "on 4 nodes" in problems["SLURM_STEP_NUM_NODES"]
         assert "--nnodes=1" in problems["SLURM_STEP_NUM_NODES"]
         assert config_reader.read("--nnodes 1 train.py", step()).settings.rdzv_backend == "local"
 
-    def test_no_advice_about_slurm_where_a_flag_says_so(self, config_reader):
+    def test_explicit_nnodes_gets_no_slurm_advice(self, config_reader):
         assert set(config_reader.problems("--nnodes 4 train.py", step())) == {"--rdzv-endpoint"}
 
 
-def test_the_step_in_which_sbatch_was_called_is_not_ours(config_reader):
+def test_step_that_called_sbatch_is_ignored(config_reader):
     left_over = {name: value for name, value in step(nodes=2).items() if "_STEP_" in name}
     reading = config_reader.read(f"{MEET} train.py", {**left_over, **BATCH})
     assert reading.settings.nnodes == NodeRange(1, 1)
@@ -185,7 +185,7 @@ def test_the_step_in_which_sbatch_was_called_is_not_ours(config_reader):
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_NODES", "SLURM_STEP_ID", "SLURM_JOB_ID"])
 @pytest.mark.parametrize("text", ["", "many", "-1", "²", "1" * 5000])
-def test_what_cannot_be_read_is_not_taken(config_reader, name, text):
+def test_unreadable_variables_are_ignored(config_reader, name, text):
     reading = config_reader.read(
         "train.py" if name != "SLURM_JOB_ID" else f"{MEET} --rdzv-id mine train.py", step(**{name: text})
     )
@@ -193,29 +193,29 @@ def test_what_cannot_be_read_is_not_taken(config_reader, name, text):
 
 
 @given(st.dictionaries(st.sampled_from(sorted(step(SLURM_HET_SIZE="", SLURM_RESTART_COUNT=""))), st.text()))
-def test_no_environment_breaks_the_reading(environ):
+def test_any_slurm_environment_can_be_read(environ):
     from_scheduler(Settings(), {}, environ)
 
 
 class TestIndexedJob:
     JOB = f"{MEET} --nnodes 2:4 --rdzv-id job train.py"
 
-    def test_the_index_is_the_rank(self, config_reader):
+    def test_completion_index_is_the_rank(self, config_reader):
         reading = config_reader.read(self.JOB, {"JOB_COMPLETION_INDEX": "3"})
         assert (reading.settings.node_rank, reading.origins["node_rank"]) == (3, "JOB_COMPLETION_INDEX")
 
-    def test_spares_have_none(self, config_reader):
+    def test_kubernetes_spares_have_no_rank(self, config_reader):
         assert config_reader.read(self.JOB, {"JOB_COMPLETION_INDEX": "4"}).settings.node_rank is None
 
-    def test_pods_that_work_alone_have_none(self, config_reader):
+    def test_single_pods_have_no_rank(self, config_reader):
         assert config_reader.read("train.py", {"JOB_COMPLETION_INDEX": "3"}).settings.node_rank is None
 
-    def test_a_flag_is_stronger(self, config_reader):
+    def test_flag_overrides_completion_index(self, config_reader):
         reading = config_reader.read(f"--node-rank 1 {self.JOB}", {"JOB_COMPLETION_INDEX": "3"})
         assert (reading.settings.node_rank, reading.origins["node_rank"]) == (1, "--node-rank")
 
 
-def test_explain_tells_where_it_is_from(config_reader):
+def test_explain_names_the_slurm_variables(config_reader):
     lines = as_text(config_reader.read(f"{MEET} train.py", step(task=2)), ()).splitlines()
     shown = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3:]}
     assert shown["nnodes"] == ["4:4", "SLURM_STEP_NUM_NODES"]
@@ -223,7 +223,7 @@ def test_explain_tells_where_it_is_from(config_reader):
     assert shown["rdzv_id"] == ["slurm-1234.0", "SLURM_JOB_ID and SLURM_STEP_ID"]
 
 
-def test_a_bad_flag_is_not_hidden_by_the_scheduler(config_reader):
+def test_scheduler_does_not_hide_a_bad_flag(config_reader):
     with pytest.raises(ConfigurationError) as caught:
         config_reader.read(f"--nnodes some {MEET} train.py", step())
     assert [problem.origin for problem in caught.value.problems] == ["--nnodes"]

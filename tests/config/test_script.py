@@ -1,37 +1,37 @@
 import pytest
 
 
-def test_a_script_is_required_only_to_run(config_reader):
+def test_script_is_required_only_to_run(config_reader):
     assert "requires a script" in config_reader.problems("--nnodes 1")["script"]
     assert config_reader.read("--nnodes 1", require_script=False).script is None
     assert config_reader.read("missing.py", require_script=False).script == "missing.py"
 
 
-def test_a_missing_script_names_the_path_looked_at(config_reader):
+def test_missing_script_error_has_the_full_path(config_reader):
     assert str(config_reader.folder / "missing.py") in config_reader.problems("missing.py")["script"]
 
 
 @pytest.mark.parametrize("path", ["pkg/train.py", "pkg/train/__main__.py"])
-def test_a_module_gets_the_hint_to_write_m(config_reader, path):
+def test_module_name_without_m_flag_gets_a_hint(config_reader, path):
     config_reader.write("", path)
     assert "write -m pkg.train" in config_reader.problems("pkg.train")["script"]
 
 
-def test_an_installed_module_gets_it_too(config_reader):
+def test_installed_module_without_m_flag_gets_a_hint(config_reader):
     assert "write -m json.tool" in config_reader.problems("json.tool")["script"]
     assert "check the path" in config_reader.problems("no_such_module_anywhere")["script"]
 
 
-def test_folders_are_scripts_too(config_reader):
+def test_folder_with_main_is_a_script(config_reader):
     config_reader.write("", "app/__main__.py")
     assert config_reader.read("app").script == "app"
 
 
-def test_modules_are_left_to_the_interpreter(config_reader):
+def test_modules_are_not_checked(config_reader):
     assert config_reader.read("-m no.such.module --x").script_args == ("--x",)
 
 
-def test_commands_are_looked_up_in_the_path_of_the_environment(config_reader):
+def test_commands_are_looked_up_in_path(config_reader):
     command = config_reader.write("#!/bin/sh\n", "bin/hello")
     environ = {"PATH": str(config_reader.folder / "bin")}
     assert "in PATH" in config_reader.problems("--no-python hello", environ)["script"]
@@ -46,7 +46,7 @@ def test_module_and_no_python_exclude_each_other(config_reader):
     assert set(config_reader.problems("-m --no-python train.py")) == {"--module"}
 
 
-def test_run_path_wins(config_reader):
+def test_run_path_overrides_module_and_no_python(config_reader):
     reading = config_reader.read("--run-path -m --no-python train.py")
     settings = reading.settings
     assert (settings.run_path, settings.module, settings.no_python) == (True, False, False)
@@ -54,5 +54,5 @@ def test_run_path_wins(config_reader):
     assert "script" in config_reader.problems("--run-path -m missing.py")
 
 
-def test_where_the_script_stands_is_not_guessed_after_an_unknown_switch(config_reader):
+def test_unknown_switch_suppresses_the_script_error(config_reader):
     assert set(config_reader.problems("--zzzzqqq value train.py")) == {"--zzzzqqq"}

@@ -21,7 +21,7 @@ LADDER = [
 
 
 @pytest.mark.parametrize("rung", range(len(LADDER)))
-def test_precedence(config_reader, rung):
+def test_flags_precede_variables_config_file_and_defaults(config_reader, rung):
     present = [origin for origin, _ in LADDER[rung:]]
     if "elastic.toml: role" in present:
         config_reader.write(FILE)
@@ -36,7 +36,7 @@ def test_only_the_winning_value_is_parsed(config_reader):
     assert config_reader.read("--max-restarts 1 train.py", {"PET_MAX_RESTARTS": "some"}).settings.max_restarts == 1
 
 
-def test_a_stronger_source_replaces_a_table_whole(config_reader):
+def test_flag_replaces_a_whole_table(config_reader):
     config_reader.write("[rdzv_conf]\njoin_timeout = 9")
     assert config_reader.read("--rdzv-conf last_call_timeout=1 train.py").settings.rdzv_conf == {
         "last_call_timeout": "1"
@@ -44,7 +44,7 @@ def test_a_stronger_source_replaces_a_table_whole(config_reader):
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("0", False), ("true", True), ("No", False)])
-def test_switches_in_the_environment(config_reader, text, value):
+def test_switches_can_be_set_by_variables(config_reader, text, value):
     assert config_reader.read("train.py", {"PET_STANDALONE": text}).settings.standalone is value
 
 
@@ -70,14 +70,14 @@ def test_bad_values_name_their_variable(config_reader):
         ({"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0"}, {"kill_timeout": 10.0}),
     ],
 )
-def test_variables_that_torchrun_gives_a_meaning(config_reader, environ, expected):
+def test_torchrun_variables_set_their_settings(config_reader, environ, expected):
     reading = config_reader.read("train.py", environ)
     assert {name: getattr(reading.settings, name) for name in expected} == expected
     changed = [name for name, value in expected.items() if value != SPECS[name].default]
     assert all(reading.origins[name] == next(iter(environ)) for name in changed)
 
 
-def test_special_variables_rank_below_named_ones_and_above_the_file(config_reader):
+def test_torchrun_variables_rank_between_named_ones_and_file(config_reader):
     config_reader.write("shutdown_timeout = 1\nkill_timeout = 2")
     environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", "PET_SHUTDOWN_TIMEOUT": "6"}
     assert config_reader.read("train.py", environ).settings.shutdown_timeout == 6
@@ -87,11 +87,11 @@ def test_special_variables_rank_below_named_ones_and_above_the_file(config_reade
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_HEALTH_CHECK_PORT"])
-def test_a_bad_special_variable_is_named(config_reader, name):
+def test_bad_torchrun_variable_is_named(config_reader, name):
     assert "found 'soon'" in config_reader.problems("train.py", {name: "soon"})[name]
 
 
-def test_loglevel_is_weaker_than_the_file(config_reader):
+def test_config_file_overrides_loglevel(config_reader):
     assert config_reader.read("train.py", {"LOGLEVEL": "DEBUG"}).settings.log_level == "debug"
     config_reader.write("log-level = 'error'")
     assert config_reader.read("train.py", {"LOGLEVEL": "DEBUG"}).settings.log_level == "error"
@@ -102,7 +102,7 @@ def left_out(reading):
     return {problem.origin: problem.message for problem in reading.left_out}
 
 
-def test_misspelled_variables_are_left_out_with_a_warning(config_reader):
+def test_misspelled_variables_are_ignored_with_a_warning(config_reader):
     found = left_out(config_reader.read("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"}))
     assert found["ELASTIC_NNODE"].endswith("did you mean ELASTIC_NNODES?")
     assert "ELASTIC_MAX_RESTARTS" in found["ELASTIC_MAX_RESTART"]
@@ -117,7 +117,7 @@ def test_misspelled_variables_are_left_out_with_a_warning(config_reader):
         ("ELASTIC_LOGLEVEL", "x"),
     ],
 )
-def test_variables_of_other_programs_stop_no_run(config_reader, name, value):
+def test_variables_of_other_programs_are_ignored(config_reader, name, value):
     reading = config_reader.read("train.py", {name: value})
     assert reading.settings == config_reader.read("train.py").settings
     assert left_out(reading).keys() <= {name}
@@ -125,8 +125,8 @@ def test_variables_of_other_programs_stop_no_run(config_reader, name, value):
 
 @pytest.mark.parametrize("prefix", ["ELASTIC", "PET"])
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
-def test_address_of_a_kubernetes_service_is_no_port(config_reader, prefix, kind):
-    """Kubernetes gives every pod such variables for services called elastic-master, pet-master or elastic-health."""
+def test_kubernetes_service_address_is_not_a_port(config_reader, prefix, kind):
+    """Kubernetes sets such variables in every pod for services named elastic-master, pet-master or elastic-health."""
     environ = {f"{prefix}_MASTER_PORT": f"{kind}://10.0.0.1:8080", "ELASTIC_HEALTH_PORT": "tcp://10.0.0.2:80"}
     environ["TORCHELASTIC_HEALTH_CHECK_PORT"] = "tcp://10.0.0.3:80"
     reading = config_reader.read("train.py", environ)
@@ -135,7 +135,7 @@ def test_address_of_a_kubernetes_service_is_no_port(config_reader, prefix, kind)
     assert config_reader.problems("train.py", {"ELASTIC_HEALTH_PORT": "http"})
 
 
-def test_a_service_does_not_hide_a_weaker_variable(config_reader):
+def test_kubernetes_service_does_not_hide_another_variable(config_reader):
     environ = {"ELASTIC_MASTER_PORT": "tcp://10.0.0.1:8080", "PET_MASTER_PORT": "1234"}
     assert config_reader.read("train.py", environ).settings.master_port == 1234
 
@@ -155,20 +155,20 @@ def test_a_service_does_not_hide_a_weaker_variable(config_reader):
         "TORCHELASTIC_NNODES",
     ],
 )
-def test_strangers_with_our_prefix_are_left_alone(config_reader, name):
+def test_unrelated_variables_with_our_prefix_are_ignored(config_reader, name):
     config_reader.read("train.py", {name: "x"})
 
 
-def test_our_own_settings_are_not_read_from_torchruns_prefix(config_reader):
+def test_torchrun_prefix_applies_only_to_torchrun_settings(config_reader):
     assert config_reader.read("train.py", {"PET_WATCHDOG": "file"}).settings.watchdog is None
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_no_environment_breaks_the_reading(environ):
+def test_any_environment_can_be_read(environ):
     assert not from_environment({f"X{name}": value for name, value in environ.items()}, SPECS).found
 
 
-def test_options_of_plugins_have_variables_and_keys(config_reader):
+def test_plugin_options_have_variables_and_keys(config_reader):
     option = Option("drain-after", float, None, "when", "seconds")
     assert config_reader.read(added_options=(option,)).added == {"drain-after": None}
     config_reader.write("drain_after = 3")
@@ -177,7 +177,7 @@ def test_options_of_plugins_have_variables_and_keys(config_reader):
     assert (reading.added["drain-after"], reading.origins["drain-after"]) == (4.0, "ELASTIC_DRAIN_AFTER")
 
 
-def test_natural_types_in_the_file(config_reader):
+def test_config_file_accepts_toml_types(config_reader):
     path = config_reader.write(
         """
         nnodes = 1
@@ -212,7 +212,7 @@ def test_natural_types_in_the_file(config_reader):
     assert reading.origins["rdzv_backend"] == "elastic.toml: backend"
 
 
-def test_types_that_do_not_fit_are_named_with_their_key(config_reader):
+def test_wrong_types_are_reported_with_their_key(config_reader):
     config_reader.write("nproc_per_node = true\nstandalone = 'perhaps'\nmax-restarts = 1.5")
     assert set(config_reader.problems()) == {
         "elastic.toml: nproc_per_node",
@@ -221,7 +221,7 @@ def test_types_that_do_not_fit_are_named_with_their_key(config_reader):
     }
 
 
-def test_unknown_and_repeated_keys(config_reader):
+def test_unknown_and_repeated_keys_are_reported(config_reader):
     config_reader.write("nnode = 1\nbackend = 'a'\nrdzv-backend = 'b'\nconfig = 'x'\nqqqq = 1")
     problems = config_reader.problems()
     assert "did you mean nnodes?" in problems["elastic.toml: nnode"]
@@ -230,17 +230,17 @@ def test_unknown_and_repeated_keys(config_reader):
     assert "elastic explain lists" in problems["elastic.toml: qqqq"]
 
 
-def test_broken_toml_tells_the_line(config_reader):
+def test_broken_toml_error_has_the_line(config_reader):
     path = config_reader.write("role = 'x'\nnnodes = = 2")
     assert "line 2" in config_reader.problems()[str(path)]
 
 
-def test_a_file_that_is_not_text(config_reader):
+def test_file_that_is_not_utf8_is_rejected(config_reader):
     (config_reader.folder / "elastic.toml").write_bytes(b"role = '\xff'")
     assert "UTF-8" in next(iter(config_reader.problems().values()))
 
 
-def test_the_nearest_file_counts_and_elastic_toml_wins_in_a_folder(config_reader):
+def test_nearest_file_is_used_and_elastic_toml_preferred(config_reader):
     config_reader.write("[tool.elastic]\nrole = 'shared'", "pyproject.toml")
     assert config_reader.read().settings.role == "shared"
     assert config_reader.read().origins["role"] == "pyproject.toml: tool.elastic.role"
@@ -252,19 +252,19 @@ def test_the_nearest_file_counts_and_elastic_toml_wins_in_a_folder(config_reader
     assert config_reader.read().settings.role == "above"
 
 
-def test_a_strangers_broken_pyproject_is_passed_by(config_reader):
+def test_broken_pyproject_without_our_table_is_skipped(config_reader):
     config_reader.write("dependencies = [elastic-core", "pyproject.toml")
     assert config_reader.read().config_file == config_reader.folder.parent / "elastic.toml"
     path = config_reader.write("[tool.elastic]\nrole = ", "pyproject.toml")
     assert "not valid TOML" in config_reader.problems()[str(path)]
 
 
-def test_a_tool_table_of_another_type(config_reader):
+def test_tool_elastic_that_is_not_a_table_is_rejected(config_reader):
     path = config_reader.write("tool.elastic = 3", "pyproject.toml")
     assert "expected a table [tool.elastic]" in config_reader.problems()[str(path)]
 
 
-def test_a_named_file_is_the_only_one_read(config_reader):
+def test_named_file_is_the_only_one_read(config_reader):
     config_reader.write(FILE)
     config_reader.write("role = 'other'", "conf/other.toml")
     assert config_reader.read("--config conf/other.toml train.py").settings.role == "other"
@@ -273,24 +273,24 @@ def test_a_named_file_is_the_only_one_read(config_reader):
     assert named.settings.role == "file"
 
 
-def test_a_named_file_that_is_not_there(config_reader):
+def test_missing_named_file_is_reported(config_reader):
     assert "No such file" in config_reader.problems("--config nowhere.toml train.py")["--config"]
     assert "No such file" in config_reader.problems("train.py", {"ELASTIC_CONFIG": "nowhere.toml"})["ELASTIC_CONFIG"]
 
 
-def test_problems_of_all_sources_come_together(config_reader):
+def test_problems_of_all_sources_are_reported_together(config_reader):
     config_reader.write("nnode = 1")
     problems = config_reader.problems("--max-restarts x missing.py", {"ELASTIC_ROLES": "a", "PET_TEE": "9"})
     assert set(problems) == {"--max-restarts", "ELASTIC_ROLES", "PET_TEE", "elastic.toml: nnode", "script"}
 
 
-def test_folders_and_files_that_cannot_be_read(config_reader, tmp_path_factory):
+def test_folder_as_config_file_is_rejected(config_reader, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     assert "Is a directory" in config_reader.problems(f"--config {other} train.py")["--config"]
     assert config_reader.read("train.py", {"ELASTIC_CONFIG": str(config_reader.write(FILE))}).settings.role == "file"
 
 
-def test_the_search_ends_at_the_home_folder(config_reader):
+def test_search_ends_at_the_home_folder(config_reader):
     above = config_reader.folder.parent / "elastic.toml"
     assert config_reader.read("train.py", {"HOME": "/nowhere"}).config_file == above
     assert config_reader.read("train.py", {"HOME": str(config_reader.folder.parent)}).config_file == above
@@ -298,8 +298,8 @@ def test_the_search_ends_at_the_home_folder(config_reader):
 
 
 @pytest.mark.parametrize("mode", [0o2775, 0o1777])
-def test_file_in_a_folder_that_a_group_may_write_counts(config_reader, mode):
-    """As on most clusters. It is the file's owner who counts."""
+def test_file_in_a_group_writable_folder_is_used(config_reader, mode):
+    """Such folders are common on clusters. Only the file's owner matters."""
     path = config_reader.write("role = 'ours'")
     path.chmod(0o664)
     config_reader.folder.chmod(mode)
@@ -310,9 +310,9 @@ def test_file_in_a_folder_that_a_group_may_write_counts(config_reader, mode):
     assert config_reader.read(f"--config {path} train.py").settings.role == "ours"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
 @pytest.mark.parametrize("of", ["file", "link"])
-def test_file_of_somebody_else_is_left_out_and_the_next_one_counts(config_reader, of):
+def test_file_of_another_user_is_skipped_for_the_next_one(config_reader, of):
     path = config_reader.write("role = 'theirs'")
     if of == "link":
         path.rename(config_reader.folder / "mine.toml")
@@ -326,16 +326,16 @@ def test_file_of_somebody_else_is_left_out_and_the_next_one_counts(config_reader
     assert config_reader.read(f"--config {path} train.py").settings.role == "theirs"
 
 
-def test_file_that_everybody_may_write_is_left_out(config_reader):
-    path = config_reader.write("role = 'whose'")
+def test_world_writable_file_is_ignored(config_reader):
+    path = config_reader.write("role = 'anyone'")
     path.chmod(0o666)
     reading = config_reader.read()
     assert reading.settings.role == "default"
     assert [problem.message for problem in reading.left_out if f"{path} is writable by everyone" in problem.message]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
-def test_what_is_left_out_is_told_beside_what_is_missing(config_reader):
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
+def test_ignored_file_is_reported_with_other_problems(config_reader):
     path = config_reader.write("nnodes = '2'")
     os.chown(path, NOBODY, -1)
     assert set(config_reader.problems("--nnodes=x train.py")) == {"--nnodes", str(path)}

@@ -1,5 +1,4 @@
-"""Every flag of torchrun's parser, in every spelling and as a variable, with values that it takes: read here, and the
-same."""
+"""Every flag of torchrun's parser is read here with the same result, in every spelling and as a variable."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "signals_to_handle": ("SIGTERM", "SIGUSR1,SIGUSR2", "SIGTERM, SIGINT"),
     "shutdown_timeout": NUMBERS,
 }
-"""By the name of the setting; those of choices, and each default, come from the parser."""
+"""Values by setting; choices and defaults come from the parser."""
 
 TO_OURS: dict[str, Callable[[Torchrun, Any], Any]] = {
     "nnodes": lambda torchrun, value: NodeRange(*torchrun.module.parse_min_max_nnodes(value)),
@@ -66,7 +65,7 @@ TO_OURS: dict[str, Callable[[Torchrun, Any], Any]] = {
     "signals_to_handle": lambda _, value: [name.strip() for name in value.split(",")],
     "shutdown_timeout": lambda _, value: 30 if value is None else value,
 }
-"""What torchrun makes of what its parser has read, where that is not the value of our setting."""
+"""Converts torchrun's parsed values to values of our settings, if they differ."""
 
 TO_THEIRS: dict[str, Callable[[Any], Any]] = {
     "redirects": lambda streams: dict(streams.named) or streams.everywhere,
@@ -75,22 +74,22 @@ TO_THEIRS: dict[str, Callable[[Any], Any]] = {
 }
 
 AROUND = ["--nnodes=8", "--rdzv-backend=c10d", "--rdzv-endpoint=host:29400", "--rdzv-id=job"]
-"""So that every flag may stand there: a rank of 7 needs eight nodes, and these need a place and an id."""
+"""Makes every flag valid: a rank of 7 needs eight nodes, and these need an endpoint and an id."""
 ALONE: dict[str, list[str]] = {"standalone": [], "rdzv_endpoint": ["--rdzv-backend=c10d"]}
 
 NOT_READ = {"logs_specs", "numa_binding"}
-"""What torchrun reads from no variable."""
+"""Flags that torchrun reads from no variable."""
 
 
 def actions() -> dict[str, Any]:
-    """The flags of torchrun's parser, without its help, by the name of the setting."""
+    """The flags of torchrun's parser except --help, by setting."""
     from torch.distributed.run import get_args_parser
 
     return {it.dest: it for it in get_args_parser()._actions if it.option_strings and it.dest != "help"}
 
 
 def values(action) -> tuple[str | None, ...]:
-    """What to try; None for a flag that takes no value."""
+    """Values to test; None for a flag without a value."""
     if action.nargs == 0:
         return (None,)
     default = [action.default] if isinstance(action.default, str) else []
@@ -98,7 +97,7 @@ def values(action) -> tuple[str | None, ...]:
 
 
 def spellings(action, value: str | None):
-    """The words of a flag, in every way that torchrun's parser takes."""
+    """A flag and its value in every form that torchrun's parser accepts."""
     for name in action.option_strings:
         if value is None:
             yield [name]
@@ -116,7 +115,7 @@ def meaning(name: str, torchrun: Torchrun, args: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.torchrun])
-def test_a_flag_means_the_same_in_every_spelling(name, torchrun, elastic):
+def test_flag_has_torchruns_meaning_in_every_spelling(name, torchrun, elastic):
     action, around = actions()[name], ALONE.get(name, AROUND)
     lines = []
     for value in values(action):
@@ -132,29 +131,29 @@ def test_a_flag_means_the_same_in_every_spelling(name, torchrun, elastic):
 
 
 def _without(words: list[str], action) -> list[str]:
-    """A flag would win over the variable."""
+    """Remove the flag, which would override the variable."""
     return [word for word in words if word.partition("=")[0] not in action.option_strings]
 
 
-def test_torchruns_own_code_goes_on_with_what_it_is_given(torchrun):
-    """The values above are no values that only its parser takes."""
+def test_torchrun_accepts_the_tested_values(torchrun):
+    """The values above are accepted not only by its parser."""
     skipped = {
         "rdzv_backend",
         "rdzv_endpoint",
         "logs_specs",
-    }  # they need more around them: the generated lines have that
+    }  # these need other flags, which the generated lines have
     for name, action in actions().items():
         for value in () if name in skipped else values(action):
             torchrun.read([*ALONE.get(name, AROUND), *next(spellings(action, value)), "worker.py"])
 
 
-def test_every_flag_of_torchruns_is_tried():
+def test_every_torchrun_flag_is_tested():
     assert set(actions()) == {name for name, spec in SPECS.items() if spec.torchrun}
     assert {name for name, action in actions().items() if action.nargs != 0} == set(VALUES)
     assert [name for name, action in actions().items() if not values(action)] == []
 
 
-def test_what_torchrun_reads_from_no_variable_is_what_the_page_says(torchrun):
+def test_page_names_flags_torchrun_reads_from_no_variable(torchrun):
     def is_read(name: str) -> bool:
         args = torchrun.parse(["worker.py"], {f"PET_{name.upper()}": "4"})
         return getattr(args, name) != getattr(torchrun.parse(["worker.py"]), name)
@@ -163,7 +162,7 @@ def test_what_torchrun_reads_from_no_variable_is_what_the_page_says(torchrun):
     assert "as torchrun does, and also `PET_NUMA_BINDING` and `PET_LOGS_SPECS`" in PAGE
 
 
-def test_flags_without_a_value_are_refused_by_both(torchrun, elastic):
+def test_flags_without_a_value_are_rejected_by_both(torchrun, elastic):
     for action in actions().values():
         words = [action.option_strings[-1]]
         if action.nargs != 0:
@@ -185,19 +184,19 @@ def test_flags_without_a_value_are_refused_by_both(torchrun, elastic):
         "worker.py ${local_rank} --rank=${local_rank}",
     ],
 )
-def test_what_follows_the_script_is_the_scripts(words, torchrun, elastic):
+def test_script_arguments_match_torchrun(words, torchrun, elastic):
     args, ours = torchrun.parse(words.split()), elastic.read(words.split())
     assert (ours.script, list(ours.script_args)) == (args.training_script, args.training_script_args)
 
 
-def test_two_dashes_after_the_script_are_the_scripts_too(torchrun, elastic):
+def test_two_dashes_after_the_script_are_passed_to_it(torchrun, elastic):
     words = ["worker.py", "--", "x"]
     assert torchrun.parse(words).training_script_args == ["x"]
     assert elastic.read(words).script_args == ("--", "x")
     assert "A leading `--` among the script's arguments is dropped." in PAGE
 
 
-def test_flags_that_come_twice_count_as_with_torchrun(torchrun, elastic):
+def test_repeated_flags_match_torchrun_except_options(torchrun, elastic):
     words = [
         "--role=a",
         "--role",
@@ -216,7 +215,7 @@ def test_flags_that_come_twice_count_as_with_torchrun(torchrun, elastic):
     assert "repeated flags add up" in PAGE
 
 
-def test_a_flag_wins_over_its_variable(torchrun, elastic):
+def test_flag_overrides_its_variable(torchrun, elastic):
     environ = {f"PET_{name}": value for name, value in {"ROLE": "a", "STANDALONE": "0", "MAX_RESTARTS": "1"}.items()}
     words = ["--role=b", "--standalone", "worker.py"]
     args, ours = torchrun.parse(words, environ), elastic.settings(words, environ)

@@ -1,4 +1,4 @@
-"""Generated lines, read by torchrun's own code and by ours: the same meaning, or a sentence of the page."""
+"""Generated command lines mean the same to torchrun's code and ours, or the page documents the difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of meaning, and what the page says of it. `among` tells whether it is this one."""
+    """A difference in meaning, and the sentence that documents it. `among` returns whether it applies."""
 
     of: str
     among: Callable[[Theirs, Ours], bool]
@@ -25,7 +25,7 @@ class Difference:
 
 
 def in_a_file(theirs: Theirs) -> bool:
-    """With the name `localhost:0`, if torchrun has chosen the endpoint."""
+    """torchrun then names the store `localhost:0` if it chose the endpoint."""
     return theirs.store.get("port", 0) is None
 
 
@@ -76,7 +76,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("port", [2940, pytest.param(29400, marks=pytest.mark.nightly)])
-def test_generated_lines_mean_the_same(torchrun, elastic, tmp_path, port):
+def test_generated_lines_match_torchrun(torchrun, elastic, tmp_path, port):
     known = {"port": port, "tmp": tmp_path, "name": socket.gethostname(), "rank": 0}
     wrong, count, used = [], {"torchrun refuses": 0, "we refuse": 0, "both run": 0}, set()
     for line in combinations(seed=port):
@@ -104,12 +104,12 @@ def test_generated_lines_mean_the_same(torchrun, elastic, tmp_path, port):
 
 
 @pytest.mark.parametrize("sentence", sorted({each.sentence for each in (*DIFFERENT, *REFUSED)}))
-def test_the_page_says_so(sentence):
+def test_page_documents_the_difference(sentence):
     assert sentence in PAGE
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.line)
-def test_torchrun_takes_what_is_refused_here(row, torchrun, elastic):
+def test_torchrun_accepts_lines_rejected_here(row, torchrun, elastic):
     torchrun.read(row.line.split())
     with pytest.raises(ConfigurationError) as caught:
         elastic.read(row.line.split())

@@ -47,83 +47,83 @@ words = st.text(st.characters(exclude_characters="=,", exclude_categories=["Z", 
 
 
 @given(node_ranges)
-def test_node_range_is_read_back(nodes):
+def test_node_range_survives_a_round_trip(nodes):
     assert parse_node_range(str(nodes)) == nodes == parse_node_range(nodes)
 
 
 @pytest.mark.parametrize("raw", ["0", "4:1", "0:3", "1:2:3", "", "two", "-1", "1:", True, 2.0, None, [1, 2]])
-def test_what_is_no_node_range(raw):
+def test_malformed_node_range_is_rejected(raw):
     with pytest.raises(ValueError, match="expected N or MIN:MAX"):
         parse_node_range(raw)
 
 
-def test_a_single_number_is_a_range_of_one():
+def test_single_number_is_a_fixed_node_range():
     assert parse_node_range("3") == parse_node_range(3) == NodeRange(3, 3)
 
 
 @given(stream_maps)
-def test_stream_map_is_read_back(streams_by_rank):
+def test_stream_map_survives_a_round_trip(streams_by_rank):
     assert parse_stream_map(str(streams_by_rank)) == streams_by_rank == parse_stream_map(streams_by_rank)
 
 
 @given(stream_maps, st.integers(0, 300))
-def test_stream_map_answers_for_every_rank(streams_by_rank, rank):
+def test_stream_map_has_a_value_for_every_rank(streams_by_rank, rank):
     expected = dict(streams_by_rank.named).get(rank, Std.NONE if streams_by_rank.named else streams_by_rank.everywhere)
     assert streams_by_rank.for_rank(rank) == expected
 
 
-def test_stream_map_knows_ranks_above_nine():
+def test_stream_map_accepts_ranks_above_9():
     tee = parse_stream_map("0:3,11:1")
     assert [tee.for_rank(rank) for rank in (0, 1, 11)] == [Std.ALL, Std.NONE, Std.OUT]
     assert parse_stream_map({"0": 3, "11": 1}) == tee
 
 
 @pytest.mark.parametrize("raw", ["4", "", "0:4", "0:3,", "a:1", "0:1,0:2", True, -1, "1,2", 1.0])
-def test_what_is_no_stream_map(raw):
+def test_malformed_stream_map_is_rejected(raw):
     with pytest.raises(ValueError, match="expected"):
         parse_stream_map(raw)
 
 
 @given(st.lists(parts))
-def test_comma_lists_are_read_back(texts):
+def test_comma_lists_survive_a_round_trip(texts):
     assert split_commas(join_commas(texts)) == texts
 
 
-def test_two_commas_are_one_within_a_text():
+def test_doubled_comma_is_a_literal_comma():
     assert parse_texts("a,,b,c") == ("a,b", "c")
-    assert parse_texts(["a,b", "c"]) == ("a,b", "c"), "a list is not taken apart again"
+    assert parse_texts(["a,b", "c"]) == ("a,b", "c"), "list items are not split"
     assert parse_texts("") == ()
 
 
 @given(st.dictionaries(words, words))
-def test_options_are_read_back(options):
+def test_options_survive_a_round_trip(options):
     assert parse_options(format_options(options)) == options == parse_options(options)
 
 
-def test_options_add_up_and_the_last_of_a_key_wins():
+def test_options_merge_and_the_last_value_wins():
     assert parse_options(["a=1,b=2", "b=3"]) == {"a": "1", "b": "3"}
     assert parse_options({"join_timeout": 600, "is_host": True}) == {"join_timeout": "600", "is_host": "true"}
     assert parse_options("hosts=a,,b,k=x=y") == {"hosts": "a,b", "k": "x=y"}
 
 
 @pytest.mark.parametrize("raw", ["a", "=1", "a=", 3, [1], {"a": [1]}])
-def test_what_are_no_options(raw):
+def test_malformed_options_are_rejected(raw):
     with pytest.raises(ValueError, match="expected"):
         parse_options(raw)
 
 
 @given(st.frozensets(st.integers(0, 500)))
-def test_ranks_are_read_back(ranks):
+def test_ranks_survive_a_round_trip(ranks):
     assert parse_ranks(",".join(map(str, ranks))) == ranks == parse_ranks(sorted(ranks)) == parse_ranks(ranks)
 
 
 @pytest.mark.parametrize("raw", ["a", "-1", [True], True, {"a": 1}])
-def test_what_are_no_ranks(raw):
+def test_malformed_ranks_are_rejected(raw):
     with pytest.raises(ValueError, match="expected local ranks"):
         parse_ranks(raw)
 
 
-def test_signals_by_any_spelling_and_only_once():
+def test_signals_are_read_in_any_spelling_and_deduplicated():
     assert parse_signals("SIGTERM,int,SIGTERM") == (signal.SIGTERM, signal.SIGINT)
     assert parse_signals((signal.SIGUSR1,)) == (signal.SIGUSR1,)
     for wrong in ("SIGNOTHING", "SIGKILL", "SIGSTOP"):
@@ -132,12 +132,12 @@ def test_signals_by_any_spelling_and_only_once():
 
 
 @pytest.mark.parametrize("text", ["1", "true", "Yes", "on", "T"])
-def test_true(text):
+def test_true_spellings_are_accepted(text):
     assert parse_boolean(text) is True
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No", "off", "F"])
-def test_false(text):
+def test_false_spellings_are_accepted(text):
     assert parse_boolean(text) is False
 
 
@@ -176,18 +176,18 @@ def test_false(text):
         (parse_path, 3),
     ],
 )
-def test_errors_name_what_was_expected_and_what_was_found(parse, raw):
+def test_errors_name_expected_and_found_values(parse, raw):
     with pytest.raises(ValueError, match=r"expected .*, found"):
         parse(raw)
 
 
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
-def test_seconds_are_read_back(duration):
+def test_seconds_survive_a_round_trip(duration):
     assert seconds()(repr(duration)) == duration == seconds()(duration)
     assert math.isfinite(seconds()(duration))
 
 
-def test_words_that_mean_a_value():
+def test_keywords_and_natural_types_are_converted():
     assert parse_log_level("WARN") == "warning" == parse_log_level(30)
     assert parse_name_or_none("none") is None is parse_name_or_none(None)
     assert parse_name_or_none("file") == "file"

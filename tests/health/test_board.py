@@ -1,4 +1,4 @@
-"""The board, told what an agent tells: what stands on it after each fact."""
+"""The status on the board after each fact reported by an agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPOCH = 1_700_000_000.0
 
 
 class Story:
-    """Tells a board of an agent, on a clock that takes a second for each phase."""
+    """Reports the facts of an agent to a board; each phase takes a second."""
 
     def __init__(self):
         self.clock = FakeClock(EPOCH)
@@ -47,7 +47,7 @@ class Story:
         self.board(PhaseChanged("job", AgentPhase(name), reason, at, Instant(at - late)))
 
     def round(self, number, restart_count=0):
-        """A round whose two workers run."""
+        """Form a round and start its two workers."""
         self.phase("joining", "waits")
         formed = Round(number, MEMBERS, restart_count, "all are here")
         self.board(RoundFormed("job", number, 0, 2, 0.5, formed))
@@ -78,14 +78,14 @@ def story():
     return Story()
 
 
-def test_an_agent_that_has_not_begun(story):
+def test_status_before_the_start_has_no_round(story):
     now = story.now
     assert (now.version, now.run_id, now.node, now.role, now.max_restarts) == (1, "job", "node0", "trainer", 3)
     assert (now.phase, now.reason, now.phase_since) == (AgentPhase.JOINING, "not started yet", EPOCH)
     assert (now.round, now.group_rank, now.members, now.workers, now.rounds) == (0, -1, (), (), ())
 
 
-def test_a_round_that_runs(story):
+def test_running_round_has_members_and_workers(story):
     story.round(7, restart_count=2)
     now = story.now
     assert (now.round, now.group_rank, now.restart_count, now.members) == (7, 0, 2, MEMBERS)
@@ -97,13 +97,13 @@ def test_a_round_that_runs(story):
     assert (now.phase, now.phase_since, now.recoveries, now.restarts) == (AgentPhase.RUNNING, EPOCH + 3, (), ())
 
 
-def test_a_phase_with_another_reason_goes_on(story):
+def test_new_reason_does_not_restart_the_phase(story):
     story.phase("joining", "1 of 2 nodes joined")
     story.phase("joining", "2 of 2 nodes joined")
     assert (story.now.phase_since, story.now.reason) == (EPOCH, "2 of 2 nodes joined")
 
 
-def test_a_failure_and_the_round_after_it(story):
+def test_failure_and_recovery_are_recorded(story):
     story.round(1)
     story.exit(0, 3)
     assert story.states == ["failed", "running"]
@@ -124,8 +124,8 @@ def test_a_failure_and_the_round_after_it(story):
     assert story.now.last_failure == failure
 
 
-def test_a_failure_that_is_judged_when_the_next_round_forms(story):
-    """Then the decision is told between the two, and before the round."""
+def test_late_decision_updates_the_ended_round(story):
+    """The decision is reported while joining, before the new round."""
     story.round(1)
     story.phase("stopping", "rank 0: exit code 1")
     story.phase("joining", "waits")
@@ -136,17 +136,17 @@ def test_a_failure_that_is_judged_when_the_next_round_forms(story):
     assert (story.now.recoveries[0].cause, story.now.recoveries[0].rendezvous) == ("hang", 2.0)
 
 
-def test_workers_that_the_agent_stops(story):
+def test_workers_stopped_by_the_agent_are_stopped(story):
     story.round(1)
     story.exit(1, 0)
-    story.phase("stopping", "node5 has come")
+    story.phase("stopping", "node5 joined")
     assert story.states == ["running", "succeeded"]
-    story.restart("membership", "node5 has come", 0)
+    story.restart("membership", "node5 joined", 0)
     story.phase("joining", "waits")
     assert story.states == ["stopped", "succeeded"]
 
 
-def test_the_first_failure_of_the_last_round_that_failed(story):
+def test_last_failure_is_the_first_of_the_latest_failed_round(story):
     story.round(1)
     later, first = story.fail(0, caused_by=1), story.fail(1)
     assert story.states == ["failed", "failed"]
@@ -165,7 +165,7 @@ def test_restarts_are_counted_by_cause(story):
     assert story.now.restarts == (("failure", 2), ("hang", 1), ("membership", 1))
 
 
-def test_a_job_that_succeeds(story):
+def test_successful_job_ends_its_round(story):
     story.round(1)
     story.phase("finishing", "every worker succeeded")
     assert (story.states, story.now.rounds[-1].ended_at) == (["succeeded", "succeeded"], None)
@@ -176,7 +176,7 @@ def test_a_job_that_succeeds(story):
     assert story.states == ["succeeded", "succeeded"]
 
 
-def test_a_job_that_fails(story):
+def test_failed_job_ends_its_round(story):
     story.round(1)
     story.phase("stopping", "rank 0: exit code 3")
     story.fail(0)
@@ -187,7 +187,7 @@ def test_a_job_that_fails(story):
     assert story.states == ["failed", "stopped"]
 
 
-def test_a_node_that_is_asked_to_leave_while_workers_run(story):
+def test_draining_stops_running_workers(story):
     story.round(1)
     story.phase("draining", "received SIGTERM")
     story.finish("STOPPED", "stopped by SIGTERM")
@@ -196,7 +196,7 @@ def test_a_node_that_is_asked_to_leave_while_workers_run(story):
 
 
 @pytest.mark.parametrize("judged", [True, False])
-def test_a_node_that_is_asked_to_leave_while_it_waits_for_the_next_round(story, judged):
+def test_draining_while_joining_keeps_the_end_of_the_round(story, judged):
     story.round(1)
     story.phase("stopping", "rank 0: exit code 1")
     if judged:
@@ -208,7 +208,7 @@ def test_a_node_that_is_asked_to_leave_while_it_waits_for_the_next_round(story, 
     assert story.now.rounds[-1].cause == ("failure" if judged else "stopped")
 
 
-def test_a_spare_that_was_never_needed(story):
+def test_unneeded_spare_has_no_rounds(story):
     story.phase("joining", "waits")
     story.finish("SUCCEEDED", "not needed")
     assert (story.now.phase, story.now.rounds, story.now.recoveries) == (AgentPhase.FINISHED, (), ())
@@ -225,27 +225,27 @@ def test_only_the_last_rounds_and_recoveries_are_kept(story):
     assert now.restarts == (("failure", KEPT + 3),)
 
 
-def test_who_subscribed_is_told_of_every_change_until_it_ends_that(story):
-    told = []
-    end = story.board.subscribe(lambda: told.append(story.now.version))
+def test_subscriber_is_notified_until_it_unsubscribes(story):
+    versions = []
+    end = story.board.subscribe(lambda: versions.append(story.now.version))
     story.round(1)
-    assert told == [2, 3, 4, 5, 6]
+    assert versions == [2, 3, 4, 5, 6]
     end()
     end()
     story.phase("stopping")
-    assert (len(told), story.now.version) == (5, 7)
+    assert (len(versions), story.now.version) == (5, 7)
 
 
-def test_subscriptions_come_and_go_while_the_board_changes(story):
+def test_subscribing_is_safe_while_the_board_changes(story):
     stop, rounds = threading.Event(), []
 
-    def look():
+    def subscribe_repeatedly():
         while not stop.is_set():
             end = story.board.subscribe(lambda: rounds.append(story.now.round))
             assert story.now.version >= 1
             end()
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
+    threads = [threading.Thread(target=subscribe_repeatedly) for _ in range(4)]
     for thread in threads:
         thread.start()
     for number in range(1, 50):
@@ -253,6 +253,6 @@ def test_subscriptions_come_and_go_while_the_board_changes(story):
     stop.set()
     for thread in threads:
         thread.join(60)
-    told = len(rounds)
+    notified = len(rounds)
     story.phase("stopping")
-    assert (len(rounds), story.now.version) == (told, 1 + 49 * 5 + 1)
+    assert (len(rounds), story.now.version) == (notified, 1 + 49 * 5 + 1)

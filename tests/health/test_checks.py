@@ -1,4 +1,4 @@
-"""The health checks of plugins in a running job."""
+"""Plugins' health checks in a running job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock():
 
 
 def after(checks, clock, made):
-    """The result once the check has ended."""
+    """The status once the check has ended."""
     checks.results()
     assert made.acquire(timeout=60)
     for _ in range(1000):
@@ -43,7 +43,7 @@ def counted(make):
     return HealthCheck("data", "the data is mounted", LIMIT, check), made
 
 
-def test_check_is_made_only_if_somebody_asks_and_again_after_a_minute(clock):
+def test_check_runs_on_request_and_again_after_a_minute(clock):
     check, made = counted(lambda: CheckResult(CheckLevel.OK, "mounted"))
     checks = RunningChecks([check], clock)
     assert not made.acquire(blocking=False)
@@ -53,7 +53,7 @@ def test_check_is_made_only_if_somebody_asks_and_again_after_a_minute(clock):
     assert checks.results() == (first,)
     assert not made.acquire(blocking=False)
     clock.advance(1)
-    assert checks.results() == (first,)  # the last result, while the next one is made
+    assert checks.results() == (first,)  # the last result, while the next check runs
     assert made.acquire(timeout=60)
 
 
@@ -82,7 +82,7 @@ def test_bad_check_is_a_failure(clock, make, message, remedy):
     assert (message in found.message, found.remedy) == (True, remedy)
 
 
-def test_check_that_hangs_fails_and_is_not_made_again(clock):
+def test_hanging_check_fails_and_is_not_repeated(clock):
     ends = threading.Event()
     check, made = counted(lambda: ends.wait(60) and CheckResult(CheckLevel.OK, "late"))
     checks = RunningChecks([check], clock)

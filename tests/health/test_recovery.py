@@ -9,7 +9,7 @@ from elastic_core.interfaces.observer import PhaseChanged
 
 
 def parts(*phases):
-    """Of the recoveries that these phases make: each is its name and time, and the time of its first sign."""
+    """The parts of the recoveries in these phases; each phase is a name, a time and the time of its first sign."""
     marks, found = RecoveryMarks(), []
     for name, at, *sign in phases:
         fact = PhaseChanged("job", AgentPhase(name), "", Instant(at), *(Instant(each) for each in sign))
@@ -22,22 +22,28 @@ FIRST = [("joining", 0.0), ("starting", 4.0), ("running", 5.0)]
 AGAIN = [("joining", 104.0), ("starting", 107.0), ("running", 111.0)]
 
 
-def test_a_first_round_is_no_recovery():
+def test_first_round_is_not_a_recovery():
     assert parts(*FIRST) == []
 
 
-def test_a_failure():
+def test_recovery_has_times_of_its_four_parts():
     assert parts(*FIRST, ("stopping", 101.0, 100.0), *AGAIN) == [Parts(1.0, 3.0, 3.0, 4.0)]
 
 
 @pytest.mark.parametrize("sign", [(), (101.0,), (500.0,)])
-def test_a_sign_that_does_not_come_before_the_stop(sign):
+def test_late_or_missing_first_sign_gives_no_detection_time(sign):
     assert parts(*FIRST, ("stopping", 101.0, *sign), *AGAIN) == [Parts(0.0, 3.0, 3.0, 4.0)]
 
 
-def test_a_phase_that_is_told_again_began_when_it_was_told_first():
-    told = [("stopping", 101.0, 100.5), ("stopping", 103.0, 103.0), ("joining", 104.0), ("joining", 106.0), *AGAIN[1:]]
-    assert parts(*FIRST, *told) == [Parts(0.5, 3.0, 3.0, 4.0)]
+def test_repeated_phase_keeps_its_first_time():
+    repeated = [
+        ("stopping", 101.0, 100.5),
+        ("stopping", 103.0, 103.0),
+        ("joining", 104.0),
+        ("joining", 106.0),
+        *AGAIN[1:],
+    ]
+    assert parts(*FIRST, *repeated) == [Parts(0.5, 3.0, 3.0, 4.0)]
 
 
 def test_each_recovery_has_its_own_parts():
@@ -45,10 +51,10 @@ def test_each_recovery_has_its_own_parts():
     assert parts(*FIRST, ("stopping", 101.0), *AGAIN, *second) == [Parts(0.0, 3.0, 3.0, 4.0), Parts(1.0, 1.0, 1.0, 1.0)]
 
 
-def test_a_round_that_others_need_after_this_node_was_done():
+def test_recovery_after_finishing_is_measured():
     assert parts(*FIRST, ("finishing", 90.0), ("stopping", 101.0), *AGAIN) == [Parts(0.0, 3.0, 3.0, 4.0)]
 
 
 @pytest.mark.parametrize("end", ["draining", "finished"])
-def test_a_node_that_goes_does_not_recover(end):
+def test_leaving_node_has_no_recovery(end):
     assert parts(*FIRST, ("stopping", 101.0), ("joining", 104.0), (end, 105.0), *AGAIN) == []

@@ -1,4 +1,4 @@
-"""Health check servers under torch's names, over an endpoint that a distribution in a folder brings."""
+"""Health check servers under torch's names, with an endpoint from a distribution in a folder."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def elastic_health_endpoints():
 
 @pytest.fixture
 def nothing_installed(monkeypatch):
-    """As far as endpoints of ours go."""
+    """Blocks the project's own endpoint."""
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-http-health")
 
 
 @pytest.fixture
 def made(tmp_path, monkeypatch, nothing_installed):
-    """What an installed endpoint `http` has made."""
+    """The servers made by an installed endpoint `http`."""
     (tmp_path / "folder_endpoint.py").write_text(PLUGIN)
     info = tmp_path / "folder_endpoint-1.0.dist-info"
     info.mkdir()
@@ -58,7 +58,7 @@ def made(tmp_path, monkeypatch, nothing_installed):
 
 
 @pytest.mark.parametrize("kind", [HealthCheckServer, create_healthcheck_server])
-def test_the_installed_endpoint_answers(kind, made):
+def test_installed_endpoint_is_used(kind, made):
     server = kind(lambda: 12.5, 8080, 60)
     assert isinstance(server, HealthCheckServer)
     assert isinstance(server, health.HealthCheckServer)
@@ -72,7 +72,7 @@ def test_the_installed_endpoint_answers(kind, made):
     assert (view.alive_at(), view.watchdog_fault()) == (12.5, "")
 
 
-def test_what_it_sees_of_a_program_is_whether_it_is_alive(made):
+def test_view_of_a_program_has_only_liveness(made):
     now = SystemClock().timestamp()
     seen = [now]
     create_healthcheck_server(lambda: seen[0], 8080, 60)
@@ -84,7 +84,7 @@ def test_what_it_sees_of_a_program_is_whether_it_is_alive(made):
     assert not live(view.alive_at(), now, 60).ok
 
 
-def test_without_an_endpoint(nothing_installed):
+def test_missing_endpoint_raises_plugin_error(nothing_installed):
     with pytest.raises(PluginError, match="http"):
         create_healthcheck_server(lambda: 0.0, 8080, 60)
     server = HealthCheckServer(lambda: 0.0, 8080, 60)
@@ -93,7 +93,7 @@ def test_without_an_endpoint(nothing_installed):
     server.stop()
 
 
-def test_a_server_of_ones_own(nothing_installed):
+def test_server_can_be_subclassed(nothing_installed):
     class Own(HealthCheckServer):
         def start(self):
             self.started = True

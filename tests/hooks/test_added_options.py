@@ -18,7 +18,7 @@ def load(*points):
     return PluginManager.load({}, builtins=(), entry_points=[point for some in points for point in some])
 
 
-def test_options_of_all_plugins_by_name(install_plugin):
+def test_options_of_all_plugins_are_found_by_name(install_plugin):
     manager = load(install_plugin("b", option_source("team")), install_plugin("a", option_source("queue")))
     assert [option.name for option in manager.added_options()] == ["own-of-queue", "own-of-team", "queue", "team"]
     assert manager.option_conflicts() == ()

@@ -28,7 +28,7 @@ def reading(plugins, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"problems": broken}, "failed: ZeroDivisionError: a fault of mine"),
         ({"problems": lambda _: None}, "expected Problems from <lambda>, found None"),
@@ -39,8 +39,8 @@ def reading(plugins, tmp_path):
         ({"defaults": lambda _: {"nnodes": ("none", "y")}}, "defaults of the backend 'toy': nnodes: expected"),
     ],
 )
-def test_invalid_description_names_the_plugin(reading, fields, told):
-    with pytest.raises(PluginError, match=told):
+def test_invalid_description_names_the_plugin(reading, fields, message):
+    with pytest.raises(PluginError, match=message):
         reading(**fields)
 
 

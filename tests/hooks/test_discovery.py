@@ -74,10 +74,10 @@ def test_block_list_accepts_any_spelling():
 
 
 def test_blocking_a_plugin_spares_distribution_of_same_name():
-    ours, stranger = Source("elastic-c10d", "c10d", "1"), Source("c10d", "backend", "1")
+    ours, third_party = Source("elastic-c10d", "c10d", "1"), Source("c10d", "backend", "1")
     names = blocked_names({"ELASTIC_DISABLE_PLUGINS": "C10D:backend"})
-    manager = PluginManager([Candidate(source, "", object) for source in (ours, stranger)], blocked=names)
-    assert (list(manager.blocked), manager.unknown_blocks) == ([stranger], ())
+    manager = PluginManager([Candidate(source, "", object) for source in (ours, third_party)], blocked=names)
+    assert (list(manager.blocked), manager.unknown_blocks) == ([third_party], ())
 
 
 @pytest.mark.parametrize("spelt", ["elastic-etcd, Some.Tools", "elastic_etcd,,some-tools,elastic-etcd"])

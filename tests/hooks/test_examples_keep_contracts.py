@@ -31,7 +31,7 @@ class TestNice(StarterContract):
         factory = selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory
         return lambda command: factory(Context(options={"level": 1}), Work(command))
 
-    def test_a_function_is_refused(self, selected):
+    def test_function_as_starter_is_rejected(self, selected):
         with pytest.raises(ConfigurationError, match="cannot run a function; give a command"):
             selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory(
                 Context(options={"level": 1}), Work(function=print)

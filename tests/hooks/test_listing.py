@@ -75,7 +75,7 @@ def test_dictionary_is_complete_json(manager):
         "  rendezvous backend redis: full (full 1.2) and rival (rival 1.0)",
     ],
 )
-def test_the_text_has_the_line(manager, line):
+def test_text_listing_has_the_line(manager, line):
     assert line in as_text(manager).splitlines()
 
 

@@ -118,8 +118,8 @@ def test_blocked_plugin_is_not_imported(install_plugin):
     assert manager.failures == manager.plugins == ()
     assert [source.distribution for source in manager.blocked] == ["noisy"]
     assert manager.unknown_blocks == ("ghost",)
-    (told,) = manager.about_unknown_blocks()
-    assert told.startswith("ELASTIC_DISABLE_PLUGINS: no installed plugin or distribution is named 'ghost'")
+    (warning,) = manager.about_unknown_blocks()
+    assert warning.startswith("ELASTIC_DISABLE_PLUGINS: no installed plugin or distribution is named 'ghost'")
 
 
 def test_registration_hooks_are_called_once(install_plugin):

@@ -63,7 +63,7 @@ def test_observer_error_is_logged_and_others_are_notified(install_plugin, log_li
     assert "Traceback" in line["exception"]
 
 
-def test_an_observer_cannot_end_the_agent(install_plugin, log_lines):
+def test_observer_cannot_end_the_agent(install_plugin, log_lines):
     notifier_for(install_plugin("b-raises", RAISES))(AgentFinished("job", "FAILED", "", 0))
     assert [line["error"] for line in log_lines()] == ["SystemExit: 1"]
 

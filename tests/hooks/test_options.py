@@ -31,12 +31,12 @@ def test_text_becomes_values_of_the_declared_types():
 
 
 @pytest.mark.parametrize("text", ["1", "true", "True", "YES", "on", "y", "t", True, 1])
-def test_spellings_of_true(text):
+def test_true_spellings_are_accepted(text):
     assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": True}
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No", "OFF", "n", "f", False, 0])
-def test_spellings_of_false(text):
+def test_false_spellings_are_accepted(text):
     assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": False}
 
 
@@ -83,7 +83,7 @@ def test_all_problems_are_reported_and_good_values_kept():
     assert typed == {"join_timeout": 600.0, "protocol": "https"}
 
 
-def test_dashes_equal_underscores_but_not_twice():
+def test_dashes_and_underscores_name_the_same_option():
     assert type_options((JOIN,), {"join-timeout": "3"}, "o") == ({"join_timeout": 3.0}, ())
     _, problems = type_options((JOIN,), {"join-timeout": "3", "join_timeout": "4"}, "o")
     assert "given twice" in problems[0].message

@@ -23,7 +23,7 @@ def refusal(manager, name, kind=RendezvousBackendRecord):
     return problem
 
 
-def test_by_name_and_by_alias(install_plugin, backend_source):
+def test_backend_is_selected_by_name_or_alias(install_plugin, backend_source):
     manager = load(install_plugin("dist-a", backend_source("redis", aliases=("valkey", "redis"))))
     by_name, by_alias = (manager.provided(RendezvousBackendRecord, name).record for name in ("redis", "valkey"))
     assert by_name is by_alias
@@ -48,7 +48,7 @@ FACTORIES = """
         raise SystemExit(1)
 
     def away(*given):
-        raise RendezvousConnectionError("nobody there")
+        raise RendezvousConnectionError("no server")
 
     @hookimpl
     def elastic_rendezvous_backends():
@@ -78,23 +78,23 @@ def test_factory_error_names_its_plugin(function, install_plugin):
     assert re.search(r"failed: KeyError: 'dsn'; raised in /.*/dist_a_plugin.py, line 9; report it to the", breaks)
     assert "failed: ConnectionRefusedError: no; check the address or file" in problem("refused")
     assert "failed: SystemExit: 1; raised in" in problem("leaves")
-    with pytest.raises(RendezvousConnectionError, match="nobody there"):
+    with pytest.raises(RendezvousConnectionError, match="no server"):
         getattr(manager.select(RendezvousBackendRecord, "away"), function)(None)
 
 
 def test_store_factory_error_is_outage_unless_permanent(install_plugin):
     manager = load(install_plugin("dist-a", FACTORIES))
 
-    def look(name):
+    def open_state(name):
         params = RendezvousParameters(name, "", "job", 1, 1)
         manager.select(RendezvousBackendRecord, name).open_backend(Context(), params).get_state()
 
     with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install dist-a"):
-        look("void")
+        open_state("void")
     with pytest.raises(PluginError, match=r"'broken' of plugin 'dist-a' of dist-a 1\.0.* failed: KeyError: 'dsn'"):
-        look("broken")
+        open_state("broken")
     with pytest.raises(RendezvousConnectionError, match="no"):
-        look("shut")
+        open_state("shut")
 
 
 def test_two_providers_are_an_error_naming_both(install_plugin, backend_source):

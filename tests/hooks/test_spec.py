@@ -25,7 +25,7 @@ from elastic_core.interfaces.observer import (
 )
 
 FAILURE = ProcessFailure(0, 17, -9, global_rank=3, node="node7", reason="killed by SIGKILL")
-TOLD = {
+FACTS = {
     "round_formed": (RoundFormed("job", 1, 0, 2, 0.5), "round 1: node 0 of 2 after 0.5 s"),
     "workers_started": (WorkersStarted("job", 1, {0: 11, 1: 12}), "round 1 runs as 11 12"),
     "worker_failed": (WorkerFailed("job", FAILURE), "rank 3 on node7: killed by SIGKILL"),
@@ -88,29 +88,29 @@ def test_every_hook_documents_its_calls_and_exceptions(hook):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.hook)
-def test_example_of_a_registration_hook(kind, manager_of):
+def test_registration_hook_example_works(kind, manager_of):
     (provided,) = manager_of(kind.hook).records(kind.record)
     assert provided.record.summary
     assert provided.source.distribution == "example"
 
 
-def test_example_of_added_options(manager_of):
+def test_added_options_example_works(manager_of):
     assert [option.name for option in manager_of("elastic_add_options").added_options()] == ["team"]
 
 
-def test_example_of_contributed_environment(manager_of, plan):
+def test_contributed_environment_example_works(manager_of, plan):
     manager = manager_of("elastic_contribute_environment")
     assert contributed_environment(manager, plan, Contexts(manager)) == {"WANDB_RUN_GROUP": "job-2"}
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_example_of_a_notification_hook(name, manager_of, capsys):
-    fact, printed = TOLD[name]
+@pytest.mark.parametrize("name", FACTS)
+def test_notification_hook_example_works(name, manager_of, capsys):
+    fact, printed = FACTS[name]
     manager = manager_of(f"elastic_{name}")
     Notifier(manager, Contexts(manager))(fact)
     assert capsys.readouterr().out.strip() == printed
 
 
-def test_no_plugin_contributes_nothing(plan):
+def test_no_plugins_contribute_nothing(plan):
     manager = PluginManager(())
     assert contributed_environment(manager, plan, Contexts(manager)) == {}

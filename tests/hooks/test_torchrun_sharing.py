@@ -14,15 +14,15 @@ import pytest
 from elastic_core.hooks.torchrun_handlers import NOT_SHARED, HeldVariable, TorchrunHandler, store_not_shared
 
 LONG = 60.0
-SOON = 0.5
-MOST = 3  # nodes of a round
+SHORT = 0.5
+MAX_NODES = 3  # nodes of a round
 
 
 def environment():
     return os.environ.get(NOT_SHARED)
 
 
-class Looks:
+class VariableRecorder:
     """Records the variable's value in each call."""
 
     def __init__(self):
@@ -39,7 +39,7 @@ class Looks:
 
 
 def test_variable_is_set_only_during_calls():
-    foreign = Looks()
+    foreign = VariableRecorder()
     handler = TorchrunHandler(foreign)
     before = environment()
     assert (handler.next_rendezvous(), handler.use_agent_store) == ("round", False)
@@ -107,7 +107,7 @@ def torchs():
     )
 
 
-class Line:
+class DisconnectableBackend:
     """A torch backend that can be disconnected, as if its node had failed."""
 
     def __init__(self, backend, error):
@@ -139,7 +139,7 @@ class Nodes:
         self._last_call = LONG
         self._pool = ThreadPoolExecutor(8)
         self._foreign = []
-        self.lines = {}
+        self.backends = {}
         self.handlers = {}
 
     def _store(self, port, is_master=False):
@@ -147,9 +147,13 @@ class Nodes:
 
     def add(self, address):
         store = self._store(self._server.port)
-        line = self.lines[address] = Line(self._torchs.Backend(store, "job"), self._torchs.ConnectionError)
+        backend = self.backends[address] = DisconnectableBackend(
+            self._torchs.Backend(store, "job"), self._torchs.ConnectionError
+        )
         # A node that is silent for a minute has failed. Even a slow machine does not delay one that long.
-        foreign = self._torchs.Handler.from_backend("job", store, line, 2, MOST, address, self._timeout(), 1, int(LONG))
+        foreign = self._torchs.Handler.from_backend(
+            "job", store, backend, 2, MAX_NODES, address, self._timeout(), 1, int(LONG)
+        )
         self._foreign.append(foreign)
         self.handlers[address] = TorchrunHandler(foreign)
 
@@ -165,7 +169,7 @@ class Nodes:
 
     def lose(self, address):
         """Disconnect it, and make its last heartbeat an old one."""
-        self.lines[address].cut = True
+        self.backends[address].cut = True
         written = False
         while not written:
             found, token = self._backend.get_state()
@@ -177,7 +181,7 @@ class Nodes:
     def form(self, *addresses):
         """The nodes' next round: their store addresses in rank order. A full round waits for the last node, however
         late it joins; in any other, the wait for more nodes must be ended."""
-        self._last_call = LONG if len(addresses) == MOST else SOON
+        self._last_call = LONG if len(addresses) == MAX_NODES else SHORT
         joining = [self._pool.submit(self.handlers[address].next_rendezvous) for address in addresses]
         infos = sorted((future.result(LONG) for future in joining), key=lambda info: info.rank)
         assert [info.world_size for info in infos] == [len(addresses)] * len(addresses)

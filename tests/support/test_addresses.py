@@ -1,4 +1,4 @@
-"""Addresses as people write them, and the one under which others reach this machine."""
+"""Addresses written by users, and the address at which other nodes reach this machine."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from elastic_core.support.addresses import (
         ("x" * 253, ("x" * 253, 7)),
     ],
 )
-def test_host_and_port(text, expected):
+def test_host_and_port_are_split(text, expected):
     assert split_host_port(text, 7) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "found ''"),
         (":1", "found ':1'"),
@@ -57,35 +57,35 @@ def test_host_and_port(text, expected):
         ("a:" + "9" * 5000, f"found 'a:{'9' * 5000}', whose port is not a number from 1 to 65535"),
     ],
 )
-def test_what_is_wrong_is_told(text, told):
+def test_malformed_address_error_names_the_mistake(text, message):
     with pytest.raises(ValueError, match=r"^found ") as caught:
         split_host_port(text, 7)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @given(st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True) | st.ip_addresses().map(str), st.integers(1, 65535))
-def test_what_is_joined_is_split_again(host, port):
+def test_joined_address_survives_a_round_trip(host, port):
     assert split_host_port(joined_host_port(host, port), 7) == (host, port)
 
 
-def test_an_address_that_is_mapped_into_ipv6_is_the_one_of_ipv4():
+def test_ipv4_mapped_address_becomes_ipv4():
     assert ip_address("::ffff:127.0.0.1") == ipaddress.IPv4Address("127.0.0.1")
     assert ip_address("::ffff:7f00:1") == ipaddress.IPv4Address("127.0.0.1")
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_towards_this_machine_it_is_loopback(host):
+def test_own_address_towards_this_machine_is_loopback(host):
     assert own_address_towards(host, 9) in ("127.0.0.1", "::1")
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 100])
-def test_a_name_that_nobody_knows(host):
+def test_unknown_name_gives_no_address(host):
     assert own_address_towards(host, 9) is None
 
 
 @pytest.mark.integration
-def test_a_host_that_means_this_machine_shows_no_address():
+def test_hosts_meaning_this_machine_are_skipped():
     own = address_towards()
     assert address_towards([("a..b", 9), ("::1", 9), ("localhost", 9), ("0.0.0.0", 9)]) == own
     assert own is None or not is_loopback(own)
@@ -102,7 +102,7 @@ def test_a_host_that_means_this_machine_shows_no_address():
         ("fe80::1%eth0", "node0", "fe80::1%eth0"),
     ],
 )
-def test_a_way_that_does_not_leave_the_machine_shows_others_no_address(own, host, expected):
+def test_loopback_address_is_replaced_by_the_host_name(own, host, expected):
     assert seen_from_outside(own, host) == expected
 
 
@@ -115,16 +115,16 @@ def test_a_way_that_does_not_leave_the_machine_shows_others_no_address(own, host
         ("http://node0/", [("node0", 7)]),
     ],
 )
-def test_hosts_of_an_endpoint(endpoint, expected):
+def test_endpoint_hosts_are_extracted(endpoint, expected):
     assert hosts_of(endpoint, 7) == expected
 
 
 @pytest.mark.parametrize("endpoint", ["", "/a/file", "node0,", "file:///a/file"])
-def test_endpoints_without_hosts(endpoint):
+def test_endpoint_without_hosts_is_rejected(endpoint):
     with pytest.raises(ValueError, match=r"^found "):
         hosts_of(endpoint, 7)
 
 
-def test_what_every_machine_takes_for_itself():
+def test_loopback_addresses_are_recognized():
     assert all(map(is_loopback, ["localhost", "LOCALHOST", "127.9.9.9", "::1", "::ffff:127.0.0.1", "::1%lo"]))
     assert not any(map(is_loopback, ["node0", "10.0.0.1", "fe80::1"]))

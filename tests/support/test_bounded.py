@@ -1,4 +1,4 @@
-"""Calls that may hang, in threads of their own."""
+"""Calls that may hang run in their own threads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LONG = 60.0
 
 
 @pytest.fixture
-def go_on():
-    """What calls wait for that hang; set at the end."""
+def release():
+    """An event for which hanging calls wait; set at the end."""
     event = threading.Event()
     yield event
     event.set()
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
+def test_call_error_is_raised_in_the_waiting_thread(error):
     def fails():
         raise error
 
@@ -33,24 +33,24 @@ def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
         assert caught.value is error
 
 
-def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
-    call = BackgroundCall(lambda: go_on.wait(LONG) and "at last")
+def test_hanging_call_times_out_and_may_finish_later(release):
+    call = BackgroundCall(lambda: release.wait(LONG) and "at last")
     with pytest.raises(CallTimeout):
         call.result(0.01)
-    go_on.set()
+    release.set()
     assert call.result(LONG) == "at last"
 
 
-def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
-    call = BackgroundCall(lambda: go_on.wait(LONG))
+def test_interrupt_releases_current_and_later_waiters(release):
+    call = BackgroundCall(lambda: release.wait(LONG))
     waiting = [Background(lambda: call.wait(LONG * 3)) for _ in range(2)]
     call.interrupt()
     assert [one.result() for one in (*waiting, Background(lambda: call.wait(LONG * 3)))] == [False] * 3
-    go_on.set()
-    eventually(lambda: call.wait(0.0))  # it is over all the same, and its value is there
+    release.set()
+    eventually(lambda: call.wait(0.0))  # the call has ended all the same and has a value
     assert call.result()
 
 
-def test_a_store_that_does_not_answer_in_time_is_named(go_on):
+def test_timeout_error_names_the_store(release):
     with pytest.raises(RendezvousConnectionError, match=r"the store at here:1 has not answered within 0\.1 s"):
-        within(0.1, lambda: go_on.wait(LONG), "here:1")
+        within(0.1, lambda: release.wait(LONG), "here:1")

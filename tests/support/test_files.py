@@ -1,4 +1,4 @@
-"""Who decides what lies at a path: the rules, with files that belong to others."""
+"""The rules of which files and folders are trusted, with files of other users."""
 
 import os
 import stat
@@ -10,11 +10,11 @@ import pytest
 
 from elastic_core.support import files
 
-STRANGER, OTHER = 12345, 12346
-root_only = pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
+OTHER_USER, THIRD_USER = 12345, 12346
+root_only = pytest.mark.skipif("os.geteuid() != 0", reason="only root can change owners")
 
 
-def give(path, uid=STRANGER, mode=None, gid=-1):
+def give(path, uid=OTHER_USER, mode=None, gid=-1):
     os.chown(path, uid, gid, follow_symlinks=False)
     if mode is not None:
         os.chmod(path, mode)
@@ -36,61 +36,61 @@ def file(folder):
     return path
 
 
-def test_a_file_of_ours_is_trusted(file):
+def test_own_file_is_trusted(file):
     assert files.distrust_reason(file) == ""
 
 
 @root_only
-def test_a_file_of_somebody_else_is_not(file):
-    assert files.distrust_reason(give(file)) == f"{file} belongs to user {STRANGER}"
+def test_file_of_another_user_is_distrusted(file):
+    assert files.distrust_reason(give(file)) == f"{file} belongs to user {OTHER_USER}"
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
-def test_a_file_that_everybody_can_write_is_not(file, mode):
+def test_world_writable_file_is_distrusted(file, mode):
     file.chmod(mode)
     assert files.distrust_reason(file) == f"other users may write to {file}"
 
 
 @root_only
-def test_a_group_counts_as_others_unless_it_is_the_owner_s_own(file):
+def test_group_writable_file_needs_the_owners_private_group(file):
     file.chmod(0o664)
     assert files.distrust_reason(file) == ""  # root's own group
-    assert "other users may write" in files.distrust_reason(give(file, -1, gid=STRANGER))
+    assert "other users may write" in files.distrust_reason(give(file, -1, gid=OTHER_USER))
     assert "other users may write" in files.distrust_reason(give(file, -1, gid=65534))
 
 
 @root_only
-def test_folders_on_the_way_count(file, folder, tmp_path):
+def test_parent_folders_are_checked(file, folder, tmp_path):
     folder.chmod(0o777)
     assert files.distrust_reason(file) == f"other users may write to {folder}"
     folder.chmod(0o1777)
     assert files.distrust_reason(file) == ""
     give(tmp_path)
-    assert files.distrust_reason(file) == f"{tmp_path} belongs to user {STRANGER}"
+    assert files.distrust_reason(file) == f"{tmp_path} belongs to user {OTHER_USER}"
 
 
 @root_only
-def test_links_on_the_way_count_and_where_they_lead(file, folder, tmp_path):
+def test_symlinks_on_the_path_and_their_targets_are_checked(file, folder, tmp_path):
     link = tmp_path / "link"
     link.symlink_to("folder/../folder")
     assert files.distrust_reason(link / "file") == ""
     give(link)
-    assert files.distrust_reason(link / "file") == f"{link} belongs to user {STRANGER}"
+    assert files.distrust_reason(link / "file") == f"{link} belongs to user {OTHER_USER}"
     give(link, 0)
     folder.chmod(0o777)
     assert files.distrust_reason(link / "file") == f"other users may write to {folder}"
 
 
-def test_what_is_missing_or_leads_nowhere(tmp_path):
+def test_missing_or_circular_path_raises_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         files.distrust_reason(tmp_path / "missing")
     (tmp_path / "circle").symlink_to("circle")
-    for look in (files.distrust_reason, files.followed):
+    for probe in (files.distrust_reason, files.followed):
         with pytest.raises(OSError, match="symbolic links"):
-            look(tmp_path / "circle")
+            probe(tmp_path / "circle")
 
 
-def test_a_pipe_of_a_shell_is_trusted():
+def test_shell_pipe_is_trusted():
     reader, writer = os.pipe()
     assert files.distrust_reason(Path(f"/dev/fd/{reader}")) == ""
     os.close(reader)
@@ -99,49 +99,49 @@ def test_a_pipe_of_a_shell_is_trusted():
 
 @root_only
 @pytest.mark.integration
-def test_a_read_only_mount_cannot_be_written_and_unknown_folders_of_a_container_are_not_held_against_it(tmp_path):
+def test_read_only_mounts_and_unmapped_folders_are_trusted(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    look = "import sys; from pathlib import Path; from elastic_core.support.files import distrust_reason"
-    look = f"{look}; print(distrust_reason(Path(sys.argv[1])))"
+    probe = "import sys; from pathlib import Path; from elastic_core.support.files import distrust_reason"
+    probe = f"{probe}; print(distrust_reason(Path(sys.argv[1])))"
     mounts = 'mount -t tmpfs none "$1" && chmod 777 "$1" && echo > "$1/file" && chmod 644 "$1/file" && '
-    tell = '"$2" -c "$3" "$1/file"'
-    words = ["sh", str(folder), sys.executable, look]
+    show = '"$2" -c "$3" "$1/file"'
+    words = ["sh", str(folder), sys.executable, probe]
 
-    def told(*command):
+    def reason_of(*command):
         done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=180, check=False)
         if "not permitted" in done.stderr:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    assert "other users may write" in told("unshare", "-m", "sh", "-c", mounts + tell)
-    assert told("unshare", "-m", "sh", "-c", f'{mounts} mount -o remount,ro "$1" && {tell}') == ""
-    # In a name space that knows only root, folders of all others pass; a file of nobody knows whom does not.
+    assert "other users may write" in reason_of("unshare", "-m", "sh", "-c", mounts + show)
+    assert reason_of("unshare", "-m", "sh", "-c", f'{mounts} mount -o remount,ro "$1" && {show}') == ""
+    # In a user namespace with root only, folders of unmapped users are accepted, but a file of such a user is not.
     folder.chmod(0o755)
     (folder / "file").write_text("")
     give(folder)
-    assert told("unshare", "-Ur", "sh", "-c", tell) == ""
+    assert reason_of("unshare", "-Ur", "sh", "-c", show) == ""
     give(folder / "file")
-    assert told("unshare", "-Ur", "sh", "-c", tell) == f"{folder}/file belongs to user nobody"
+    assert reason_of("unshare", "-Ur", "sh", "-c", show) == f"{folder}/file belongs to user nobody"
 
 
 @root_only
-def test_a_link_of_somebody_else_is_not_followed(file, folder):
+def test_symlink_of_another_user_is_not_followed(file, folder):
     link = folder / "link"
     link.symlink_to(file)
     assert files.followed(link) == file
     give(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it is a link of user {OTHER_USER}"):
         files.followed(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it is a link of user {OTHER_USER}"):
         files.open_to_append(link)
     assert file.read_text() == "ours"
 
 
 @root_only
-def test_who_owns_a_folder_may_redirect_folders_in_it_but_no_file(file, folder, tmp_path):
+def test_folder_owner_may_redirect_folders_but_not_files(file, folder, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "scratch").symlink_to(folder)
@@ -151,24 +151,24 @@ def test_who_owns_a_folder_may_redirect_folders_in_it_but_no_file(file, folder, 
     assert files.followed(home / "scratch" / "file") == file
     with pytest.raises(PermissionError, match="it is a link"):
         files.followed(home / "file")
-    give(home / "scratch", OTHER)
+    give(home / "scratch", THIRD_USER)
     with pytest.raises(PermissionError, match="it is a link"):
         files.followed(home / "scratch" / "new")
 
 
 @root_only
-def test_where_others_write_a_file_of_theirs_is_refused(file, folder):
+def test_foreign_file_in_a_shared_folder_is_rejected(file, folder):
     give(file)
-    os.close(files.open_to_append(file))  # nobody but the folder's owner can have put it there
+    os.close(files.open_to_append(file))  # only the folder's owner can have created it
     folder.chmod(0o1777)
-    with pytest.raises(PermissionError, match=f"it was made by user {STRANGER} in .*, where others may write"):
+    with pytest.raises(PermissionError, match=f"it was made by user {OTHER_USER} in .*, where others may write"):
         files.open_to_append(file)
     give(folder)
-    os.close(files.open_to_append(file))  # the owner of the folder has put it there, and may
+    os.close(files.open_to_append(file))  # the folder's owner created it, and may
     assert file.read_text() == "ours"
 
 
-def test_where_others_write_a_file_of_several_names_is_refused(file, folder, tmp_path):
+def test_hard_linked_file_in_a_shared_folder_is_rejected(file, folder, tmp_path):
     (tmp_path / "precious").hardlink_to(file)
     os.close(files.open_to_append(file))
     folder.chmod(0o777)
@@ -176,7 +176,7 @@ def test_where_others_write_a_file_of_several_names_is_refused(file, folder, tmp
         files.open_to_append(file)
 
 
-def test_a_pipe_is_written_to_as_soon_as_somebody_reads(folder):
+def test_pipe_is_opened_only_with_a_reader(folder):
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="this pipe has no reader"):
@@ -184,26 +184,26 @@ def test_a_pipe_is_written_to_as_soon_as_somebody_reads(folder):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     writer = files.open_to_append(pipe)
     assert os.get_blocking(writer)
-    os.write(writer, b"said")
-    assert os.read(reader, 10) == b"said"
+    os.write(writer, b"text")
+    assert os.read(reader, 10) == b"text"
     os.close(reader)
     os.close(writer)
 
 
 @root_only
-def test_a_pipe_of_somebody_else_does_not_hold_us(folder):
+def test_pipe_of_another_user_is_rejected_without_blocking(folder):
     folder.chmod(0o1777)
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     give(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    for look in (files.open_to_append, files.check_existing):
-        with pytest.raises(PermissionError, match=f"made by user {STRANGER}"):
-            look(pipe)
+    for probe in (files.open_to_append, files.check_existing):
+        with pytest.raises(PermissionError, match=f"made by user {OTHER_USER}"):
+            probe(pipe)
     os.close(reader)
 
 
-def test_devices_and_open_files_are_written_to(file):
+def test_devices_and_open_files_can_be_appended_to(file):
     os.close(files.open_to_append(Path("/dev/null")))
     held = os.open(file, os.O_RDWR)
     for path in (Path(f"/dev/fd/{held}"), Path(f"/proc/self/fd/{held}")):
@@ -214,7 +214,7 @@ def test_devices_and_open_files_are_written_to(file):
     os.close(held)
 
 
-def test_a_new_file_has_a_mode_of_its_own(folder):
+def test_new_files_have_fixed_modes_despite_umask(folder):
     before = os.umask(0)
     try:
         os.close(files.open_to_append(folder / "log"))
@@ -226,17 +226,17 @@ def test_a_new_file_has_a_mode_of_its_own(folder):
         os.umask(before)
     modes = {name: stat.S_IMODE((folder / name).stat().st_mode) for name in ("log", "result", "job", "error")}
     assert modes == {"log": 0o644, "result": 0o644, "job": 0o755, "error": 0o644}
-    assert {path.name for path in folder.iterdir()} == set(modes)  # and nothing else is left
+    assert {path.name for path in folder.iterdir()} == set(modes)  # without temporary files
 
 
-def test_what_cannot_be_replaced_leaves_nothing_behind(folder):
+def test_failed_replace_leaves_no_temporary_file(folder):
     (folder / "result" / "in it").mkdir(parents=True)
     with pytest.raises(OSError, match="result"):
         files.replace(folder / "result", "text")
     assert [path.name for path in folder.iterdir()] == ["result"]
 
 
-def test_a_regular_file_is_truncated_and_a_link_is_not_followed(file, folder):
+def test_open_regular_truncates_files_and_rejects_links(file, folder):
     (folder / "link").symlink_to(file)
     with pytest.raises(OSError, match="symbolic links"):
         files.open_regular(str(folder / "link"), os.O_WRONLY)
@@ -246,7 +246,7 @@ def test_a_regular_file_is_truncated_and_a_link_is_not_followed(file, folder):
     assert file.read_text() == "new"
 
 
-def test_folders_are_made_and_used_again(folder, tmp_path):
+def test_make_folders_reuses_existing_folders(folder, tmp_path):
     (tmp_path / "scratch").symlink_to(folder)
     for _ in range(2):
         assert files.make_folders(tmp_path / "scratch", "job", "round") == folder / "job" / "round"
@@ -257,15 +257,15 @@ def test_folders_are_made_and_used_again(folder, tmp_path):
 
 
 @root_only
-def test_folders_that_somebody_else_has_made_first(folder):
+def test_make_folders_rejects_folders_of_other_users(folder):
     folder.chmod(0o1777)
     (folder / "job").mkdir()
     give(folder / "job")
-    with pytest.raises(PermissionError, match=f"it belongs to user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it belongs to user {OTHER_USER}"):
         files.make_folders(folder, "job", "round")
-    give(folder)  # then it is the owner's affair; and some file systems give all files to one user
+    give(folder)  # accepted: the folder's owner is responsible, and some file systems assign all files to one user
     assert files.make_folders(folder, "job", "round") == folder / "job" / "round"
     (folder / "linked").symlink_to("job")
-    give(folder / "linked", OTHER)
-    with pytest.raises(PermissionError, match=f"a link of user {OTHER}"):
+    give(folder / "linked", THIRD_USER)
+    with pytest.raises(PermissionError, match=f"a link of user {THIRD_USER}"):
         files.make_folders(folder, "linked")

@@ -1,4 +1,4 @@
-"""What forked children do not keep."""
+"""Resources that forked children drop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def pipe():
-    """A pipe, `(read end, write end)`; a forked child has both as well."""
+    """A pipe, `(read end, write end)`; a forked child inherits both."""
     ends = os.pipe()
     yield ends
     for fd in ends:
@@ -31,7 +31,7 @@ class Owner:
 
 @pytest.fixture
 def fork():
-    """A function that forks a child, which ends at once; its process id."""
+    """A function that forks a child, which exits immediately, and returns its process id."""
 
     def fork():
         child = os.fork()
@@ -44,47 +44,47 @@ def fork():
 
 
 @pytest.fixture
-def told(pipe):
-    """A function: the lines that were written until now."""
+def dropped(pipe):
+    """A function that returns the lines written so far."""
 
-    def told():
+    def dropped():
         os.write(pipe[1], b".")
         return os.read(pipe[0], 10_000).decode()[:-1].splitlines()
 
-    return told
+    return dropped
 
 
-def test_owners_drop_in_the_child_only(pipe, fork, told):
+def test_owners_drop_only_in_the_child(pipe, fork, dropped):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
     child = fork()
-    assert told() == [f"dropped in {child}"]
+    assert dropped() == [f"dropped in {child}"]
     assert owner.fd == pipe[1]
 
 
-def test_they_drop_in_every_child(pipe, fork, told):
+def test_owners_drop_in_every_child(pipe, fork, dropped):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
     drop_in_forks(owner)
-    assert told() == []
+    assert dropped() == []
     children = [fork(), fork()]
-    assert told() == [f"dropped in {child}" for child in children]
+    assert dropped() == [f"dropped in {child}" for child in children]
 
 
-def test_owners_that_are_gone_are_not_asked(pipe, fork, told):
+def test_collected_owners_do_not_drop(pipe, fork, dropped):
     drop_in_forks(Owner(pipe[1]))
     gc.collect()
     fork()
-    assert told() == []
+    assert dropped() == []
 
 
-def test_owners_that_are_forgotten_are_not_asked(pipe, fork, told):
+def test_removed_owners_do_not_drop(pipe, fork, dropped):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
     stop_dropping(owner)
     stop_dropping(owner)
     fork()
-    assert told() == []
+    assert dropped() == []
 
 
 class Failing:
@@ -92,9 +92,9 @@ class Failing:
         raise OSError("closed already")
 
 
-def test_one_that_fails_does_not_keep_the_others(pipe, fork, told):
+def test_failing_owner_does_not_prevent_others(pipe, fork, dropped):
     owners = [Failing(), Owner(pipe[1]), Failing()]
     for owner in owners:
         drop_in_forks(owner)
     child = fork()
-    assert told() == [f"dropped in {child}"]
+    assert dropped() == [f"dropped in {child}"]

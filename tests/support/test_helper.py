@@ -1,4 +1,4 @@
-"""A helper process, and that it learns of the end of ours."""
+"""A helper process, which also notices the end of its parent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print("the end", flush=True)
 
 @pytest.fixture
 def helper(tmp_path):
-    """A function that starts a helper which tells what it was given, and what it reads; or one of another program."""
+    """A function that starts a helper which prints its arguments, environment and input, or another program."""
     made = []
 
     def start(program=READS, **options):
@@ -55,20 +55,20 @@ def is_running(pid):
         return False
 
 
-def test_it_reads_orders_until_it_is_closed(helper):
+def test_helper_reads_orders_until_closed(helper):
     one = helper(arguments=["a", "b c"], environment={"ONLY": "this"})
     assert one.order("watch 7")
     assert one.order("bytes \udcff")
     one.close(LONG)
     one.close(LONG)
-    told, *read = lines(one)
-    assert told.startswith("a b c / ")
-    assert "ONLY" in told and "PATH" not in told and "HOME" not in told
+    header, *read = lines(one)
+    assert header.startswith("a b c / ")
+    assert "ONLY" in header and "PATH" not in header and "HOME" not in header
     assert read == ["read watch 7", "read bytes \udcff", "the end"]
-    assert one.order("after the end")  # nobody is there to read it any more, as was asked for
+    assert one.order("after the end")  # not an error after a requested close
 
 
-def test_that_it_is_lost_is_told_with_the_first_order(helper):
+def test_first_order_after_the_loss_returns_false(helper):
     one = helper()
     os.kill(one.pid, signal.SIGKILL)
     eventually(lambda: not is_running(one.pid))
@@ -77,14 +77,14 @@ def test_that_it_is_lost_is_told_with_the_first_order(helper):
     one.close(LONG)
 
 
-def test_one_that_does_not_end_is_killed_with_all_that_it_started(helper):
+def test_close_kills_a_hanging_helper_with_its_children(helper):
     one = helper("import os, signal, time\nchild = os.fork()\nif child: print(child, flush=True)\nsignal.pause()\n")
     child = int(one.output.readline())
     one.close(0.05)
     eventually(lambda: not is_running(one.pid) and not is_running(child))
 
 
-def test_what_it_started_is_killed_though_it_has_died_itself(helper):
+def test_kill_ends_children_of_a_dead_helper(helper):
     starts = "import os, subprocess, sys\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\nsys.stdin.read()"
     one = helper(starts)
     child = int(one.output.readline())
@@ -94,13 +94,13 @@ def test_what_it_started_is_killed_though_it_has_died_itself(helper):
     eventually(lambda: not is_running(child))
 
 
-def test_a_forked_child_does_not_hold_its_pipe(helper):
-    """The child outlives our end of it; the helper must see the end all the same."""
+def test_forked_child_does_not_keep_the_helpers_pipe_open(helper):
+    """The child keeps running after our end is closed; the helper must still see end-of-file."""
     one, (reader, writer) = helper(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writer)
-        select.select([reader], [], [], 60)  # until the test has seen what it wants
+        select.select([reader], [], [], 60)  # until the test is done
         os._exit(0)
     try:
         one.drop()
@@ -111,12 +111,12 @@ def test_a_forked_child_does_not_hold_its_pipe(helper):
         os.waitpid(child, 0)
 
 
-def test_it_learns_that_this_process_was_killed(tmp_path):
-    file, told = tmp_path / "program.py", tmp_path / "told"
-    file.write_text(f"import sys; sys.stdin.read(); open({str(told)!r}, 'w').close()")
+def test_helper_sees_end_of_input_when_its_parent_is_killed(tmp_path):
+    file, mark = tmp_path / "program.py", tmp_path / "mark"
+    file.write_text(f"import sys; sys.stdin.read(); open({str(mark)!r}, 'w').close()")
     code = (
         "import os, signal; from elastic_core.support.helper import HelperProcess;"
         f"HelperProcess({str(file)!r}); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -signal.SIGKILL
-    eventually(told.exists)
+    eventually(mark.exists)

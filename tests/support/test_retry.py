@@ -1,4 +1,4 @@
-"""Changing what others change as well."""
+"""Concurrent changes of a shared value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from elastic_core.support.retry import TooManyRefusals, swapped
 
 
-def test_writer_that_is_always_second_gives_up():
+def test_writer_that_always_loses_gives_up():
     tries = []
     with pytest.raises(TooManyRefusals, match="to write within 4 attempts, found that others always did so first"):
         swapped(lambda: tries.append(1), attempts=4)

@@ -1,4 +1,4 @@
-"""Files that hold a secret, read by root and by another user: which are refused, and with which words."""
+"""Secret files read by root and by another user: which are rejected, and with which message."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ try:
 except ValueError as error:
     print("refused", error)
 """
-root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of other users")
 
 
 @pytest.fixture
 def place():
-    """A folder that every user can reach, and nobody else writes to."""
+    """A folder that every user can read but only its owner can write to."""
     with tempfile.TemporaryDirectory(prefix="elastic-secrets-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -47,7 +47,7 @@ def secret_in(path, mode=0o600, owner=None, group=None, content=b"s3cret"):
 
 
 def read_by(user, path, *wrapped, groups=()):
-    """What a process of that user says."""
+    """The output of a process of that user that reads the secret."""
     package = Path(elastic_core.__file__).parents[1]
     command = [*wrapped, sys.executable, "-I", "-S", "-c", READ, path, package, user, *groups]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=False)
@@ -63,25 +63,25 @@ def refusal(path):
 
 
 @pytest.mark.parametrize("content", [b"s3cret", b"s3cret\n", b"s3cret\r\n\n"])
-def test_it_is_read_without_the_end_of_its_line(tmp_path, content):
+def test_secret_is_read_without_line_end(tmp_path, content):
     assert read_secret(secret_in(tmp_path / "secret", content=content)) == b"s3cret"
 
 
-def test_spaces_and_bytes_of_any_value_are_part_of_it(tmp_path):
+def test_spaces_and_binary_bytes_are_kept(tmp_path):
     assert read_secret(str(secret_in(tmp_path / "secret", content=b" \x00\xff \n"))) == b" \x00\xff "
 
 
-def test_one_of_4_kib_is_read_and_a_larger_one_is_not(tmp_path):
+def test_secret_above_4_kib_is_rejected(tmp_path):
     assert len(read_secret(secret_in(tmp_path / "most", content=b"x" * MOST_BYTES))) == MOST_BYTES
     assert "4096 bytes at most, found more" in refusal(secret_in(tmp_path / "more", content=b"x" * (MOST_BYTES + 1)))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_an_empty_one_is_refused(tmp_path, content):
+def test_empty_secret_is_rejected(tmp_path, content):
     assert "is empty; write one into it" in refusal(secret_in(tmp_path / "secret", content=content))
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+def test_non_regular_file_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
     assert "is none; name another" in refusal(tmp_path / "pipe")
     assert "is none; name another" in refusal(tmp_path)
@@ -90,24 +90,24 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     assert "Not a directory" in refusal(secret_in(tmp_path / "secret") / "below")
 
 
-def test_links_of_this_user_are_followed(tmp_path):
+def test_own_symlinks_are_followed(tmp_path):
     secret_in(tmp_path / "secret")
     (tmp_path / "relative").symlink_to("../" + tmp_path.name + "/secret")
     (tmp_path / "absolute").symlink_to(tmp_path / "relative")
     assert read_secret(tmp_path / "absolute") == b"s3cret"
 
 
-def test_what_others_can_write_is_refused(tmp_path):
+def test_group_writable_secret_is_rejected(tmp_path):
     assert "cannot write, found mode 0620" in refusal(secret_in(tmp_path / "secret", 0o620))
 
 
 @pytest.mark.integration
 @root
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644])
-def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(place, mode):
+def test_secret_readable_by_others_is_rejected_with_a_remedy(place, mode):
     path = secret_in(place / "secret", mode, NOBODY)
-    told = read_by(NOBODY, path)
-    assert told == (
+    answer = read_by(NOBODY, path)
+    assert answer == (
         f"refused expected a secret that others cannot read, found mode {mode:04o} on {path}; run `chmod 600 {path}`"
     )
     path.chmod(0o600)
@@ -116,7 +116,7 @@ def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(plac
 
 @pytest.mark.integration
 @root
-def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
+def test_file_of_another_user_is_rejected(place):
     path = secret_in(place / "secret", 0o644, SOMEBODY)
     assert f"found that {path} is of user {SOMEBODY}" in read_by(NOBODY, path)
     assert f"found that {path} is of user {SOMEBODY}" in refusal(path)
@@ -124,7 +124,7 @@ def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
 
 @pytest.mark.integration
 @root
-def test_roots_file_for_a_group_is_read_by_its_members(place):
+def test_group_members_can_read_roots_secret(place):
     path = secret_in(place / "secret", 0o440, 0, SOMEBODY)
     assert read_by(NOBODY, path, groups=[SOMEBODY]) == "read s3cret"
     assert "Permission denied" in read_by(NOBODY, path)
@@ -132,7 +132,7 @@ def test_roots_file_for_a_group_is_read_by_its_members(place):
 
 @pytest.mark.integration
 @root
-def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
+def test_world_readable_secret_of_root_is_rejected(place):
     path = secret_in(place / "secret", 0o644)
     assert f"found mode 0644 on {path}; let root run `chmod 640 {path}`" in read_by(NOBODY, path)
     assert f"found mode 0644 on {path}; run `chmod 600 {path}`" in refusal(path)
@@ -140,7 +140,7 @@ def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
 
 @pytest.mark.integration
 @root
-def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place):
+def test_symlink_of_another_user_is_not_followed(place):
     (place / "real").mkdir()
     secret_in(place / "real" / "secret", 0o600, NOBODY)
     (place / "last").symlink_to("real/secret")
@@ -159,25 +159,25 @@ def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place)
 @root
 @pytest.mark.parametrize("mode", [0o400, 0o440, 0o444, 0o644])
 @pytest.mark.parametrize("options", ["ro", "rw"])
-def test_the_mount_of_a_secret_in_a_container(place, mode, options):
-    """As Kubernetes lays it out; in a name space of its own."""
+def test_mounted_kubernetes_secret_is_read(place, mode, options):
+    """The layout that Kubernetes uses, in a separate mount namespace."""
     mounted = f"""
         mount -t tmpfs -o mode=1777 none {place} && cd {place} && mkdir ..2026 && printf 's3cret\\n' > ..2026/key &&
         chown 0:{SOMEBODY} ..2026/key && chmod {mode:o} ..2026/key && ln -s ..2026 ..data && ln -s ..data/key key &&
         mount -o remount,{options} {place} && exec "$@"
     """
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no name space may be made here")
-    told = read_by(NOBODY, place / "key", "unshare", "--mount", "sh", "-c", mounted, "sh", groups=[SOMEBODY])
+        pytest.skip("cannot create a mount namespace here")
+    answer = read_by(NOBODY, place / "key", "unshare", "--mount", "sh", "-c", mounted, "sh", groups=[SOMEBODY])
     if mode == 0o400:
-        assert "Permission denied" in told
+        assert "Permission denied" in answer
     elif options == "rw" and mode & 0o004:
-        assert f"found mode {mode:04o}" in told
+        assert f"found mode {mode:04o}" in answer
     else:
-        assert told == "read s3cret"
+        assert answer == "read s3cret"
 
 
-LOOKED_INTO = """
+INSPECTED = """
 import ctypes, os, subprocess, sys
 package, path, looks = sys.argv[1:]
 sys.path.insert(0, package)
@@ -195,10 +195,10 @@ for step in (0, 1):
 
 @pytest.mark.integration
 @root
-def test_who_has_read_a_secret_is_not_looked_into_by_others_of_the_same_user(place):
+def test_reading_a_secret_makes_the_process_undumpable(place):
     path = secret_in(place / "secret", owner=NOBODY)
     package = Path(elastic_core.__file__).parents[1]
-    looks = 'head -c 1 "/proc/$1/environ"'
-    command = [sys.executable, "-I", "-S", "-c", LOOKED_INTO, package, path, looks]
+    inspect = 'head -c 1 "/proc/$1/environ"'
+    command = [sys.executable, "-I", "-S", "-c", INSPECTED, package, path, inspect]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.split() == ["True", "False"]

@@ -1,4 +1,4 @@
-"""Ports and addresses: these tests ask the kernel."""
+"""Ports and addresses, with real sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elastic_core.support.sockets import (
 
 pytestmark = pytest.mark.integration
 
-NOWHERE = "192.0.2.1"  # an address for documentation
+NOWHERE = "192.0.2.1"  # an address reserved for documentation
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def listener(port, reuse, family=socket.AF_INET, address="0.0.0.0"):
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_whoever_asks_for_any_port_gets_another(reservation, reuse):
+def test_reserved_port_is_not_given_to_others(reservation, reuse):
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             server = stack.enter_context(socket.socket())
@@ -60,7 +60,7 @@ def test_whoever_asks_for_any_port_gets_another(reservation, reuse):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
-def test_a_server_that_reuses_addresses_can_use_it_at_once(reservation, address):
+def test_server_with_reuseaddr_can_use_reserved_port(reservation, address):
     with (
         listener(reservation.port, reuse=True, address=address) as server,
         socket.create_connection(("127.0.0.1", reservation.port), timeout=10) as client,
@@ -71,7 +71,7 @@ def test_a_server_that_reuses_addresses_can_use_it_at_once(reservation, address)
             assert peer.recv(5) == b"hello"
 
 
-def test_a_wanted_port_is_taken_and_given_back(quiet_port):
+def test_requested_port_is_reserved_and_released(quiet_port):
     reservation = PortReservation(quiet_port)
     assert reservation.port == quiet_port
     with pytest.raises(OSError, match="Address already in use"):
@@ -84,7 +84,7 @@ def test_a_wanted_port_is_taken_and_given_back(quiet_port):
     listener(quiet_port, reuse=False).close()
 
 
-def test_a_busy_port_is_a_configuration_error():
+def test_busy_port_is_a_configuration_error():
     with listener(0, reuse=False) as server, pytest.raises(ConfigurationError) as refused:
         PortReservation(server.getsockname()[1])
     (problem,) = refused.value.problems
@@ -93,7 +93,7 @@ def test_a_busy_port_is_a_configuration_error():
 
 
 @pytest.mark.parametrize("port", [70_000, -1])
-def test_a_number_that_is_no_port_is_a_configuration_error(port):
+def test_out_of_range_port_is_a_configuration_error(port):
     with pytest.raises(ConfigurationError, match=f"found that {port} cannot be bound: ports are 0 to 65535"):
         PortReservation(port)
 
@@ -103,23 +103,23 @@ def test_a_number_that_is_no_port_is_a_configuration_error(port):
 
 @pytest.fixture
 def busy():
-    """The address of a socket that listens."""
+    """The address of a listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield Address(socket.AF_INET, server.getsockname())
 
 
-def test_where_somebody_listens_nobody_else_can_and_one_can_connect(busy):
+def test_busy_port_accepts_connections_but_not_bind(busy):
     assert cannot_bind(busy.family, busy.sockaddr) == "already in use"
     assert try_connect(busy, 10) == ("", "127.0.0.1")
 
 
-def test_where_nobody_listens_one_can_and_a_connection_is_refused(quiet_port):
+def test_free_port_can_be_bound_and_refuses_connections(quiet_port):
     quiet = Address(socket.AF_INET, ("127.0.0.1", quiet_port))
     assert cannot_bind(quiet.family, quiet.sockaddr) == ""
     assert try_connect(quiet, 10) == (REFUSED, "")
 
 
-def test_a_name_is_resolved_to_addresses_each_once():
+def test_name_resolves_to_distinct_addresses():
     assert "127.0.0.1:7" in map(str, resolve_host("localhost", 7))
     assert [address.host for address in resolve_host("::ffff:127.0.0.1", 7)] == ["127.0.0.1"]
     (found,) = resolve_host("127.0.0.2", 7)
@@ -127,29 +127,29 @@ def test_a_name_is_resolved_to_addresses_each_once():
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 64 + ".example", "no.such.host.invalid"])
-def test_a_name_that_nobody_knows_has_no_address(name):
+def test_unknown_name_raises_gaierror(name):
     with pytest.raises(socket.gaierror):
         resolve_host(name, 7)
 
 
-def test_a_link_local_address_is_told_with_its_interface():
+def test_link_local_address_has_its_interface():
     address = Address(socket.AF_INET6, ("fe80::1", 7, 0, 3))
     assert (str(address), address.scoped_host) == ("[fe80::1]:7", "fe80::1%3")
     assert Address(socket.AF_INET6, ("fe80::1", 7, 0, 0)).scoped_host == "fe80::1"
 
 
-def test_who_answers_or_refuses_is_there_and_who_does_neither_is_not(busy, quiet_port):
+def test_host_that_refuses_connections_is_reachable(busy, quiet_port):
     targets = {
         "up": (busy.host, busy.port),
         "refuses": ("127.0.0.1", quiet_port),
         "unknown": ("no.such.host.invalid", 1),
         "far": (NOWHERE, 1),
     }
-    assert unreachable(targets, 0.2) - {"far"} == {"unknown"}  # what becomes of the last is the network's affair
+    assert unreachable(targets, 0.2) - {"far"} == {"unknown"}  # the result for the last one depends on the network
     assert unreachable({}, 10.0) == set()
 
 
-def test_a_name_that_takes_long_delays_no_other_host(busy, monkeypatch):
+def test_slow_name_lookup_delays_no_other_host(busy, monkeypatch):
     known = threading.Event()
 
     def resolver(host, port):

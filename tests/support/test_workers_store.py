@@ -1,4 +1,4 @@
-"""Where the workers' store is, before torch is loaded. tests/e2e/test_workers_store.py has the rest."""
+"""The port and server of the workers' store, before torch is loaded. See also tests/e2e/test_workers_store.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_new_reservation_ends_previous_server(place):
     assert not is_open(first)
 
 
-def test_nodes_with_different_addresses_for_it_all_reach_it():
+def test_store_listens_on_every_address():
     place = WorkersStore(everywhere=True)
     port = place.reserve(HERE)
     place.serve()
@@ -57,7 +57,7 @@ def test_nodes_with_different_addresses_for_it_all_reach_it():
     place.release()
 
 
-def test_a_port_at_which_another_program_listens_is_an_error(place, quiet_port):
+def test_port_in_use_is_a_configuration_error(place, quiet_port):
     place.reserve(HERE, quiet_port)
     other = WorkersStore()
     other.reserve(HERE, quiet_port)
@@ -67,7 +67,7 @@ def test_a_port_at_which_another_program_listens_is_an_error(place, quiet_port):
     other.release()
 
 
-def test_the_port_is_only_reserved_if_the_worker_is_to_host(place, monkeypatch):
+def test_port_is_only_reserved_if_a_worker_hosts_the_store(place, monkeypatch):
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     port = place.reserve(HERE)
     place.serve()

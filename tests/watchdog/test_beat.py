@@ -1,4 +1,4 @@
-"""A worker beats, and its agent sees it."""
+"""A worker sends heartbeats, and its agent sees them."""
 
 import os
 import subprocess
@@ -35,25 +35,25 @@ def run_well(script, path):
     return done.stdout
 
 
-def test_no_beat_is_no_change(beats):
+def test_file_without_heartbeat_is_unchanged(beats):
     assert not beats.changed()
     run_well("", beats.path)
     assert not beats.changed()
 
 
-def test_a_beat_is_seen_once(beats):
+def test_heartbeat_is_seen_once(beats):
     run_well("beat()", beats.path)
     assert beats.changed()
     assert not beats.changed()
 
 
-def test_every_beat_is_a_change(beats):
+def test_every_heartbeat_is_a_change(beats):
     for _ in range(2):
         run_well("beat()", beats.path)
         assert beats.changed()
 
 
-def test_the_worker_beats_while_the_agent_looks(beats):
+def test_heartbeats_are_seen_while_the_worker_runs(beats):
     script = "for line in open(0): beat(); print('beaten', flush=True)"
     command = [sys.executable, "-c", "from elastic_core.watchdog import beat\n" + script]
     environ = {**os.environ, BEAT_FILE: str(beats.path)}
@@ -66,29 +66,29 @@ def test_the_worker_beats_while_the_agent_looks(beats):
             assert beats.changed()
 
 
-def test_without_an_agent_nothing_happens():
+def test_heartbeat_without_an_agent_does_nothing():
     run_well("beat(); beat()", None)
     beat()
 
 
 @pytest.mark.parametrize("path", ["missing", "folder", "empty", "large", "link", "pipe"])
-def test_what_is_no_file_for_beats_is_left_alone(path, tmp_path):
+def test_other_files_are_left_alone(path, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "large").write_bytes(b"somebody's work")
+    (tmp_path / "large").write_bytes(b"a user's data")
     (tmp_path / "link").symlink_to("large")
     os.mkfifo(tmp_path / "pipe")
     run_well("beat(); beat()", tmp_path / path)
     assert (tmp_path / "empty").read_bytes() == b""
-    assert (tmp_path / "large").read_bytes() == b"somebody's work"
+    assert (tmp_path / "large").read_bytes() == b"a user's data"
 
 
-def test_children_of_a_worker_beat_for_it(beats):
+def test_forked_child_sends_heartbeats_for_its_worker(beats):
     run_well("import os\nif os.fork() == 0:\n  beat(); os._exit(0)\nos.wait()", beats.path)
     assert beats.changed()
 
 
-def test_a_forked_worker_has_a_file_of_its_own(beats, tmp_path):
+def test_forked_worker_can_use_its_own_file(beats, tmp_path):
     other = HeartbeatFile(tmp_path / "other")
     here = f"os.environ[{BEAT_FILE!r}] = {str(other.path)!r}"
     script = f"import os\nbeat()\nif os.fork() == 0:\n  {here}; beat(); os._exit(0)"
@@ -100,7 +100,7 @@ def test_a_forked_worker_has_a_file_of_its_own(beats, tmp_path):
     other.close()
 
 
-def test_a_script_that_closes_all_descriptors_keeps_its_own_files(beats, tmp_path):
+def test_heartbeat_after_closerange_spares_the_scripts_files(beats, tmp_path):
     script = """
 import os, sys
 beat()
@@ -124,7 +124,7 @@ beat()
     assert [path.read_bytes() for path in tmp_path.glob("work*")] == [b""] * 5
 
 
-def test_threads_beat_without_a_lock(beats):
+def test_threads_can_send_heartbeats_concurrently(beats):
     script = """
 import threading
 threads = [threading.Thread(target=lambda: [beat() for _ in range(1000)]) for _ in range(8)]
@@ -135,19 +135,19 @@ for thread in threads: thread.join()
     assert beats.changed()
 
 
-def test_importing_it_loads_nothing_that_is_installed():
+def test_import_loads_no_installed_package():
     heavy = "{'psutil', 'structlog', 'torch', 'pluggy', 'grpc'}"
     assert run_well(f"import sys; print({heavy} & set(sys.modules))", None) == "set()\n"
 
 
-def test_a_beat_survives_the_deletion_of_the_file(beats):
+def test_heartbeat_after_deletion_of_the_file_is_ignored(beats):
     beats.path.unlink()
     assert not beats.changed()
     run_well("beat()", beats.path)
     assert not beats.changed()
 
 
-def test_the_file_is_private_and_removed(tmp_path):
+def test_file_is_private_and_removed_on_close(tmp_path):
     file = HeartbeatFile(tmp_path / "beats")
     assert file.path.stat().st_mode & 0o777 == 0o600
     file.close()
@@ -155,18 +155,18 @@ def test_the_file_is_private_and_removed(tmp_path):
     assert not file.path.exists()
 
 
-def test_it_takes_no_file_that_is_there(tmp_path):
+def test_existing_file_is_rejected(tmp_path):
     (tmp_path / "beats").write_text("work")
     with pytest.raises(FileExistsError):
         HeartbeatFile(tmp_path / "beats")
     assert (tmp_path / "beats").read_text() == "work"
 
 
-def test_no_descriptor_and_no_thread_stays(tmp_path):
+def test_close_leaves_no_descriptor_or_thread(tmp_path):
     def ours():
         return [path for fd in os.listdir("/proc/self/fd") if str(tmp_path) in (path := leads_to(fd))]
 
-    threads = set(threading.enumerate())  # of others some may be about to end
+    threads = set(threading.enumerate())  # threads of other tests may be about to end
     for number in range(20):
         file = HeartbeatFile(tmp_path / str(number))
         assert len(ours()) == 1
@@ -179,4 +179,4 @@ def leads_to(fd):
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except FileNotFoundError:
-        return ""  # it has been closed meanwhile
+        return ""  # closed in the meantime

@@ -1,4 +1,4 @@
-"""The table of timers, and the dumb version of it."""
+"""The table of timers, compared with a naive model."""
 
 import tracemalloc
 
@@ -9,8 +9,8 @@ from elastic_core.clock import Instant
 from elastic_core.watchdog.deadlines import Deadlines, Timer
 
 
-class DumbDeadlines:
-    """A list that is looked through each time."""
+class NaiveDeadlines:
+    """A list that is searched each time."""
 
     def __init__(self):
         self.timers = []
@@ -52,20 +52,20 @@ STEPS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=40))
-def test_it_does_what_the_dumb_version_does(steps):
-    table, dumb = Deadlines(), DumbDeadlines()
+def test_table_matches_the_naive_model(steps):
+    table, naive = Deadlines(), NaiveDeadlines()
     for number, (step, *arguments) in enumerate(steps):
         if step == "acquire":
             pid, scope, deadline = arguments
-            # Deadlines of their own, so that the order is one only.
+            # Distinct deadlines make the order unique.
             arguments = [Timer(pid, scope, Instant(deadline + number / 100), number)]
-        assert getattr(table, step)(*arguments) == getattr(dumb, step)(*arguments)
-        assert table.next_deadline() == dumb.next_deadline()
-        assert len(table) == len(dumb.timers)
-        assert table.pids() == {timer.pid for timer in dumb.timers}
+        assert getattr(table, step)(*arguments) == getattr(naive, step)(*arguments)
+        assert table.next_deadline() == naive.next_deadline()
+        assert len(table) == len(naive.timers)
+        assert table.pids() == {timer.pid for timer in naive.timers}
 
 
-def test_released_timers_need_no_room():
+def test_released_timers_use_no_memory():
     table = Deadlines()
     tracemalloc.start()
     for number in range(100_000):

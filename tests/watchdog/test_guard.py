@@ -1,4 +1,4 @@
-"""`expires`: what it asks of its client, and where it finds one."""
+"""`expires`: its calls to the client, and how it finds one."""
 
 import os
 import subprocess
@@ -32,10 +32,10 @@ class Recording(TimerClient):
 
 class Unreachable(Recording):
     def acquire(self, scope_id, expiration_time):
-        raise BrokenPipeError("nobody is there")
+        raise BrokenPipeError("no server")
 
 
-def test_a_timer_runs_while_the_block_does():
+def test_timer_runs_during_the_block():
     client = Recording()
     before = time.time()
     with expires(5.0, "load", client):
@@ -46,7 +46,7 @@ def test_a_timer_runs_while_the_block_does():
     assert client.calls[1:] == [("release", "load")]
 
 
-def test_the_scope_is_file_and_line_where_none_is_given():
+def test_default_scope_is_file_and_line():
     client = Recording()
     with expires(5.0, client=client):
         pass
@@ -54,7 +54,7 @@ def test_the_scope_is_file_and_line_where_none_is_given():
     assert [call[1] for call in client.calls] == [f"{__file__}#{line}"] * 2
 
 
-def test_threads_at_one_line_have_timers_of_their_own():
+def test_threads_at_one_line_have_separate_timers():
     client = Recording()
     both = threading.Barrier(2)
 
@@ -70,14 +70,14 @@ def test_threads_at_one_line_have_timers_of_their_own():
     assert len({call[1] for call in client.calls}) == 2
 
 
-def test_an_error_in_the_block_releases_the_timer_and_comes_out():
+def test_error_in_the_block_releases_the_timer_and_is_raised():
     client = Recording()
     with pytest.raises(ZeroDivisionError), expires(5.0, client=client):
         raise ZeroDivisionError
     assert client.kinds() == ["acquire", "release"]
 
 
-def test_a_block_that_nobody_watches_is_not_entered():
+def test_block_is_not_entered_without_a_timer():
     client = Unreachable()
     with pytest.raises(BrokenPipeError), expires(5.0, client=client):
         client.calls.append("entered")
@@ -85,7 +85,7 @@ def test_a_block_that_nobody_watches_is_not_entered():
 
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf")])
-def test_a_time_that_is_none(after):
+def test_invalid_time_limit_is_rejected(after):
     with pytest.raises(ValueError, match="expected a time limit of at least 0 seconds"):
         expires(after, client=Recording())
 
@@ -97,7 +97,7 @@ def run(script, **environ):
     )
 
 
-def test_without_a_watchdog_the_error_says_how_to_get_one():
+def test_missing_watchdog_error_explains_how_to_enable_one():
     done = run("from elastic_core.watchdog import expires\nwith expires(1): print('entered')")
     assert done.stdout == ""
     assert "RuntimeError" in done.stderr
@@ -125,19 +125,19 @@ def printing(tmp_path):
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
 
-def test_the_client_is_the_one_of_the_agents_watchdog(printing):
+def test_client_comes_from_the_agents_watchdog(printing):
     script = "from elastic_core.watchdog import expires\nfor step in 'ab':\n  with expires(1, step): pass"
     done = run(script, **printing, **{CLIENT_VARIABLE: "printing:Printing"})
     assert (done.stdout.splitlines(), done.stderr) == (["acquire a 1", "release a 1", "acquire b 1", "release b 1"], "")
 
 
-def test_configure_goes_first(printing):
+def test_configured_client_takes_precedence(printing):
     script = f"from elastic_core.watchdog import configure, expires{PRINTING}\nconfigure(Printing())"
     done = run(script + "\nwith expires(1, 'x'): pass", **{CLIENT_VARIABLE: "missing:thing"})
     assert (done.stdout, done.stderr) == ("acquire x 1\nrelease x 1\n", "")
 
 
-def test_a_forked_process_makes_a_client_of_its_own(printing):
+def test_forked_process_creates_its_own_client(printing):
     script = """
 import os
 from elastic_core.watchdog import expires
@@ -160,7 +160,7 @@ os.wait()
         ("printing", "has no watchdog for its timers"),
     ],
 )
-def test_a_client_that_cannot_be_made(printing, maker, words):
+def test_client_creation_error_is_reported(printing, maker, words):
     done = run(
         "from elastic_core.watchdog import expires\nwith expires(1): print('entered')",
         **printing,

@@ -1,5 +1,5 @@
-"""Servers of timers without an agent. That a program for torch's classes runs with them is tested in
-plugins/elastic-file-timer, which has the rest of the classes."""
+"""Timer servers without an agent. plugins/elastic-file-timer has the other classes, and tests that programs written for
+torch's classes run with them."""
 
 import math
 import multiprocessing
@@ -26,8 +26,8 @@ LIMIT_S = 60
 LONG_S = 600
 
 
-class Plain(RequestQueue):
-    """A queue of this process, which may count more requests than it has."""
+class ThreadQueue(RequestQueue):
+    """A queue within this process; `size` may report more requests than it has."""
 
     def __init__(self, more=0):
         self.requests, self.more = queue.Queue(), more
@@ -45,19 +45,19 @@ class Plain(RequestQueue):
         return found
 
     def wake(self):
-        self.requests.put(TimerRequest("nobody", "end", -1))
+        self.requests.put(TimerRequest("none", "end", -1))
 
 
-class Noting(TimerServer):
-    """A request tells when it is due, and whether it breaks what registers it."""
+class RecordingServer(TimerServer):
+    """Records expired workers. A request with the scope "breaks" makes registration raise."""
 
     def __init__(self, requests, max_interval=LONG_S):
         super().__init__(requests, max_interval)
-        self.running, self.looks = {}, 0
+        self.running, self.checks = {}, 0
         self.reaped = queue.Queue()
 
     def register_timers(self, timer_requests):
-        self.looks += 1
+        self.checks += 1
         for given in timer_requests:
             request = TimerRequest(given[0], "step", given[1]) if isinstance(given, tuple) else given
             if request.scope_id == "breaks":
@@ -78,7 +78,7 @@ class Noting(TimerServer):
 
 @pytest.fixture
 def start():
-    """Starts a server; stopped at the end, and nothing of it is left then."""
+    """A function that starts a server; it is stopped at the end and must leave no thread."""
     before, started = set(threading.enumerate()), []
 
     def begin(server):
@@ -100,46 +100,46 @@ def due(name, seconds, scope="step"):
     return TimerRequest(name, scope, time.time() + seconds)
 
 
-def test_an_expired_timer_is_noticed_at_once_whatever_the_interval(start):
-    requests = Plain()
-    server = start(Noting(requests))
+def test_expired_timer_is_noticed_before_the_interval_ends(start):
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests))
     requests.requests.put(due("later", LONG_S))
     requests.requests.put(due("soon", 0.1))
     assert server.reaped.get(timeout=LIMIT_S) == "soon"
     assert set(server.running) <= {"later", "soon"}
 
 
-def test_released_timers_wake_nobody(start):
-    requests = Plain()
+def test_released_timers_do_not_wake_the_server(start):
+    requests = ThreadQueue()
     for number in range(50):
         requests.requests.put(due(number, 0.2 + number / 100))
         requests.requests.put(TimerRequest(number, "step", -1))
     requests.requests.put(due("last", 1))
-    server = start(Noting(requests))
+    server = start(RecordingServer(requests))
     assert server.reaped.get(timeout=LIMIT_S) == "last"
-    assert server.looks < 10
+    assert server.checks < 10
 
 
-def test_it_does_not_wait_for_requests_that_are_only_counted(start):
-    requests = Plain(more=5)
-    server = start(Noting(requests))
+def test_server_does_not_wait_for_overcounted_requests(start):
+    requests = ThreadQueue(more=5)
+    server = start(RecordingServer(requests))
     requests.requests.put(due("worker", 0.1))
     assert server.reaped.get(timeout=LIMIT_S) == "worker"
 
 
 @pytest.mark.parametrize("never", [math.inf, math.nan])
-def test_a_timer_that_never_expires_costs_nothing(start, never):
-    requests = Plain()
-    server = start(Noting(requests))
+def test_infinite_timer_does_not_wake_the_server(start, never):
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests))
     requests.requests.put(TimerRequest("worker", "step", never))
     requests.requests.put(due("last", 0.3))
     assert server.reaped.get(timeout=LIMIT_S) == "last"
-    assert server.looks < 10
+    assert server.checks < 10
 
 
-def test_after_an_error_it_goes_on(start, capsys):
-    requests = Plain()
-    server = start(Noting(requests))
+def test_server_continues_after_an_error(start, capsys):
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests))
     requests.requests.put(due("worker", 0, scope="breaks"))
     logged(capsys, "watchdog lost: reason=\"until the next check: ZeroDivisionError('it breaks')\"")
     requests.requests.put(due("last", 0))
@@ -147,25 +147,25 @@ def test_after_an_error_it_goes_on(start, capsys):
     assert server.running.keys() <= {"last"}
 
 
-def test_requests_of_another_kind_are_for_the_program(start):
-    requests = Plain()
-    server = start(Noting(requests, max_interval=0.1))
+def test_custom_requests_are_passed_to_the_program(start):
+    requests = ThreadQueue()
+    server = start(RecordingServer(requests, max_interval=0.1))
     requests.requests.put(("foreign", 0.0))
     assert server.reaped.get(timeout=LIMIT_S) == "foreign"
 
 
-def test_it_is_started_once(start):
-    server = start(Noting(Plain()))
+def test_second_start_raises_runtime_error(start):
+    server = start(RecordingServer(ThreadQueue()))
     with pytest.raises(RuntimeError):
         server.start()
 
 
-def test_one_that_was_never_started_stops():
-    Noting(Plain()).stop()
+def test_unstarted_server_can_be_stopped():
+    RecordingServer(ThreadQueue()).stop()
 
 
 @pytest.mark.parametrize("make", [multiprocessing.Queue, queue.Queue])
-def test_what_comes_through_a_queue_of_processes(make):
+def test_process_queue_returns_up_to_size_requests(make):
     shared = make()
     requests = MultiprocessingRequestQueue(shared)
     assert (requests.size(), requests.get(1, 0), requests.get(3, 0.01)) == (0, [], [])
@@ -175,7 +175,7 @@ def test_what_comes_through_a_queue_of_processes(make):
     assert (requests.get(2, LIMIT_S), requests.get(5, 0.5)) == (["a", "b"], ["c"])
 
 
-def test_a_queue_of_processes_is_woken():
+def test_wake_ends_a_wait_on_a_process_queue():
     requests = MultiprocessingRequestQueue(multiprocessing.Queue())
     waits = threading.Thread(target=requests.get, args=(1, LONG_S), daemon=True)
     waits.start()
@@ -184,7 +184,7 @@ def test_a_queue_of_processes_is_woken():
     assert not waits.is_alive()
 
 
-def test_one_that_cannot_be_woken_ends_with_its_interval(start):
+def test_server_without_wake_stops_after_its_interval(start):
     start(LocalTimerServer(queue.Queue(), max_interval=0.2))
 
 
@@ -197,7 +197,7 @@ def worker():
 
 @pytest.fixture
 def shared():
-    """A queue of processes that holds nothing up."""
+    """A multiprocessing queue that does not block the exit."""
     made = multiprocessing.Queue()
     yield made
     made.close()
@@ -205,7 +205,7 @@ def shared():
 
 
 @pytest.mark.integration
-def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
+def test_hung_process_is_killed_immediately(start, shared, worker):
     start(LocalTimerServer(shared, max_interval=LONG_S))
     LocalTimerClient(shared).acquire("of this process", time.time() + LONG_S)
     shared.put(due(worker.pid, 0.1))
@@ -213,7 +213,7 @@ def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
 
 
 @pytest.mark.integration
-def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, monkeypatch, capsys):
+def test_process_with_reused_pid_is_not_killed(start, shared, worker, monkeypatch, capsys):
     with monkeypatch.context() as earlier:
         earlier.setattr(timer_server, "process_start_time", lambda pid: 1)
         start(LocalTimerServer(shared))
@@ -223,7 +223,7 @@ def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, mon
 
 
 @pytest.mark.integration
-def test_who_must_not_be_killed_is_tried_again(start, shared, worker, monkeypatch, capsys):
+def test_failed_kill_is_retried(start, shared, worker, monkeypatch, capsys):
     def forbidden(pid, signum):
         raise PermissionError("not yours")
 
@@ -236,9 +236,9 @@ def test_who_must_not_be_killed_is_tried_again(start, shared, worker, monkeypatc
 
 
 def logged(capsys, words, times=1):
-    """Return when the log has said so."""
-    said, until = "", time.monotonic() + LIMIT_S
-    while said.count(words) < times:
-        assert time.monotonic() < until, said
+    """Wait until the log contains the words so many times."""
+    log, until = "", time.monotonic() + LIMIT_S
+    while log.count(words) < times:
+        assert time.monotonic() < until, log
         time.sleep(0.01)
-        said += capsys.readouterr().err
+        log += capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Real workers for tests: plans, starters, rounds that run to their end, and bounded waits."""
+"""Fixtures for real workers: plans, starters, complete rounds and bounded waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from elastic_core.workers.process import CommandStarter, EnvironmentPolicy
 from elastic_core.workers.sessions import best_table
 from elastic_core.workers.streams import OutputPolicy
 
-# A leader whose child is orphaned by a parent that ends; both report their ids through the pipe in argv[1].
+# A leader and an orphaned grandchild; both report their ids through the pipe in argv[1].
 TREE = """
 import os, sys, time
 report = int(sys.argv[1])
@@ -63,7 +63,7 @@ def make_plan(workers=1, first_rank=0, **changes):
 
 
 def wait_until(condition, what="the condition"):
-    """Bounded: look, and look again a little later. For what no file descriptor tells."""
+    """Poll with a time limit, for conditions that no file descriptor signals."""
     deadline = time.monotonic() + LONG
     while not (result := condition()):
         assert time.monotonic() < deadline, f"waited {LONG} s for {what}"
@@ -80,7 +80,7 @@ def is_running(pid):
 
 
 def read_lines(fd, count=1):
-    """Lines from a pipe, waiting for them."""
+    """Wait for `count` lines from a pipe and return them."""
     data = b""
     while data.count(b"\n") < count:
         assert select.select([fd], [], [], LONG)[0], f"waited {LONG} s for a line, found only {data!r}"
@@ -111,42 +111,42 @@ def lines_of():
 
 
 def descriptors():
-    """What this process has open: number -> what the kernel knows it by."""
+    """The open descriptors of this process: number -> device and inode."""
     found = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
             status = os.fstat(fd)
         except OSError:
-            continue  # the one that the folder was read with
+            continue  # the descriptor used to list the folder
         found[fd] = (status.st_dev, status.st_ino)
     return found
 
 
 def helpers():
-    """The threads that move output and wait for ends; they have descriptors of their own."""
+    """The threads that move output and wait for exits; they have their own descriptors."""
     return {thread for thread in threading.enumerate() if thread.name == "output" or thread.name.startswith("wait-")}
 
 
 @pytest.fixture
 def helpers_gone():
-    """A function that waits for the ends of those that the test has brought about."""
+    """A function that waits until the helper threads started by the test have ended."""
     before = helpers()
     return lambda: wait_until(lambda: helpers() <= before, "the threads to end")
 
 
 @pytest.fixture
 def open_files():
-    """A function that tells what this process has open. What earlier tests were about to close is closed by now."""
+    """A function that returns the open descriptors, once earlier tests have closed theirs."""
     gc.collect()
-    best_table()  # keeps one for itself from its first use on
+    best_table()  # keeps a descriptor open from its first use on
     for thread in helpers():
-        thread.join(1.0)  # one that is stuck for ever closes nothing
+        thread.join(1.0)  # a stuck thread closes nothing
     return descriptors
 
 
 @pytest.fixture
 def free_numbers():
-    """A function: what the limit of open files has to be for so many to be left, whatever numbers are in use."""
+    """A function that returns the open-file limit which leaves so many descriptors free."""
 
     def free_numbers(left):
         used = descriptors()
@@ -157,7 +157,7 @@ def free_numbers():
 
 @pytest.fixture
 def make_pipe():
-    """A function that makes a pipe, `(read end, write end)`, closed at the end as far as the test has not done so."""
+    """A function that makes a pipe, `(read end, write end)`; ends still open are closed afterwards."""
     made = []
 
     def make_pipe():
@@ -172,7 +172,7 @@ def make_pipe():
 
 
 def close_if_it_is(fd, inode):
-    """The number of a descriptor that was closed may be somebody else's by now."""
+    """Close a descriptor unless its number has been reused."""
     try:
         if os.fstat(fd).st_ino == inode:
             os.close(fd)
@@ -182,7 +182,7 @@ def close_if_it_is(fd, inode):
 
 @pytest.fixture
 def pipe(make_pipe):
-    """A pipe whose write end children inherit; `(read end, write end)`, closed at the end."""
+    """A pipe, `(read end, write end)`, whose write end children inherit."""
     reader, writer = make_pipe()
     os.set_inheritable(writer, True)
     return reader, writer
@@ -190,9 +190,9 @@ def pipe(make_pipe):
 
 @pytest.fixture
 def spawn():
-    """A function that starts Python code in a session of its own and returns the Popen; all are killed at the end.
+    """A function that starts Python code in its own session and returns the Popen; all are killed at the end.
 
-    The code finds `sys.argv[1:]`.
+    The arguments become `sys.argv[1:]`.
     """
     started = []
 
@@ -212,7 +212,7 @@ def spawn():
             os.killpg(process.pid, signal.SIGKILL)
         except OSError:
             pass
-        process.kill()  # nobody, if it was waited for: its number may be somebody else's by now
+        process.kill()  # does nothing if it was waited for: its number may have been reused
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
@@ -221,7 +221,7 @@ def spawn():
 
 @pytest.fixture
 def tree_code():
-    """Source of a worker with a grandchild; it writes who they are to the descriptor that `sys.argv[1]` names."""
+    """Source of a worker with a grandchild; it writes both process ids to the descriptor in `sys.argv[1]`."""
     return TREE
 
 
@@ -233,7 +233,7 @@ def tree(spawn, pipe, lines_of):
 
 @pytest.fixture
 def clean_up():
-    """A list of process ids to kill at the end, for those that leave every session on purpose."""
+    """A list of process ids to kill at the end, for processes that leave their session on purpose."""
     pids = []
     yield pids
     for pid in pids:
@@ -244,7 +244,7 @@ def clean_up():
 
 
 class Rounds:
-    """LocalWorkers with the loop that an agent has around them."""
+    """LocalWorkers with a minimal agent loop."""
 
     def __init__(self, workers):
         self.workers = workers
@@ -260,14 +260,14 @@ class Rounds:
         return exits
 
     def run(self, plan):
-        """A round to its end; the exits in order."""
+        """Run a whole round and return the exits in order."""
         self.start(plan)
         exits = self.wait_for_exits(len(plan.ranks))
         self.finish()
         return exits
 
     def finish(self):
-        """As the agent does: wait for the output, then release the round."""
+        """Wait for the output, then release the round, as the agent does."""
         done = self.workers.drain()
         if done is not None:
             select.select([done], [], [], LONG)
@@ -276,7 +276,7 @@ class Rounds:
 
 @pytest.fixture
 def python():
-    """A starter for Python code; the arguments follow it."""
+    """A function that makes a starter for Python code and its arguments."""
 
     def python(code, *args):
         return CommandStarter((sys.executable, "-u", "-S", "-c", textwrap.dedent(code), *map(str, args)))
@@ -286,7 +286,7 @@ def python():
 
 @pytest.fixture
 def local_workers(monkeypatch):
-    """A function that makes LocalWorkers, closed at the end. Keywords of OutputPolicy go to it."""
+    """A function that makes LocalWorkers; other keywords go to OutputPolicy."""
     made = []
 
     def local_workers(
@@ -319,7 +319,7 @@ def local_workers(monkeypatch):
 
 @pytest.fixture
 def temporary_folder(tmp_path, monkeypatch):
-    """Where scratch folders go, so that a test sees what is left of them."""
+    """The parent of all scratch folders, so that a test can see what is left."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -328,7 +328,7 @@ def temporary_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def handle():
-    """A function that installs a handler; the former ones are back at the end."""
+    """A function that installs a signal handler; the previous handlers are restored afterwards."""
     before = {}
 
     def handle(signum, handler):
@@ -342,7 +342,7 @@ def handle():
 
 @pytest.fixture
 def function_module(tmp_path, monkeypatch):
-    """A function that writes a module which children can import, and returns it imported."""
+    """A function that writes a module which children can import, imports it and returns it."""
     import importlib
 
     folder = tmp_path / "modules"
@@ -360,7 +360,7 @@ def function_module(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call():
-    """A function starter by method name."""
+    """A function that makes a FunctionStarter with the given start method."""
 
     def call(function, *args, method="fork"):
         return FunctionStarter(function, args, method)

@@ -1,4 +1,4 @@
-"""What real workers have done so far, as the agent samples it."""
+"""The agent's samples of the activity of real workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 HERE = str(Path(elastic_core.__file__).parents[1])
 BEAT = f"sys.path.insert(0, {HERE!r}); from elastic_core.watchdog import beat; beat()"
 BURN = "end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
-TALK_MUCH = """
+LARGE_OUTPUT = """
 import threading
 threading.Thread(target=os.write, args=(2, b"x" * 1_000_000), daemon=True).start()
 """
@@ -25,7 +25,7 @@ BURN_IN_CHILD = f"child = os.fork()\nif child == 0:\n    exec({BURN!r}); os._exi
 
 @pytest.fixture
 def worker(local_workers, python, plan, tmp_path, lines_of):
-    """A function that starts a worker and returns a function that lets it run some code and then looks at it."""
+    """A function that starts a worker and returns a function that runs code in it and samples it."""
     paths = [tmp_path / name for name in ("orders", "answers")]
     for path in paths:
         os.mkfifo(path)
@@ -57,66 +57,66 @@ def worker(local_workers, python, plan, tmp_path, lines_of):
 
 
 def test_output_of_both_streams_is_counted(worker, until):
-    look = worker("log", watched=True)
-    assert look().written == 0
-    look("print('12345', flush=True)")
-    until(lambda: look().written == 6, "six bytes")
-    look("print('12345', file=sys.stderr)")
-    until(lambda: look().written == 12, "twelve bytes")
+    sample_after = worker("log", watched=True)
+    assert sample_after().written == 0
+    sample_after("print('12345', flush=True)")
+    until(lambda: sample_after().written == 6, "six bytes")
+    sample_after("print('12345', file=sys.stderr)")
+    until(lambda: sample_after().written == 12, "twelve bytes")
 
 
-def test_cpu_time_is_that_of_the_worker_and_its_children(worker):
-    look = worker("cpu")
-    before = look().cpu
-    assert look().cpu - before < 0.05
-    after = look(BURN)
+def test_cpu_time_includes_child_processes(worker):
+    sample_after = worker("cpu")
+    before = sample_after().cpu
+    assert sample_after().cpu - before < 0.05
+    after = sample_after(BURN)
     assert after.cpu - before >= 0.08
-    assert look(BURN_IN_CHILD).cpu - after.cpu >= 0.08
+    assert sample_after(BURN_IN_CHILD).cpu - after.cpu >= 0.08
 
 
-def test_beats_are_noticed(worker):
-    look = worker("beat")
-    assert [look().beats, look().beats] == [0, 0]
-    assert look(BEAT).beats == 1
-    assert look().beats == 1
-    assert look("beat()").beats == 2
+def test_heartbeats_are_counted(worker):
+    sample_after = worker("beat")
+    assert [sample_after().beats, sample_after().beats] == [0, 0]
+    assert sample_after(BEAT).beats == 1
+    assert sample_after().beats == 1
+    assert sample_after("beat()").beats == 2
 
 
-def test_what_does_not_count_is_not_looked_at(worker):
-    look = worker("log")
-    sample = look(f"assert {BEAT_FILE!r} not in os.environ\n{BURN}")
+def test_unselected_progress_signs_are_not_sampled(worker):
+    sample_after = worker("log")
+    sample = sample_after(f"assert {BEAT_FILE!r} not in os.environ\n{BURN}")
     assert (sample.cpu, sample.beats) == (0.0, 0)
 
 
-def test_the_file_for_beats_is_private_and_goes_with_the_round(worker):
-    look = worker("beat")
-    environ = Path(f"/proc/{look().pid}/environ").read_bytes().split(b"\0")
+def test_heartbeat_file_is_private_and_removed_after_round(worker):
+    sample_after = worker("beat")
+    environ = Path(f"/proc/{sample_after().pid}/environ").read_bytes().split(b"\0")
     (path,) = [Path(item.partition(b"=")[2].decode()) for item in environ if item.startswith(f"{BEAT_FILE}=".encode())]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    look.workers.send_signal(9)
-    look.workers.finish()
+    sample_after.workers.send_signal(9)
+    sample_after.workers.finish()
     assert not path.exists()
 
 
-def test_a_worker_whose_output_waits_for_the_console_is_held_up(worker, until):
-    """The console is a pipe that nobody reads."""
+def test_worker_blocked_on_the_console_is_reported_held_up(worker, until):
+    """The console is a pipe without a reader."""
     reader, writer = os.pipe()
     saved = os.dup(2)
     os.dup2(writer, 2)
     try:
-        look = worker("log")
-        look(TALK_MUCH)
-        until(lambda: look().held_up, "the console to stall")
+        sample_after = worker("log")
+        sample_after(LARGE_OUTPUT)
+        until(lambda: sample_after().held_up, "the console to stall")
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        os.close(reader)  # and whoever writes there goes on
+        os.close(reader)  # unblocks the writers
         os.close(writer)
 
 
-def test_without_a_round_there_is_nobody(worker):
-    look = worker("log", "cpu", "beat")
-    look.workers.send_signal(9)
-    look.workers.finish()
-    assert look.workers.samples() == []
+def test_finished_round_has_no_samples(worker):
+    sample_after = worker("log", "cpu", "beat")
+    sample_after.workers.send_signal(9)
+    sample_after.workers.finish()
+    assert sample_after.workers.samples() == []

@@ -1,4 +1,4 @@
-"""One stream cut into lines: nothing lost, nothing mixed, whatever the pieces it comes in."""
+"""A stream is cut into lines without loss or mixing, whatever its chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic_core.workers.streams import StreamPlan
 
 
 class Console:
-    """What was written, one entry per write."""
+    """Records the writes."""
 
     def __init__(self):
         self.writes = []
@@ -40,14 +40,14 @@ def make(filtered=None, report=ignore, **plan):
 
 @pytest.fixture
 def terminal():
-    """Two workers that share a terminal, and its content."""
+    """The channels of two workers that share a terminal, and the console."""
     console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
     return [Channel(plan, console, None, ignore, screen) for plan in plans], console
 
 
-def looks(text):
-    """What a terminal shows after this text: a carriage return goes back, the rest of a line can be erased."""
+def rendered(text):
+    """The rows a terminal shows after this text; it knows carriage return and erase-to-end-of-line."""
     rows, column = [""], 0
     for part in re.findall(rb"\x1b\[K|.|\n", text):
         if part == b"\x1b[K":
@@ -63,14 +63,14 @@ def looks(text):
     return rows
 
 
-def test_without_a_prefix_the_bytes_are_the_worker_s():
+def test_output_without_prefix_is_passed_unchanged():
     channel, console = make()
     channel.feed(b"a\r\nb\rc\n\xff\x00d")
     channel.close()
     assert console.text == b"a\r\nb\rc\n\xff\x00d"
 
 
-def test_a_hidden_stream_shows_nothing(tmp_path):
+def test_hidden_stream_is_written_to_its_file_only(tmp_path):
     channel, console = make(console=False, file=tmp_path / "f")
     channel.feed(b"half")
     assert not channel.unfinished
@@ -80,7 +80,7 @@ def test_a_hidden_stream_shows_nothing(tmp_path):
     assert (tmp_path / "f").read_bytes() == b"half whole\n"
 
 
-def test_a_progress_bar_is_a_row_of_lines():
+def test_carriage_returns_separate_prefixed_lines():
     channel, console = make(prefix=b">")
     channel.feed(b"\r 10%")
     channel.feed(b"\r 20%\r")
@@ -91,7 +91,7 @@ def test_a_progress_bar_is_a_row_of_lines():
     assert console.text == b">\r> 10%\r> 20%\r>\r\n>done\r\n>end\n"
 
 
-def test_a_line_without_end_passes_in_pieces(tmp_path):
+def test_endless_line_is_passed_on_in_pieces(tmp_path):
     text = os.urandom(1024 * 1024).replace(b"\n", b"x").replace(b"\r", b"x")
     channel, console = make(file=tmp_path / "f")
     for start in range(0, len(text), 65536):
@@ -102,7 +102,7 @@ def test_a_line_without_end_passes_in_pieces(tmp_path):
     assert channel.tail()
 
 
-def test_the_tail_has_the_last_lines_finished_or_not():
+def test_tail_includes_unfinished_last_line():
     channel, _ = make()
     channel.feed(b"one\n\n  two\nthr")
     channel.feed(b"ee")
@@ -111,14 +111,14 @@ def test_the_tail_has_the_last_lines_finished_or_not():
     assert channel.tail() == ("one", "  two", "three")
 
 
-def test_no_tail_unless_asked():
+def test_tail_is_kept_only_on_request():
     channel, _ = make(keeps_tail=False)
     channel.feed(b"one\n")
     channel.close()
     assert channel.tail() == ()
 
 
-def test_filters_choose_whole_lines_for_a_shared_file(tmp_path):
+def test_filters_write_whole_matching_lines_to_a_shared_file(tmp_path):
     filtered = FileSink(tmp_path / "filtered", ignore)
     first, _ = make(filtered, filters=(b"loss", b"acc"))
     second, _ = make(filtered, filters=(b"loss", b"acc"), console=False)
@@ -131,7 +131,7 @@ def test_filters_choose_whole_lines_for_a_shared_file(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [b"", b"[0]:"])
-def test_a_full_device_falls_back_to_the_console(tmp_path, prefix):
+def test_full_device_falls_back_to_the_console(tmp_path, prefix):
     (tmp_path / "f").symlink_to("/dev/full")
     reports = []
     channel, console = make(
@@ -145,8 +145,8 @@ def test_a_full_device_falls_back_to_the_console(tmp_path, prefix):
     assert console.text.replace(prefix, b"").rstrip() == b"one\ntwo\nthree"
 
 
-def test_what_the_file_has_taken_is_not_shown_again(tmp_path):
-    """A device that fills up in the middle of a line: a fifo stands in for it."""
+def test_fallback_does_not_repeat_text_already_in_the_file(tmp_path):
+    """A FIFO stands in for a device that fills up in the middle of a line."""
     os.mkfifo(tmp_path / "f")
     reader = os.open(tmp_path / "f", os.O_RDONLY | os.O_NONBLOCK)
     channel, console = make(console=False, file=tmp_path / "f")
@@ -165,7 +165,7 @@ pieces = st.lists(st.text(alphabet="ab\r\n", max_size=8).map(str.encode), max_si
 
 
 @given(pieces, st.data())
-def test_nothing_is_lost_or_shown_twice(chunks, data):
+def test_output_is_neither_lost_nor_duplicated(chunks, data):
     channel, console = make()
     for chunk in chunks:
         channel.feed(chunk)
@@ -176,7 +176,7 @@ def test_nothing_is_lost_or_shown_twice(chunks, data):
 
 
 @given(pieces)
-def test_lines_are_the_same_however_they_arrive(chunks):
+def test_lines_do_not_depend_on_chunk_boundaries(chunks):
     text = b"".join(chunks)
     apart, one = make(prefix=b"|"), make(prefix=b"|")
     for chunk in chunks:
@@ -189,7 +189,7 @@ def test_lines_are_the_same_however_they_arrive(chunks):
     assert [line for line in apart[1].text.splitlines(keepends=True) if not line.startswith(b"|")] == []
 
 
-def test_unfinished_line_on_a_terminal_has_its_prefix_once(terminal):
+def test_unfinished_line_on_a_terminal_is_prefixed_once(terminal):
     (first, _), console = terminal
     first.feed(b"continue? ")
     assert first.unfinished
@@ -197,31 +197,31 @@ def test_unfinished_line_on_a_terminal_has_its_prefix_once(terminal):
     first.feed(b"[y/n] ")
     first.show_unfinished()
     first.feed(b"y\ndone\n")
-    assert looks(console.text) == ["[0] continue? [y/n] y", "[0] done", ""]
+    assert rendered(console.text) == ["[0] continue? [y/n] y", "[0] done", ""]
 
 
 @pytest.mark.parametrize(
-    ("begins", "goes_on", "rows"),
+    ("begins", "rest", "rows"),
     [
         (b"loading", b" done\nnext\n", ["[0] loading", "[1] step 1", "[0]  done", "[0] next", ""]),
         (b"loaded", b"\nnext\n", ["[0] loaded", "[1] step 1", "[0] next", ""]),
         (b"\rfatal: cannot open dataset", b"", ["[1] step 1", "[0] fatal: cannot open dataset", ""]),
         (b"written on Windows\r", b"\n", ["[1] step 1", "[0] written on Windows", ""]),
     ],
-    ids=["the rest follows", "only the line end follows", "a bar that the worker ends on", "the line end is split"],
+    ids=["the rest follows", "only the line end follows", "progress bar before the end", "the line end is split"],
 )
-def test_line_that_another_worker_interrupts_is_whole(terminal, begins, goes_on, rows):
+def test_line_interrupted_by_another_worker_stays_whole(terminal, begins, rest, rows):
     (first, second), console = terminal
     first.feed(begins)
     first.show_unfinished()
     second.feed(b"step 1\n")
-    first.feed(goes_on)
+    first.feed(rest)
     first.close()
-    assert looks(console.text) == rows
+    assert rendered(console.text) == rows
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([b"a", b"bc", b"\n", b"d\n\ne"]), st.booleans())))
-def test_terminal_loses_and_doubles_no_text_of_two_workers(pieces):
+def test_terminal_shows_all_text_of_two_workers_once(pieces):
     console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
     channels = [Channel(plan, console, None, ignore, screen) for plan in plans]
@@ -233,7 +233,7 @@ def test_terminal_loses_and_doubles_no_text_of_two_workers(pieces):
         channel.close()
     for rank in range(2):
         written = b"".join(text for who, text, _ in pieces if who == rank).replace(b"\n", b"").decode()
-        assert "".join(row[4:] for row in looks(console.text) if row.startswith(f"[{rank}] ")) == written
+        assert "".join(row[4:] for row in rendered(console.text) if row.startswith(f"[{rank}] ")) == written
 
 
 def test_progress_bars_of_two_workers_share_one_line(terminal):
@@ -242,39 +242,39 @@ def test_progress_bars_of_two_workers_share_one_line(terminal):
         for channel in channels:
             channel.feed(b"\r%d%% %s" % (percent, b"#" * (12 - percent // 10)))
             channel.show_unfinished()
-    assert looks(console.text) == ["[1] 100% ##"]
+    assert rendered(console.text) == ["[1] 100% ##"]
     channels[1].feed(b"\n")
     channels[0].feed(b"\nsaved\n")
-    assert looks(console.text) == ["[1] 100% ##", "[0] 100% ##", "[0] saved", ""]
+    assert rendered(console.text) == ["[1] 100% ##", "[0] 100% ##", "[0] saved", ""]
 
 
 def test_progress_bar_is_shown_without_a_pause(terminal):
     (first, _), console = terminal
     first.feed(b"\r10%")
     first.feed(b"\r20%")
-    assert looks(console.text) == ["[0] 20%"]
+    assert rendered(console.text) == ["[0] 20%"]
 
 
-def test_a_line_replaces_the_progress_bar_of_another_worker(terminal):
+def test_line_replaces_another_workers_progress_bar(terminal):
     (first, second), console = terminal
     first.feed(b"\r10% ####################")
     first.show_unfinished()
     second.feed(b"step 1\n")
     first.feed(b"\r20% ####################")
     first.show_unfinished()
-    assert looks(console.text) == ["[1] step 1", "[0] 20% ####################"]
+    assert rendered(console.text) == ["[1] step 1", "[0] 20% ####################"]
 
 
-def test_last_line_without_an_end_gets_one_on_a_terminal(terminal):
+def test_unfinished_last_line_is_ended_on_a_terminal(terminal):
     (first, second), console = terminal
     first.feed(b"killed here")
     first.show_unfinished()
     first.close()
     second.feed(b"step 1\n")
-    assert looks(console.text) == ["[0] killed here", "[1] step 1", ""]
+    assert rendered(console.text) == ["[0] killed here", "[1] step 1", ""]
 
 
-def test_moves_of_the_cursor_do_not_reach_a_shared_terminal(terminal):
+def test_cursor_movements_are_removed_on_a_shared_terminal(terminal):
     (first, _), console = terminal
     first.feed(b"\x1b[31mred\x1b[0m\n\x1b[A\x1b[2Jagain\x1b[10;4H\n")
     assert console.text == b"[0] \x1b[31mred\x1b[0m\n[0] again\n"

@@ -1,4 +1,4 @@
-"""A worker's variables, against a table; and their names against those that torchrun sets."""
+"""A worker's environment variables; their names match torchrun's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def environment(plan, local=0, parent=None, policy=PLAIN, **changes):
     return policy(made, made.ranks[local], parent or {}, "/errors/file")
 
 
-def test_every_variable(plan):
+def test_worker_environment_has_every_variable(plan):
     made = plan(
         round=5,
         run_id="run",
@@ -72,18 +72,18 @@ def test_every_variable(plan):
         (2, {"OMP_NUM_THREADS": "6"}, {"OMP_NUM_THREADS": "3"}, "3"),
     ],
 )
-def test_threads(plan, workers, parent, contributed, expected):
+def test_omp_num_threads_is_1_for_several_workers_unless_set(plan, workers, parent, contributed, expected):
     found = environment(plan, parent=parent, workers=workers, contributed=contributed)
     assert found.get("OMP_NUM_THREADS") == expected
 
 
-def test_nccl_error_handling_is_passed_on(plan):
+def test_nccl_error_handling_can_be_overridden(plan):
     given = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
     assert environment(plan, parent=given)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert environment(plan, contributed=given)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
 
-def test_workers_that_are_watched_can_be_asked_for_their_stacks_unless_the_user_says_no(plan):
+def test_faulthandler_is_enabled_for_watched_workers_unless_set(plan):
     watched = EnvironmentPolicy(faulthandler=True)
     assert "PYTHONFAULTHANDLER" not in environment(plan)
     assert environment(plan, policy=watched)["PYTHONFAULTHANDLER"] == "1"
@@ -91,7 +91,7 @@ def test_workers_that_are_watched_can_be_asked_for_their_stacks_unless_the_user_
     assert environment(plan, policy=watched, contributed={"PYTHONFAULTHANDLER": ""})["PYTHONFAULTHANDLER"] == ""
 
 
-def test_the_parent_s_ranks_do_not_shine_through_and_contributions_do(plan):
+def test_contributions_override_the_parent_except_for_ranks(plan):
     parent = {"RANK": "77", "TORCHELASTIC_ERROR_FILE": "/other", "A": "parent", "B": "parent"}
     found = environment(plan, parent=parent, contributed={"A": "plugin", "WORLD_SIZE": "99"})
     assert (found["RANK"], found["TORCHELASTIC_ERROR_FILE"], found["WORLD_SIZE"]) == ("0", "/errors/file", "1")
@@ -115,18 +115,18 @@ def test_virtual_local_rank_sees_contributed_devices(plan):
     assert found["CUDA_VISIBLE_DEVICES"] == "3"
 
 
-def test_without_virtual_local_rank_devices_are_the_parent_s(plan):
+def test_devices_are_inherited_without_virtual_local_rank(plan):
     found = environment(plan, 1, {"CUDA_VISIBLE_DEVICES": "7,3"}, workers=2)
     assert (found["CUDA_VISIBLE_DEVICES"], found["LOCAL_RANK"]) == ("7,3", "1")
 
 
 @pytest.mark.parametrize("visible", ["4", "", " , "])
-def test_too_few_devices_are_an_error_that_names_the_rank(plan, visible):
+def test_too_few_devices_fail_naming_the_local_rank(plan, visible):
     with pytest.raises(ConfigurationError, match=r"CUDA_VISIBLE_DEVICES: .*none for local rank 1"):
         environment(plan, 1, {"CUDA_VISIBLE_DEVICES": visible}, VIRTUAL, workers=2)
 
 
-def test_arguments_get_the_local_rank():
+def test_local_rank_is_substituted_in_arguments():
     assert substitute_local_rank(("a${local_rank}b", "${local_rank}${local_rank}", "$local_rank", "c"), 12) == [
         "a12b",
         "1212",
@@ -143,7 +143,7 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 
 
 @pytest.mark.torch
-def test_names_are_those_that_torchrun_sets(tmp_path):
+def test_variable_names_match_torchrun(tmp_path):
     script = tmp_path / "dump.py"
     script.write_text(DUMP)
     clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
@@ -162,5 +162,5 @@ def test_names_are_those_that_torchrun_sets(tmp_path):
 
     ours = variables("elastic_core", "run")
     theirs = variables("torch.distributed.run")
-    left_out = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # how torchrun tells its own agent, which workers happen to inherit
+    left_out = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # meant for torchrun's agent; workers only inherit it
     assert [names | left_out for names in ours] == [names | left_out for names in theirs]

@@ -1,4 +1,4 @@
-"""Rounds of which not all can start: those that did are ended, nothing stays open, and the reason is named."""
+"""If a worker cannot start, the others are stopped, nothing stays open, and the error names the reason."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SLEEP = "import time; time.sleep(600)"
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("temporary_folder")]
 
 
-def test_a_log_dir_that_is_a_file_is_a_problem(local_workers, python, plan, tmp_path):
+def test_log_dir_that_is_a_file_is_rejected(local_workers, python, plan, tmp_path):
     (tmp_path / "logs").write_text("")
     with pytest.raises(ConfigurationError, match="--log-dir"):
         local_workers(python("pass"), log_dir=tmp_path / "logs").start(plan())
 
 
-def test_when_one_cannot_start_none_runs(local_workers, plan, tmp_path, pipe, open_files, helpers_gone):
+def test_failed_start_of_one_worker_stops_the_others(local_workers, plan, tmp_path, pipe, open_files, helpers_gone):
     """Rank 1's command does not exist."""
     tool = tmp_path / "tool-0"
     tool.write_text(f"#!/bin/sh\necho $$ >&{pipe[1]}\nsleep 600\n")
@@ -43,7 +43,7 @@ def test_when_one_cannot_start_none_runs(local_workers, plan, tmp_path, pipe, op
     assert open_files() == before
 
 
-def test_without_a_descriptor_it_still_sees_and_ends_what_runs(local_workers, python, plan):
+def test_workers_can_be_stopped_without_free_descriptors(local_workers, python, plan):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rounds = local_workers(python(SLEEP))
     rounds.start(plan(1))
@@ -64,12 +64,12 @@ def test_without_a_descriptor_it_still_sees_and_ends_what_runs(local_workers, py
 
 
 @pytest.mark.parametrize("left", range(8, 27, 3))
-def test_wherever_files_run_out_none_runs_and_none_leaks(
+def test_running_out_of_descriptors_leaves_no_worker_or_leak(
     local_workers, python, plan, left, open_files, free_numbers, helpers_gone
 ):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rounds = local_workers(python(SLEEP))
-    rounds.start(plan(1))  # the helpers run by now
+    rounds.start(plan(1))  # so that the helpers run
     rounds.workers.send_signal(signal.SIGKILL)
     rounds.wait_for_exits(1)
     rounds.finish()
@@ -87,15 +87,15 @@ def test_wherever_files_run_out_none_runs_and_none_leaks(
     assert len(rounds.workers.running()) == 2
 
 
-def test_too_few_devices_stop_those_already_started(local_workers, python, plan):
+def test_too_few_devices_stop_workers_already_started(local_workers, python, plan):
     rounds = local_workers(python(SLEEP), virtual_local_rank=True, environment={"CUDA_VISIBLE_DEVICES": "0"})
     with pytest.raises(ConfigurationError, match="CUDA_VISIBLE_DEVICES"):
         rounds.start(plan(2))
     assert rounds.workers.running() == []
 
 
-def test_a_worker_without_a_sentinel_ends_with_the_others(local_workers, python, plan, until, running):
-    """As when file descriptors run out between a start and its sentinel."""
+def test_failed_sentinel_stops_all_workers(local_workers, python, plan, until, running):
+    """For example, descriptors run out between a worker's start and its sentinel."""
     seen = []
 
     def sentinel(pid):
@@ -112,7 +112,7 @@ def test_a_worker_without_a_sentinel_ends_with_the_others(local_workers, python,
     assert rounds.workers.running() == []
 
 
-def test_too_many_files_for_the_helpers_is_a_problem(local_workers, python, plan, free_numbers):
+def test_helpers_without_free_descriptors_fail_the_start(local_workers, python, plan, free_numbers):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rounds = local_workers(python("pass"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(1), hard))
@@ -124,16 +124,16 @@ def test_too_many_files_for_the_helpers_is_a_problem(local_workers, python, plan
     assert {ended.exitcode for ended in rounds.run(plan(3))} == {0}
 
 
-def test_no_temporary_folder_is_a_problem(local_workers, python, plan, temporary_folder):
+def test_missing_temporary_folder_names_tmpdir(local_workers, python, plan, temporary_folder):
     temporary_folder.rmdir()
     with pytest.raises(ConfigurationError, match=f"TMPDIR: .*{temporary_folder}.* cannot: No such file or directory"):
         local_workers(python("pass")).start(plan())
 
 
 @pytest.mark.parametrize("left", ["nothing", "a file"])
-def test_a_scratch_folder_that_was_removed_is_made_again(local_workers, python, plan, temporary_folder, left):
+def test_removed_scratch_folder_is_recreated(local_workers, python, plan, temporary_folder, left):
     rounds = local_workers(
-        python("import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('so'); os._exit(1)")
+        python("import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('boom'); os._exit(1)")
     )
     rounds.run(plan())
     [scratch] = temporary_folder.iterdir()
@@ -141,11 +141,11 @@ def test_a_scratch_folder_that_was_removed_is_made_again(local_workers, python, 
     if left == "a file":
         scratch.write_text("")
     rounds.run(plan(round=2))
-    assert rounds.workers.failures()[0].message == "so"
+    assert rounds.workers.failures()[0].message == "boom"
 
 
-def test_a_scratch_folder_is_locked_so_that_nobody_cleans_up_in_it(local_workers, python, plan, temporary_folder):
-    """systemd-tmpfiles takes an exclusive lock, and passes the folder over if it gets none."""
+def test_scratch_folder_is_locked_against_tmpfiles_cleanup(local_workers, python, plan, temporary_folder):
+    """systemd-tmpfiles skips a folder that it cannot lock exclusively."""
     rounds = local_workers(python("pass"))
     rounds.run(plan())
     [scratch] = temporary_folder.iterdir()
@@ -157,7 +157,7 @@ def test_a_scratch_folder_is_locked_so_that_nobody_cleans_up_in_it(local_workers
     assert not list(temporary_folder.iterdir())
 
 
-def test_an_error_file_that_cannot_be_replaced_is_a_problem_of_its_folder(local_workers, python, plan, tmp_path):
+def test_irreplaceable_error_file_blames_log_dir(local_workers, python, plan, tmp_path):
     (tmp_path / "job" / "round-1" / "rank-0.error.json").mkdir(parents=True)
     with pytest.raises(ConfigurationError, match=r"--log-dir: .*error\.json cannot"):
         local_workers(python("pass"), log_dir=tmp_path).start(plan())
@@ -165,14 +165,14 @@ def test_an_error_file_that_cannot_be_replaced_is_a_problem_of_its_folder(local_
 
 @pytest.fixture
 def no_threads():
-    """Their stacks would be larger than the address space."""
+    """Threads cannot start: their stacks would exceed the address space."""
     before = threading.stack_size(1 << 47)
     yield
     threading.stack_size(before)
 
 
 @pytest.mark.parametrize("sentinel", [None, thread_sentinel])
-def test_when_threads_run_out_none_runs_and_none_leaks(
+def test_running_out_of_threads_leaves_no_worker_or_leak(
     local_workers, python, plan, sentinel, no_threads, running, open_files
 ):
     started, before = [], open_files()

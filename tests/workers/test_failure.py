@@ -1,4 +1,4 @@
-"""What the end of a worker means, without processes."""
+"""Exits become failures, without real processes."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ OOM = "counted"
         (-(signal.SIGRTMIN + 2), "", f"killed by signal {signal.SIGRTMIN + 2} (Real-time signal 2)"),
     ],
 )
-def test_exit_in_words(exitcode, oom, words):
+def test_exit_is_described_in_words(exitcode, oom, words):
     assert decode_exit(exitcode, oom) == words
 
 
 @pytest.mark.parametrize("number", [33, 32])
-def test_a_signal_without_a_name(number):
+def test_unnamed_signal_is_described_by_number(number):
     assert decode_exit(-number).startswith(f"killed by signal {number}")
 
 
-def test_an_exit_code_that_is_lost_is_no_success_and_no_number():
+def test_lost_exit_code_is_curable_failure_without_number():
     assert "exit code lost" in decode_exit(REAPED_BY_OTHERS)
     assert curable(REAPED_BY_OTHERS, ())
 
 
-def python_says(*args, cwd=None):
-    options = ["-I"] if cwd is None else ["-s", "-E"]  # modules of that folder are to be found
+def run_python(*args, cwd=None):
+    options = ["-I"] if cwd is None else ["-s", "-E"]  # so that modules in that folder are found
     done = subprocess.run([sys.executable, *options, *args], capture_output=True, text=True, cwd=cwd)
     return done.returncode, tuple(line for line in done.stderr.splitlines() if line.strip())
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("code", ["def f(:\n", "  x = 1\n y = 2\n", "if True:\n\tx = 1\n        y = 2\n"])
-def test_no_restart_mends_syntax(tmp_path, code):
+def test_syntax_error_is_incurable(tmp_path, code):
     (tmp_path / "script.py").write_text(code)
-    assert not curable(*python_says(str(tmp_path / "script.py")))
+    assert not curable(*run_python(str(tmp_path / "script.py")))
 
 
 BROKEN = {
@@ -99,8 +99,8 @@ def folder(tmp_path):
     "command",
     ["broken.py", "-m broken", "bad_bytes.py", "main", "-m main", "-m package.train", "-c if"],
 )
-def test_no_restart_mends_what_python_refuses_to_run(folder, command):
-    exitcode, tail = python_says(*command.split(), cwd=folder)
+def test_script_python_refuses_to_run_is_incurable(folder, command):
+    exitcode, tail = run_python(*command.split(), cwd=folder)
     assert "SyntaxError: " in tail[-1]
     assert not curable(exitcode, tail)
 
@@ -113,44 +113,44 @@ def test_no_restart_mends_what_python_refuses_to_run(folder, command):
         *("evaluates.py", "-m evaluates", "executes.py", "raises.py"),
     ],
 )
-def test_a_syntax_error_that_running_code_meets_may_pass(folder, command):
-    exitcode, tail = python_says(*command.split(), cwd=folder)
+def test_syntax_error_at_run_time_is_curable(folder, command):
+    exitcode, tail = run_python(*command.split(), cwd=folder)
     assert "SyntaxError: " in tail[-1]
     assert curable(exitcode, tail)
     assert curable(exitcode, tail[-20:])
 
 
 @pytest.mark.integration
-def test_no_restart_finds_a_missing_script(tmp_path):
+def test_missing_script_is_incurable(tmp_path):
     (tmp_path / "empty").mkdir()
-    assert not curable(*python_says(str(tmp_path / "missing.py")))
-    assert not curable(*python_says(str(tmp_path / "empty")))
+    assert not curable(*run_python(str(tmp_path / "missing.py")))
+    assert not curable(*run_python(str(tmp_path / "empty")))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "json.no_such", "json.nothing.deep"])
-def test_no_restart_finds_a_missing_module(module):
-    assert not curable(*python_says("-m", module))
+def test_missing_module_is_incurable(module):
+    assert not curable(*run_python("-m", module))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("prog", ["train.py", "train.py sub", "python -m train"])
-def test_no_restart_mends_arguments(tmp_path, prog):
+def test_argparse_error_is_incurable(tmp_path, prog):
     (tmp_path / "s.py").write_text(f"import argparse\nargparse.ArgumentParser(prog={prog!r}).parse_args()\n")
-    assert not curable(*python_says(str(tmp_path / "s.py"), "--no-such-flag"))
+    assert not curable(*run_python(str(tmp_path / "s.py"), "--no-such-flag"))
 
 
 @pytest.mark.integration
-def test_no_restart_mends_arguments_of_a_script_with_hundreds_of_them(tmp_path):
+def test_argparse_error_without_usage_in_tail_is_incurable(tmp_path):
     flags = "".join(f"parser.add_argument('--flag-number-{n}', metavar='VALUE')\n" for n in range(300))
     (tmp_path / "s.py").write_text(f"import argparse\nparser = argparse.ArgumentParser()\n{flags}parser.parse_args()\n")
-    exitcode, tail = python_says(str(tmp_path / "s.py"), "--no-such-flag")
+    exitcode, tail = run_python(str(tmp_path / "s.py"), "--no-such-flag")
     assert not any(line.startswith("usage") for line in tail[-20:])
     assert not curable(exitcode, tail[-20:])
 
 
 @pytest.mark.integration
-def test_no_restart_mends_arguments_of_click():
+def test_click_usage_error_is_incurable():
     tail = ("Usage: train.py [OPTIONS]", "Try 'train.py --help' for help.", "Error: No such option: --x")
     assert not curable(2, tail)
     assert curable(1, tail)
@@ -176,14 +176,14 @@ def test_no_restart_mends_arguments_of_click():
         (-signal.SIGKILL, ()),
     ],
 )
-def test_ordinary_failures_may_be_cured(exitcode, tail):
+def test_ordinary_failures_are_curable(exitcode, tail):
     assert curable(exitcode, tail)
 
 
 @pytest.mark.integration
-def test_ordinary_errors_of_python_may_be_cured():
-    assert curable(*python_says("-c", "raise RuntimeError('no')"))
-    assert curable(*python_says("-c", "import no_such_module_at_all"))
+def test_ordinary_python_errors_are_curable():
+    assert curable(*run_python("-c", "raise RuntimeError('no')"))
+    assert curable(*run_python("-c", "import no_such_module_at_all"))
 
 
 # -- error files
@@ -199,7 +199,7 @@ def error_file(tmp_path):
     return error_file
 
 
-def test_torch_s_format(error_file):
+def test_error_file_in_torch_format_is_read(error_file):
     extra = {"py_callstack": "Traceback\n  deep\nValueError: no\n", "timestamp": "1"}
     data = error_file({"message": {"message": "ValueError: no", "extraInfo": extra}})
     assert error_message(data) == "Traceback\n  deep\nValueError: no"
@@ -229,25 +229,25 @@ def test_torch_s_format(error_file):
         (None, "None"),
     ],
 )
-def test_whatever_a_dying_worker_wrote_is_described(error_file, content, message):
+def test_malformed_error_file_yields_readable_message(error_file, content, message):
     assert error_message(error_file(content)) == message
 
 
-def test_a_huge_file_is_not_read(error_file):
+def test_oversized_error_file_is_not_read(error_file):
     assert "longer than 1048576 bytes" in error_message(error_file(b"x" * (1024 * 1024 + 1)))
     assert error_message(error_file(b"x" * (1024 * 1024))) == "x" * (1024 * 1024)
 
 
-def test_numbers_that_json_does_not_know_become_text(error_file):
+def test_nan_and_infinity_in_error_file_become_text(error_file):
     data = error_file(b'{"message": "no", "loss": NaN, "more": [Infinity, -Infinity, 1e999, 1.5]}')
     assert data == {"message": "no", "loss": "NaN", "more": ["Infinity", "-Infinity", "1e999", 1.5]}
 
 
-def test_no_file_says_nothing(tmp_path):
+def test_missing_error_file_is_empty(tmp_path):
     assert read_error_file(tmp_path / "missing") == {}
 
 
-def test_what_is_no_file_is_described_and_does_not_hold_the_agent(tmp_path):
+def test_non_regular_error_file_is_described_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")
     with socket.socket(socket.AF_UNIX) as server:
@@ -277,7 +277,7 @@ def evidence(local, exitcode, stopped=False, **changes):
     return Evidence(**{**fields, **changes})
 
 
-def test_the_record_of_a_failure(plan):
+def test_failure_record_has_all_fields(plan):
     made = plan(node="n1", round=3, role="trainer")
     found = describe(evidence(2, 3), made)
     assert (found.local_rank, found.global_rank, found.pid, found.exitcode) == (2, 12, 102, 3)
@@ -287,25 +287,25 @@ def test_the_record_of_a_failure(plan):
     assert found.curable
 
 
-def test_the_error_file_speaks_before_stderr(plan):
+def test_error_file_takes_precedence_over_stderr(plan):
     found = describe(evidence(0, 1, error_data={"message": "from the file"}), plan())
     assert (found.message, found.error_file) == ("from the file", "/e/0")
     assert found.error_file_data == {"message": "from the file"}
 
 
-def test_the_reason_of_a_deliberate_kill_goes_before_the_signal(plan):
+def test_reason_of_deliberate_kill_overrides_the_signal(plan):
     assert describe(evidence(0, -9, killed_for="hang", out_of_memory=OOM), plan()).reason == "hang"
 
 
-def test_the_first_failure_is_the_cause_of_the_rest(plan):
+def test_later_failures_are_caused_by_the_first(plan):
     found = explain([evidence(3, 0), evidence(2, 1), evidence(0, -6), evidence(1, -15, stopped=True)], plan(4))
     assert list(found) == [12, 10]
     assert found[12].caused_by is None
     assert found[10].caused_by == 12
 
 
-def wrote(at):
-    """An error file as `@record` writes it."""
+def error_written(at):
+    """The content of an error file written by `@record`."""
     extra = {"py_callstack": "ValueError: no samples", "timestamp": str(at)}
     return {"error_data": {"message": {"message": "no samples", "extraInfo": extra}}}
 
@@ -313,24 +313,27 @@ def wrote(at):
 @pytest.mark.parametrize(
     ("evidences", "cause"),
     [
-        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **wrote(10))], 10),
-        ([evidence(1, 1, timestamp=20.0, **wrote(19)), evidence(0, 1, timestamp=20.0, **wrote(10))], 10),
-        ([evidence(1, 1, timestamp=20.0, **wrote(9)), evidence(0, 1, timestamp=20.0, **wrote(10))], 11),
-        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, **wrote(10))], 10),
-        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=21.0, **wrote(19))], 11),
-        ([evidence(1, -9, timestamp=30.0), evidence(0, 1, timestamp=30.0, **wrote(20))], 11),
-        ([evidence(1, 1, timestamp=20.0, **wrote(19)), evidence(0, 1, timestamp=20.1)], 11),
-        ([evidence(1, -9, timestamp=60.0, killed_for="hang"), evidence(0, 1, timestamp=61.0, **wrote(30))], 11),
+        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **error_written(10))], 10),
+        (
+            [evidence(1, 1, timestamp=20.0, **error_written(19)), evidence(0, 1, timestamp=20.0, **error_written(10))],
+            10,
+        ),
+        ([evidence(1, 1, timestamp=20.0, **error_written(9)), evidence(0, 1, timestamp=20.0, **error_written(10))], 11),
+        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, **error_written(10))], 10),
+        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=21.0, **error_written(19))], 11),
+        ([evidence(1, -9, timestamp=30.0), evidence(0, 1, timestamp=30.0, **error_written(20))], 11),
+        ([evidence(1, 1, timestamp=20.0, **error_written(19)), evidence(0, 1, timestamp=20.1)], 11),
+        ([evidence(1, -9, timestamp=60.0, killed_for="hang"), evidence(0, 1, timestamp=61.0, **error_written(30))], 11),
     ],
     ids=[
         "it was stopped while it ended",
         "it ended later",
         "it ended first",
-        "the other one reacted by a signal",
+        "the other one aborted in reaction",
         "it reacted to a kill",
         "both exits were noticed late",
         "the other one left no file",
-        "it gave up on one that hung",
+        "it gave up on a hung worker",
     ],
 )
 def test_cause_is_first_error_not_first_exit(plan, evidences, cause):
@@ -339,19 +342,19 @@ def test_cause_is_first_error_not_first_exit(plan, evidences, cause):
     assert next(iter(found)) == cause
 
 
-@pytest.mark.parametrize("said", ["soon", "-5", "9" * 400, None, 7.5])
-def test_error_file_with_a_strange_time_has_none(said):
-    assert evidence(0, 1, error_data={"message": {"extraInfo": {"timestamp": said}}}).error_at == 0.0
-    assert evidence(0, 1, error_data={"message": {"extraInfo": [said]}}).error_at == 0.0
+@pytest.mark.parametrize("timestamp", ["soon", "-5", "9" * 400, None, 7.5])
+def test_invalid_error_file_timestamp_is_ignored(timestamp):
+    assert evidence(0, 1, error_data={"message": {"extraInfo": {"timestamp": timestamp}}}).error_at == 0.0
+    assert evidence(0, 1, error_data={"message": {"extraInfo": [timestamp]}}).error_at == 0.0
 
 
 def test_error_before_stop_is_reported_as_failure(plan):
-    (found,) = explain([evidence(0, -15, stopped=True, **wrote(10))], plan()).values()
+    (found,) = explain([evidence(0, -15, stopped=True, **error_written(10))], plan()).values()
     assert found.reason == "failed, and was still exiting when the agent stopped it"
     assert found.message == "ValueError: no samples"
 
 
-def test_those_who_obeyed_did_not_fail(plan):
+def test_workers_stopped_on_request_have_not_failed(plan):
     assert explain([evidence(0, -15, stopped=True), evidence(1, 0)], plan(2)) == {}
     assert explain([], plan()) == {}
 
@@ -365,13 +368,13 @@ TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, i
         ((*TRACEBACK, "ValueError: a bad batch"), True),
         (("step 3", *TRACEBACK, "mine.Stop"), True),
         ((*TRACEBACK, "ValueError: a bad batch", "trying again"), False),
-        ((*TRACEBACK, "KeyboardInterrupt"), False),  # the answer to our SIGINT
+        ((*TRACEBACK, "KeyboardInterrupt"), False),  # caused by our SIGINT
         (("ValueError: a bad batch",), False),
         ((), False),
     ],
 )
 def test_traceback_of_stopped_worker_is_reported(plan, tail, is_reported):
-    """Rank 0 raised, and waits in an exit handler; rank 1 lost its peer, and exited first."""
+    """Rank 0 raised and is waiting in an exit handler; rank 1 lost its peer and exited first."""
     found = explain([evidence(1, 1), evidence(0, -15, stopped=True, tail=tail)], plan(2))
     assert list(found) == ([11, 10] if is_reported else [11])
     assert found[11].caused_by is None

@@ -1,4 +1,4 @@
-"""Functions as workers, by every start method."""
+"""Functions as workers, with every start method."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fail_with_own_file():
 
 def fail_without_folder():
     os.environ["TORCHELASTIC_ERROR_FILE"] = "/no/such/folder/error.json"
-    raise ValueError("still told")
+    raise ValueError("still reported")
 
 def leave(code):
     sys.exit(code)
@@ -62,13 +62,13 @@ def give_awkward():
     value.x = 1
     return value
 
-def talk():
+def print_all():
     print("to stdout")
     print("to stderr", file=sys.stderr)
     os.write(1, b"from below\\n")
 
-def talk_and_die():
-    print("last words")
+def print_and_die():
+    print("last line")
     os.kill(os.getpid(), signal.SIGKILL)
 
 def handlers():
@@ -101,7 +101,7 @@ def method(request):
 
 @pytest.fixture
 def run(local_workers, call, plan):
-    """Run `function(*args)` in one worker and finish: the workers."""
+    """A function that runs `function(*args)` in a complete round and returns the workers."""
 
     def run(function, *args, method="fork", workers=1, **options):
         rounds = local_workers(call(function, *args, method=method), **options)
@@ -112,7 +112,7 @@ def run(local_workers, call, plan):
 
 
 @pytest.mark.parametrize("name", ["give", "large", "rank"])
-def test_values_come_back_by_global_rank(functions, run, method, name):
+def test_return_values_are_keyed_by_global_rank(functions, run, method, name):
     if name == "give":
         assert run(functions.give, {"a": (1, None)}, method=method).return_values() == {0: {"a": (1, None)}}
     elif name == "large":
@@ -123,15 +123,15 @@ def test_values_come_back_by_global_rank(functions, run, method, name):
         assert [values[rank]["session"] for rank in (0, 1)] == [True, True]
 
 
-def test_modules_of_the_function_see_the_worker_s_environment(functions, run):
+def test_worker_environment_is_set_before_module_import(functions, run):
     assert run(functions.rank, method="spawn").return_values()[0]["at import"] == "0"
 
 
-def test_none_is_a_value_too(functions, run, method):
+def test_none_is_a_valid_return_value(functions, run, method):
     assert run(functions.give, None, method=method).return_values() == {0: None}
 
 
-def test_an_exception_is_a_failure_with_its_traceback(functions, run, method, capfd):
+def test_exception_becomes_failure_with_traceback(functions, run, method, capfd):
     workers = run(functions.fail, "reason 123", method=method)
     failure = workers.failures()[0]
     assert failure.exitcode == 1
@@ -144,24 +144,24 @@ def test_an_exception_is_a_failure_with_its_traceback(functions, run, method, ca
     assert workers.return_values() == {}
 
 
-def test_a_function_s_own_error_file_stands(functions, run):
+def test_error_file_written_by_the_function_is_kept(functions, run):
     assert run(functions.fail_with_own_file).failures()[0].message == "my own"
 
 
-def test_no_place_for_the_error_file_hides_nothing(functions, run):
-    assert run(functions.fail_without_folder).failures()[0].stderr_tail[-1] == "ValueError: still told"
+def test_unwritable_error_file_leaves_traceback_on_stderr(functions, run):
+    assert run(functions.fail_without_folder).failures()[0].stderr_tail[-1] == "ValueError: still reported"
 
 
-def test_exit_codes_are_kept(functions, run, method):
+def test_function_exit_code_is_kept(functions, run, method):
     assert run(functions.leave, 3, method=method).failures()[0].exitcode == 3
 
 
-def test_a_function_that_vanishes_has_no_value(functions, run, method):
+def test_function_calling_os_exit_returns_none(functions, run, method):
     workers = run(functions.vanish, method=method)
     assert (workers.return_values(), workers.failures()) == ({0: None}, {})
 
 
-def test_a_value_that_cannot_be_pickled_fails_that_worker_clearly(functions, run, method):
+def test_unpicklable_return_value_fails_its_worker(functions, run, method):
     workers = run(functions.give_lambda, method=method)
     failure = workers.failures()[0]
     assert failure.exitcode == 1
@@ -169,41 +169,41 @@ def test_a_value_that_cannot_be_pickled_fails_that_worker_clearly(functions, run
     assert workers.return_values() == {}
 
 
-def test_a_value_that_cannot_be_read_is_none_with_a_warning(functions, run, capfd):
+def test_unreadable_return_value_is_none_with_a_warning(functions, run, capfd):
     workers = run(functions.give_awkward)
     assert workers.return_values() == {0: None}
     assert "will not be unpickled" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_function_that_cannot_be_pickled_is_a_problem_at_once(local_workers, call, plan, method):
+def test_unpicklable_function_is_rejected_at_start(local_workers, call, plan, method):
     rounds = local_workers(call(lambda: 0, method=method))
     with pytest.raises(ConfigurationError, match="can be pickled"):
         rounds.start(plan(2))
     assert rounds.workers.running() == []
 
 
-def test_a_function_the_child_cannot_find_fails_with_a_traceback(functions, run):
+def test_function_missing_in_the_child_fails_with_traceback(functions, run):
     failure = run(functions.only_in_the_agent, method="spawn").failures()[0]
     assert failure.exitcode == 1
     assert "only_in_the_agent" in failure.stderr_tail[-1]
     assert failure.error_file_data
 
 
-def test_streams_of_functions_are_captured(functions, run, method, tmp_path):
-    run(functions.talk, method=method, redirects=lambda rank: 3, log_dir=tmp_path)
+def test_function_output_is_captured(functions, run, method, tmp_path):
+    run(functions.print_all, method=method, redirects=lambda rank: 3, log_dir=tmp_path)
     folder = tmp_path / "job" / "round-1"
     assert (folder / "rank-0.out").read_text().splitlines() == ["to stdout", "from below"]
     assert (folder / "rank-0.err").read_text() == "to stderr\n"
 
 
-def test_what_was_printed_before_the_end_is_seen(functions, run, method, tmp_path):
-    workers = run(functions.talk_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
+def test_output_printed_before_a_kill_is_kept(functions, run, method, tmp_path):
+    workers = run(functions.print_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
     assert workers.failures()[0].exitcode == -signal.SIGKILL
-    assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last words\n"
+    assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last line\n"
 
 
-def test_a_forked_child_has_none_of_the_agent_s_handlers(functions, run):
+def test_forked_child_has_default_signal_handlers(functions, run):
     handled = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
     before = {signum: signal.signal(signum, lambda *_: None) for signum in handled}
     try:
@@ -213,45 +213,45 @@ def test_a_forked_child_has_none_of_the_agent_s_handlers(functions, run):
             signal.signal(signum, handler)
 
 
-def test_threads_and_exit_handlers_of_a_function_run(functions, run, method, tmp_path):
-    """Exit handlers as in multiprocessing: children that it forks do not run them."""
-    workers = run(functions.at_the_end, str(tmp_path / "told"), method=method)
+def test_function_threads_and_exit_handlers_finish(functions, run, method, tmp_path):
+    """As in multiprocessing, forked children do not run exit handlers."""
+    workers = run(functions.at_the_end, str(tmp_path / "notes"), method=method)
     assert workers.return_values() == {0: "value"}
-    assert (tmp_path / "told").read_text() == "thread, " + ("at exit" if method == "spawn" else "")
+    assert (tmp_path / "notes").read_text() == "thread, " + ("at exit" if method == "spawn" else "")
 
 
-def test_functions_are_bound_to_their_processors(functions, run, method):
+def test_functions_are_bound_to_their_cpus(functions, run, method):
     one = max(os.sched_getaffinity(0))
     binding = Binding("node", Machine((Cpu(one, 0, 0, 0, 0),)))
     assert run(functions.affinity, method=method, binding=binding).return_values() == {0: {one}}
 
 
-def test_only_the_fork_server_reaps_for_us(functions, plan, tmp_path, local_workers, call):
+def test_fork_server_reports_exit_code(functions, plan, tmp_path, local_workers, call):
     rounds = local_workers(call(functions.vanish, method="forkserver"))
     [exited] = rounds.run(plan())
     assert exited.exitcode == 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_script_runs_as_a_function(run, tmp_path, method):
-    (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
+def test_script_runs_as_a_function(run, tmp_path, method):
+    (tmp_path / "sibling.py").write_text("VALUE = 'imported'\n")
     (tmp_path / "script.py").write_text(
-        "import json, sys, beside\n"
+        "import json, sys, sibling\n"
         "assert __name__ == '__main__'\n"
-        f"json.dump([sys.argv, beside.VALUE], open({str(tmp_path / 'said')!r}, 'w'))\n"
+        f"json.dump([sys.argv, sibling.VALUE], open({str(tmp_path / 'found')!r}, 'w'))\n"
     )
     workers = run(run_script, str(tmp_path / "script.py"), "--flag", method=method)
     assert workers.failures() == {}
-    assert json.loads((tmp_path / "said").read_text()) == [[str(tmp_path / "script.py"), "--flag"], "beside"]
+    assert json.loads((tmp_path / "found").read_text()) == [[str(tmp_path / "script.py"), "--flag"], "imported"]
 
 
-def test_a_script_with_a_syntax_error_is_not_tried_again(run, tmp_path):
+def test_script_with_syntax_error_is_incurable(run, tmp_path):
     (tmp_path / "script.py").write_text("def f(:\n")
     failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
     assert not failure.curable
 
 
-def test_a_syntax_error_that_a_script_meets_may_pass(run, tmp_path):
+def test_syntax_error_in_an_imported_module_is_curable(run, tmp_path):
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "script.py").write_text("import broken\n")
     failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
@@ -260,15 +260,15 @@ def test_a_syntax_error_that_a_script_meets_may_pass(run, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_that_others_reaped_has_failed(functions, local_workers, call, plan, method):
+def test_function_reaped_by_its_host_program_has_failed(functions, local_workers, call, plan, method):
     rounds = local_workers(call(functions.vanish, method=method))
     [pid] = rounds.start(plan()).values()
-    os.waitpid(pid, 0)  # as a host program does that waits for all its children
+    os.waitpid(pid, 0)  # like a host program that waits for all its children
     rounds.wait_for_exits(1)
     rounds.finish()
     assert "exit code lost" in rounds.workers.failures()[0].reason
 
 
-def test_unknown_methods_are_refused():
+def test_unknown_start_method_is_rejected():
     with pytest.raises(ValueError, match="thread"):
         FunctionStarter(print, (), "thread")

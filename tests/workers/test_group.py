@@ -1,4 +1,4 @@
-"""LocalWorkers from start to close, over real processes."""
+"""LocalWorkers from start to close, with real processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_BY_RANK = "import os, sys; sys.exit(int(sys.argv[1 + int(os.environ['RANK']
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("temporary_folder")]
 
 
-def test_it_is_what_the_agent_expects(local_workers, python):
+def test_unstarted_workers_implement_the_agent_interface(local_workers, python):
     workers: WorkerProcesses = local_workers(python("pass")).workers
     assert workers.reap() == []
     assert workers.running() == []
@@ -34,11 +34,11 @@ def test_it_is_what_the_agent_expects(local_workers, python):
     workers.close()
 
 
-def test_a_round_that_goes_well(local_workers, python, plan):
+def test_successful_round_has_return_values_and_no_failures(local_workers, python, plan):
     rounds = local_workers(python("pass"))
     pids = rounds.start(plan(3))
     assert sorted(pids) == rounds.workers.running() == [0, 1, 2]
-    assert len(rounds.workers.sentinels()) == 4  # the guardian has one, too
+    assert len(rounds.workers.sentinels()) == 4  # including the guardian's
     exits = rounds.wait_for_exits(3)
     assert {(e.local_rank, e.pid, e.exitcode) for e in exits} == {(local, pid, 0) for local, pid in pids.items()}
     rounds.finish()
@@ -46,7 +46,7 @@ def test_a_round_that_goes_well(local_workers, python, plan):
     assert rounds.workers.return_values() == {0: None, 1: None, 2: None}
 
 
-def test_failures_are_by_global_rank(local_workers, python, plan):
+def test_failures_are_keyed_by_global_rank(local_workers, python, plan):
     rounds = local_workers(python("import sys; print('boom', file=sys.stderr); sys.exit(5)"))
     rounds.run(plan(1, first_rank=40, node="n7"))
     [(rank, failure)] = rounds.workers.failures().items()
@@ -55,7 +55,7 @@ def test_failures_are_by_global_rank(local_workers, python, plan):
     assert failure.timestamp > 1e9
 
 
-def test_a_failure_is_known_before_the_others_have_been_stopped(local_workers, python, plan):
+def test_failure_is_known_before_other_workers_stop(local_workers, python, plan):
     code = "import os, sys, time; sys.exit(5) if os.environ['RANK'] == '1' else time.sleep(600)"
     rounds = local_workers(python(code))
     assert rounds.workers.failures() == {}
@@ -71,7 +71,7 @@ def test_a_failure_is_known_before_the_others_have_been_stopped(local_workers, p
 
 
 @pytest.mark.parametrize("sentinel", [None, thread_sentinel])
-def test_the_first_to_fail_is_the_cause(local_workers, python, plan, sentinel):
+def test_first_failed_worker_is_the_cause(local_workers, python, plan, sentinel):
     code = """
         import os, signal, sys, time
         if os.environ["RANK"] == "1":
@@ -92,7 +92,7 @@ def test_the_first_to_fail_is_the_cause(local_workers, python, plan, sentinel):
     assert {rank: f.caused_by for rank, f in failures.items() if rank != 1} in ({}, {0: 1})  # 0 may not be ready yet
 
 
-def test_those_who_obey_do_not_fail(local_workers, python, plan):
+def test_workers_stopped_by_sigterm_have_not_failed(local_workers, python, plan):
     rounds = local_workers(python(SLEEP))
     rounds.start(plan(2))
     rounds.workers.send_signal(signal.SIGTERM)
@@ -102,7 +102,7 @@ def test_those_who_obey_do_not_fail(local_workers, python, plan):
     assert rounds.workers.failures() == {}
 
 
-def test_a_worker_killed_by_others_fails(local_workers, python, plan):
+def test_worker_killed_from_outside_has_failed(local_workers, python, plan):
     rounds = local_workers(python(SLEEP))
     pids = rounds.start(plan())
     os.kill(pids[0], signal.SIGKILL)
@@ -111,7 +111,7 @@ def test_a_worker_killed_by_others_fails(local_workers, python, plan):
     assert rounds.workers.failures()[0].reason == "killed by SIGKILL (Killed)"
 
 
-def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tmp_path):
+def test_oom_kill_is_named_in_the_reason(local_workers, python, plan, tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 1\n")
     rounds = local_workers(python(SLEEP), oom_counters={counter: "here"})
@@ -123,7 +123,7 @@ def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tm
     assert "out of memory" in rounds.workers.failures()[0].reason
 
 
-def test_leftovers_loses_no_exit(local_workers, python, plan):
+def test_leftovers_keeps_worker_exits(local_workers, python, plan):
     rounds = local_workers(python("raise SystemExit(4)"))
     (pid,) = rounds.start(plan()).values()
     assert eventually(lambda: not rounds.workers.leftovers())
@@ -149,7 +149,7 @@ def test_process_outside_session_is_logged_not_killed(local_workers, python, pla
 
 
 @pytest.mark.parametrize("others_stopped", [False, True])
-def test_a_kill_with_a_reason_fails_for_that_reason(local_workers, python, plan, others_stopped):
+def test_killed_worker_fails_with_the_given_reason(local_workers, python, plan, others_stopped):
     rounds = local_workers(python(SLEEP))
     pids = rounds.start(plan(2))
     assert rounds.workers.kill(pids[1], "it hangs") == 1
@@ -164,7 +164,7 @@ def test_a_kill_with_a_reason_fails_for_that_reason(local_workers, python, plan,
     assert {rank: f.reason for rank, f in rounds.workers.failures().items()} == {1: "it hangs"}
 
 
-def test_leftovers_are_found_and_their_ends_announced(local_workers, python, plan, until):
+def test_leftover_processes_are_found_and_have_sentinels(local_workers, python, plan, until):
     code = """
         import os, time
         if os.fork() == 0:
@@ -191,7 +191,7 @@ def test_leftovers_are_found_and_their_ends_announced(local_workers, python, pla
     assert workers.failures() == {}
 
 
-def test_a_worker_that_ended_before_the_others_is_not_confused_with_a_stranger(local_workers, python, plan):
+def test_leftovers_finds_workers_after_the_first_exit(local_workers, python, plan):
     rounds = local_workers(python("import os, time; os.environ['RANK'] == '0' or time.sleep(600)"))
     rounds.start(plan(2))
     assert [e.local_rank for e in rounds.wait_for_exits(1)] == [0]
@@ -200,7 +200,7 @@ def test_a_worker_that_ended_before_the_others_is_not_confused_with_a_stranger(l
     assert [e.local_rank for e in rounds.wait_for_exits(1)] == [1]
 
 
-def test_rounds_do_not_know_each_other(local_workers, python, plan, tmp_path):
+def test_rounds_have_separate_failures_and_log_folders(local_workers, python, plan, tmp_path):
     logs = tmp_path / "logs"
     code = """
         import os, sys
@@ -217,7 +217,7 @@ def test_rounds_do_not_know_each_other(local_workers, python, plan, tmp_path):
     assert (logs / "latest" / "rank-9.out").read_text() == "round 1\n"
 
 
-def test_an_error_file_of_a_former_run_is_not_believed(local_workers, python, plan, tmp_path):
+def test_error_file_of_an_earlier_run_is_ignored(local_workers, python, plan, tmp_path):
     folder = tmp_path / "logs" / "job" / "round-1"
     folder.mkdir(parents=True)
     (folder / "rank-0.error.json").write_text('{"message": "long ago"}')
@@ -226,7 +226,7 @@ def test_an_error_file_of_a_former_run_is_not_believed(local_workers, python, pl
     assert rounds.workers.failures()[0].message == ""
 
 
-def test_the_error_file_of_this_run_is(local_workers, python, plan):
+def test_error_file_of_this_run_is_read(local_workers, python, plan):
     code = """
         import os
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
@@ -238,7 +238,7 @@ def test_the_error_file_of_this_run_is(local_workers, python, plan):
     assert rounds.workers.failures()[0].message == "from the script"
 
 
-def test_nothing_is_left_open_after_many_rounds(local_workers, python, plan, temporary_folder, open_files):
+def test_many_rounds_leak_no_descriptor_or_folder(local_workers, python, plan, temporary_folder, open_files):
     rounds = local_workers(python(EXIT_BY_RANK, 0, 3), tee=lambda rank: 3, stdout_filters=("x",))
     rounds.run(plan(2))
     before = open_files()
@@ -252,8 +252,8 @@ def test_nothing_is_left_open_after_many_rounds(local_workers, python, plan, tem
     assert os.listdir(temporary_folder) == []
 
 
-def test_close_ends_what_finish_left(local_workers, python, plan, running, until):
-    """As after an error of the agent's own."""
+def test_close_kills_workers_left_by_finish(local_workers, python, plan, running, until):
+    """For example, after an error in the agent itself."""
     rounds = local_workers(python(SLEEP))
     pids = rounds.start(plan(2))
     rounds.workers.finish()
@@ -261,8 +261,8 @@ def test_close_ends_what_finish_left(local_workers, python, plan, running, until
     until(lambda: not any(map(running, pids.values())))
 
 
-def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, python, plan, capfd, clean_up, until):
-    """And it may write on, as when it uploads a checkpoint: SIGPIPE would end it."""
+def test_daemon_holding_stderr_does_not_delay_the_round(local_workers, python, plan, capfd, clean_up, until):
+    """The daemon can keep writing, for example while it uploads a checkpoint; SIGPIPE would kill it."""
     code = """
         import os, signal, sys, time
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -288,13 +288,13 @@ def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, pytho
         until(lambda: "uploading" in capfd.readouterr().err)
 
 
-def test_a_worker_that_closes_its_streams_early(local_workers, python, plan):
+def test_worker_closing_its_streams_keeps_its_message(local_workers, python, plan):
     rounds = local_workers(python("import os, sys; sys.stderr.write('x\\n'); os.close(1); os.close(2); sys.exit(3)"))
     rounds.run(plan(2))
     assert {f.message for f in rounds.workers.failures().values()} == {"x"}
 
 
-def test_a_worker_may_call_setsid_and_is_found_all_the_same(local_workers, python, plan):
+def test_setsid_fails_in_a_worker(local_workers, python, plan):
     code = """
         import os, sys, time
         try:
@@ -307,7 +307,7 @@ def test_a_worker_may_call_setsid_and_is_found_all_the_same(local_workers, pytho
     assert ended.exitcode == 7
 
 
-def test_workers_are_bound(local_workers, python, plan, tmp_path):
+def test_workers_are_bound_to_cpus(local_workers, python, plan, tmp_path):
     one = max(os.sched_getaffinity(0))
     binding = Binding("exclusive", Machine((Cpu(one, 0, 0, 0, 0),)))
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
@@ -316,10 +316,10 @@ def test_workers_are_bound(local_workers, python, plan, tmp_path):
     assert (tmp_path / "latest/rank-0.out").read_text() == f"[{one}]\n"
 
 
-def test_bindings_follow_the_visible_devices(local_workers, python, plan, tmp_path):
+def test_bindings_follow_cuda_visible_devices(local_workers, python, plan, tmp_path):
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
-        pytest.skip("one processor has nothing to choose from")
+        pytest.skip("needs two CPUs")
     machine = Machine((Cpu(cpus[0], 0, 0, 0, 0), Cpu(cpus[1], 1, 0, 1, 1)), device_nodes=(0, 1))
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
     rounds = local_workers(
@@ -333,8 +333,8 @@ def test_bindings_follow_the_visible_devices(local_workers, python, plan, tmp_pa
     assert (tmp_path / "latest/rank-0.out").read_text() == f"[{cpus[1]}]\n"
 
 
-def test_a_function_still_booting_hears_the_signal(local_workers, call, plan, function_module):
-    """Spawned interpreters take a while to reach the session of their own."""
+def test_signal_reaches_a_function_still_starting(local_workers, call, plan, function_module):
+    """Spawned interpreters take a while to create their own session."""
     module = function_module("import time\ndef wait():\n    time.sleep(600)\n")
     rounds = local_workers(call(module.wait, method="spawn"))
     rounds.start(plan(2))
@@ -343,7 +343,7 @@ def test_a_function_still_booting_hears_the_signal(local_workers, call, plan, fu
     assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}
 
 
-def test_a_log_file_that_cannot_be_written_is_told_once(local_workers, python, plan, tmp_path, capfd):
+def test_unwritable_log_file_is_reported_once(local_workers, python, plan, tmp_path, capfd):
     folder = tmp_path / "logs" / "job" / "round-1"
     folder.mkdir(parents=True)
     (folder / "rank-0.out").symlink_to("/dev/full")
@@ -356,7 +356,7 @@ def test_a_log_file_that_cannot_be_written_is_told_once(local_workers, python, p
     assert "later output goes to the console" in shown.err
 
 
-def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_workers, python, plan, tmp_path, capfd):
+def test_unwritable_filtered_file_names_the_remaining_output(local_workers, python, plan, tmp_path, capfd):
     folder = tmp_path / "logs" / "job" / "round-1"
     folder.mkdir(parents=True)
     (folder / "filtered.out").symlink_to("/dev/full")

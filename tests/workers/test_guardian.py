@@ -23,7 +23,7 @@ def guardian():
     made.close()
 
 
-def test_close_ends_what_is_watched_and_is_idempotent(guardian, spawn):
+def test_close_kills_watched_processes_and_is_idempotent(guardian, spawn):
     watched, forgotten = spawn(SLEEP), spawn(SLEEP)
     for process in (watched, forgotten):
         guardian.watch(process.pid, start_of(process.pid))
@@ -34,12 +34,12 @@ def test_close_ends_what_is_watched_and_is_idempotent(guardian, spawn):
     assert forgotten.poll() is None
 
 
-def test_orders_after_the_end_are_ignored(guardian):
+def test_orders_after_close_are_ignored(guardian):
     guardian.close()
     guardian.watch(1, 1)
 
 
-def test_a_lost_guardian_is_replaced_by_one_that_knows_all_that_holds(guardian, until, running, spawn, tmp_path, capfd):
+def test_replacement_guardian_gets_all_current_orders(guardian, until, running, spawn, tmp_path, capfd):
     watched, forgotten, late = spawn(SLEEP), spawn(SLEEP), spawn(SLEEP)
     for process in (watched, forgotten):
         guardian.watch(process.pid, start_of(process.pid))
@@ -59,7 +59,7 @@ def test_a_lost_guardian_is_replaced_by_one_that_knows_all_that_holds(guardian, 
     assert capfd.readouterr().err.count("guardian lost") == 1
 
 
-def test_it_is_replaced_without_an_order_but_not_all_the_time(until, running):
+def test_guardian_replacements_without_orders_are_limited(until, running):
     guardian = Guardian(clock=FakeClock())
     try:
         for replaced in (True, True, True, False):
@@ -81,19 +81,19 @@ def environment_of(pid):
         return file.read()
 
 
-def test_it_gets_what_the_loader_of_its_interpreter_needs_and_nothing_else(until, monkeypatch):
+def test_guardian_inherits_only_loader_variables(until, monkeypatch):
     given = {"LD_LIBRARY_PATH": "/usr/local/lib", "SECRET": "x", "HOME": "/home/me", "OLD_LD_": "y"}
     monkeypatch.setattr(os, "environ", given)
     guardian = Guardian()
     try:
-        until(lambda: environment_of(guardian.pid))  # the kernel shows none in the midst of exec
+        until(lambda: environment_of(guardian.pid))  # empty during exec
         assert environment_of(guardian.pid) == "LD_LIBRARY_PATH=/usr/local/lib\0"
     finally:
         guardian.close()
 
 
 @pytest.mark.parametrize("name", ["with a space", "b\udcffytes"])
-def test_folders_of_any_name_are_removed(guardian, tmp_path, name):
+def test_scratch_folders_of_any_name_are_removed(guardian, tmp_path, name):
     folder = tmp_path / name
     folder.mkdir()
     guardian.scratch(str(folder))
@@ -101,7 +101,7 @@ def test_folders_of_any_name_are_removed(guardian, tmp_path, name):
     assert not folder.exists()
 
 
-def test_a_name_that_reads_as_two_orders_removes_nothing(guardian, tmp_path):
+def test_scratch_folder_with_newline_is_kept(guardian, tmp_path):
     folder = tmp_path / "one\ntwo"
     folder.mkdir()
     (tmp_path / "one").mkdir()
@@ -111,7 +111,7 @@ def test_a_name_that_reads_as_two_orders_removes_nothing(guardian, tmp_path):
     assert (tmp_path / "one").exists()
 
 
-def test_a_link_and_where_it_leads_to_stay(guardian, tmp_path):
+def test_symlink_and_its_target_are_kept(guardian, tmp_path):
     folder = tmp_path / "folder"
     (folder / "work").mkdir(parents=True)
     (tmp_path / "link").symlink_to(folder)
@@ -124,8 +124,8 @@ def test_a_link_and_where_it_leads_to_stay(guardian, tmp_path):
     assert (folder / "work").exists()
 
 
-def test_a_name_that_does_not_begin_at_the_root_removes_nothing(guardian, tmp_path):
-    """The guardian lives at the root: what is meant to be somewhere else would be looked for there."""
+def test_relative_scratch_folder_is_kept(guardian, tmp_path):
+    """The guardian's working directory is the root, so a relative path would name another folder."""
     guardian.scratch(str(tmp_path.relative_to("/")))
     guardian.close()
     assert tmp_path.exists()

@@ -1,4 +1,4 @@
-"""The guardian as a program, and what it does when an agent is killed."""
+"""The guardian as a program, and its work after an agent was killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def order(guardian, *lines):
     guardian.stdin.write("".join(f"{line}\n" for line in lines))
 
 
-def test_orders_are_followed_when_they_end(tree, tmp_path, until, running):
+def test_orders_take_effect_at_end_of_input(tree, tmp_path, until, running):
     leader, found = tree
     folder = tmp_path / "scratch folder"
     (folder / "deep").mkdir(parents=True)
@@ -43,7 +43,7 @@ def test_orders_are_followed_when_they_end(tree, tmp_path, until, running):
     assert not folder.exists()
 
 
-def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, tmp_path, until, running):
+def test_guardian_removes_workers_and_scratch_at_end_of_input(guardian, tree, tmp_path, until, running):
     leader, found = tree
     folder = tmp_path / "scratch"
     folder.mkdir()
@@ -55,8 +55,8 @@ def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, t
     assert not folder.exists()
 
 
-def test_what_is_held_is_closed_when_no_worker_is_left(tree, pipe, tmp_path, running, monkeypatch):
-    """And before folders are removed, which may take long."""
+def test_held_descriptors_close_after_the_last_worker(tree, pipe, tmp_path, running, monkeypatch):
+    """Before folders are removed, which may take long."""
     leader, found = tree
     reader, held = pipe
     seen = []
@@ -75,7 +75,7 @@ def test_what_is_held_is_closed_when_no_worker_is_left(tree, pipe, tmp_path, run
     leader.wait()
 
 
-def test_guardian_forgets(guardian, tree, running):
+def test_guardian_spares_forgotten_worker(guardian, tree, running):
     leader, found = tree
     order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"forget {leader.pid}")
     guardian.stdin.close()
@@ -85,11 +85,11 @@ def test_guardian_forgets(guardian, tree, running):
 
 
 @pytest.mark.parametrize(("watched", "ended"), [(False, True), (True, False)])
-def test_who_holds_what_was_expected_is_ended_unless_a_worker_was_named(spawn, pipe, running, until, watched, ended):
+def test_expected_holder_is_killed_unless_a_worker_is_named(spawn, pipe, running, until, watched, ended):
     holder = spawn("import time; time.sleep(600)")
     orders = f"expect {sessions.link_of(pipe[1])}\n" + "watch 999999999 5\n" * watched
     for end in pipe:
-        os.close(end)  # else this process would be found too
+        os.close(end)  # otherwise this process would be found too
     sessions.guard(io.StringIO(orders))
     assert (holder.poll() == -signal.SIGKILL) == ended
     assert (holder.poll() is None) == (not ended)
@@ -110,8 +110,8 @@ while True:
 """
 
 
-class CallTimeout(sessions.ProcTable):
-    """A process forks right after each of the first lists of processes was made, the one of holders among them."""
+class ForkingTable(sessions.ProcTable):
+    """Makes a process fork right after each of the first three listings, including the one of holders."""
 
     def __init__(self, forking, forked):
         self.forking = forking
@@ -127,17 +127,17 @@ class CallTimeout(sessions.ProcTable):
         return found
 
 
-def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
-    """As the fork server does, to which the agent had just handed the order."""
+def test_forking_holder_is_killed_with_its_children(spawn, make_pipe, running, lines_of, clean_up, monkeypatch):
+    """Like a fork server that has just received an order from the agent."""
     mark, report = make_pipe(), make_pipe()
     for end in (mark[1], report[1]):
         os.set_inheritable(end, True)
-    holder = spawn(FORKING, report[1], session=False)  # as the fork server, in the agent's session
+    holder = spawn(FORKING, report[1], session=False)  # in the agent's session, like a fork server
     assert lines_of(report[0]) == ["ready"]
     link = sessions.link_of(mark[1])
     for end in mark:
         os.close(end)
-    table = CallTimeout(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
+    table = ForkingTable(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
     monkeypatch.setattr(sessions, "best_table", lambda: table)
     sessions.guard(io.StringIO(f"expect {link}\n"))
     assert holder.wait() == -signal.SIGKILL
@@ -151,7 +151,7 @@ def ignores(pid, signum):
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
-def test_guardian_survives_what_ends_an_agent(guardian, tree, until, running):
+def test_guardian_survives_signals_that_stop_an_agent(guardian, tree, until, running):
     leader, _ = tree
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     until(lambda: all(ignores(guardian.pid, signum) for signum in asked), "the guardian to be ready")
@@ -185,13 +185,13 @@ ranks = (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1))
 plan = RoundPlan(1, "job", "here", "default", 0, 1, 2, 2, "127.0.0.1", 1, False, 0, 0, ranks)
 workers = LocalWorkers(starter, GroupPolicy(), dict(os.environ))
 workers.start(plan)
-os.write(int(sys.argv[1]), b"agent %d\\n" % os.getpid())  # its workers speak sooner, and it must know them all
+os.write(int(sys.argv[1]), b"agent %d\\n" % os.getpid())  # the workers report sooner, but the agent must know them all
 select.select(list(workers.sentinels()), [], [])
 """
 
 
 def worker_pids(lines):
-    """Of the workers and their grandchildren, without the agent."""
+    """The process ids of the workers and their grandchildren, without the agent."""
     return [int(pid) for name, pid in map(str.split, lines) if name != "agent"]
 
 
@@ -246,8 +246,8 @@ LocalWorkers(Killing(starter), GroupPolicy(), dict(os.environ)).start(plan)
 
 
 @pytest.mark.parametrize("method", ["subprocess", "fork", "spawn", "forkserver"])
-def test_a_worker_that_an_agent_was_starting_when_it_was_killed_ends_too(method, tmp_path, until, running, clean_up):
-    """Between the start of the process and the line that tells the guardian its id."""
+def test_worker_being_started_dies_with_a_killed_agent(method, tmp_path, until, running, clean_up):
+    """Between the start of the process and the order that gives the guardian its id."""
     command = [sys.executable, "-c", KILLED_AT_A_START, method]
     with (tmp_path / "pids").open("w+") as report:
         agent = subprocess.run(command, stdout=report, timeout=180)
@@ -271,7 +271,7 @@ workers.close()
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_folders_of_an_agent_that_has_started_no_worker_are_guarded(killed, until, tmp_path):
+def test_guarded_folders_are_removed_without_any_worker(killed, until, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         (folder / "deep").mkdir(parents=True)
@@ -284,8 +284,8 @@ def test_folders_of_an_agent_that_has_started_no_worker_are_guarded(killed, unti
     until(lambda: os.listdir(tmp_path) == [], "the folders to go")
 
 
-def test_nobody_of_a_killed_agent_holds_its_pipes(pipe, lines_of, tree_code):
-    """The reader of what the workers wrote sees the end: nobody is left to write."""
+def test_no_process_of_a_killed_agent_keeps_its_pipes_open(pipe, lines_of, tree_code):
+    """The reader of the workers' output sees end-of-file because no writer is left."""
     reader, writer = pipe
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT.format(tree=tree_code), str(writer), "fork"],

@@ -1,4 +1,4 @@
-"""Real workers that hang, each in its own way: what is noted of them, and who is killed."""
+"""Real workers that hang in various ways: their stacks, and which processes are killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elastic_core.workers.process import CommandStarter
 
 pytestmark = pytest.mark.integration
 
-LONG = 30.0  # seconds that an agent here waits for what is certain to come; nothing does once it has come
+LONG = 30.0  # seconds the agent may wait for an event that is certain to come
 WAIT = """
     import os, sys, time
     def train_step():
@@ -31,8 +31,8 @@ SLEEP = WAIT.format(hang="time.sleep(600)")
 
 @pytest.fixture
 def hang(local_workers, plan, until, monkeypatch):
-    """A function that runs workers until all have said that they are ready; returns rounds and process ids. `patience`:
-    seconds that one has to answer. A machine that stalls takes longer than the agent's own."""
+    """A function that starts workers and waits until all are ready; returns rounds and process ids. `patience`: seconds
+    a worker has to answer; on a stalled machine the agent's own limit would be too short."""
 
     def hang(starter, workers=1, faulthandler=True, ready="ready", patience=LONG, **more):
         for name, seconds in {"ANSWER": patience, "SPY": LONG, "CONSOLE": LONG, "END": LONG}.items():
@@ -40,12 +40,12 @@ def hang(local_workers, plan, until, monkeypatch):
         rounds = local_workers(starter, faulthandler=faulthandler, redirects=lambda rank: 2, **more)
         pids = rounds.start(plan(workers))
 
-        def said(rank):
-            # What a worker has written is known when it has come through its pipe.
+        def is_ready(rank):
+            # The output of a worker is known once it has come through its pipe.
             return any(ready in path.read_text() for path in more["log_dir"].rglob(f"rank-{rank}.err"))
 
         for rank in pids:
-            until(lambda rank=rank: said(rank), "the worker to be ready")
+            until(lambda rank=rank: is_ready(rank), "the worker to be ready")
         return rounds, pids
 
     return hang
@@ -67,7 +67,7 @@ def killed(rounds, pid, rank=0):
     return failure
 
 
-def test_a_sleeping_worker_leaves_its_stack(hang, python, tmp_path):
+def test_sleeping_worker_leaves_its_stack(hang, python, tmp_path):
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     failure = killed(rounds, pids[0])
     lines = failure.stack.splitlines()
@@ -77,13 +77,13 @@ def test_a_sleeping_worker_leaves_its_stack(hang, python, tmp_path):
     assert failure.stderr_tail == ("ready",)
 
 
-def test_a_worker_that_holds_the_lock_of_the_interpreter_in_c_leaves_its_stack(hang, python, tmp_path):
+def test_worker_holding_the_gil_in_c_leaves_its_stack(hang, python, tmp_path):
     rounds, pids = hang(python(WAIT.format(hang="import ctypes; ctypes.PyDLL(None).pause()")), log_dir=tmp_path)
     assert " in train_step" in killed(rounds, pids[0]).stack
 
 
 @pytest.mark.parametrize("hangs", ["time.sleep(600)", "import ctypes; ctypes.PyDLL(None).pause()"])
-def test_one_that_dies_of_it_is_not_waited_for_any_longer(hangs, hang, python, tmp_path):
+def test_worker_dying_of_sigabrt_ends_the_wait(hangs, hang, python, tmp_path):
     rounds, pids = hang(python(WAIT.format(hang=hangs)), workers=4, log_dir=tmp_path)
 
     def seconds(pid):
@@ -94,27 +94,27 @@ def test_one_that_dies_of_it_is_not_waited_for_any_longer(hangs, hang, python, t
     assert all(seconds(pid) < LONG for pid in pids.values())
 
 
-def test_a_stopped_worker_leaves_its_stack(hang, python, tmp_path):
+def test_stopped_worker_leaves_its_stack(hang, python, tmp_path):
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     os.kill(pids[0], signal.SIGSTOP)
     assert " in train_step" in killed(rounds, pids[0]).stack
 
 
-def test_all_threads_are_there_whole_after_much_else_and_the_main_one_first(hang, python, tmp_path):
+def test_stack_has_all_threads_with_the_main_one_first(hang, python, tmp_path):
     code = """
         import os, threading, time
         for _ in range(1000):
             os.write(2, b"noise " * 20 + b"\\n")
-        there = threading.Barrier(3)
+        barrier = threading.Barrier(3)
         def fetch(depth):
             if depth:
                 fetch(depth - 1)
-            there.wait()
+            barrier.wait()
             time.sleep(600)
         for _ in range(2):
             threading.Thread(target=fetch, args=(30,), daemon=True).start()
         def train_step():
-            there.wait()
+            barrier.wait()
             os.write(2, b"ready\\n")
             time.sleep(600)
         train_step()
@@ -140,7 +140,7 @@ def test_all_threads_are_there_whole_after_much_else_and_the_main_one_first(hang
     ],
     ids=["ignored", "blocked", "handled", "stderr elsewhere"],
 )
-def test_why_there_is_no_stack(code, why, patience, hang, python, tmp_path):
+def test_missing_stack_is_explained(code, why, patience, hang, python, tmp_path):
     script = f"""
         import os, signal, sys, time
         terminal = os.dup(2)
@@ -166,11 +166,11 @@ def test_why_there_is_no_stack(code, why, patience, hang, python, tmp_path):
     assert max(seconds) < LONG
 
 
-def test_a_program_that_is_not_python(hang, tmp_path, until):
+def test_non_python_worker_is_killed_without_stack(hang, tmp_path, until):
     starter = CommandStarter(("/bin/sh", "-c", "echo ready >&2; exec sleep 600"))
     rounds, pids = hang(starter, log_dir=tmp_path, environment={"PATH": "/usr/bin:/bin"})
-    until(lambda: sessions.command_of(pids[0]) == "sleep 600", "the shell to have become it")
-    until(lambda: sessions.best_table().stat(pids[0]).state == "S", "it to sleep, and no more to be loaded")
+    until(lambda: sessions.command_of(pids[0]) == "sleep 600", "the shell to exec sleep")
+    until(lambda: sessions.best_table().stat(pids[0]).state == "S", "the program to be loaded and asleep")
     failure = killed(rounds, pids[0])
     assert failure.signal_name() == "SIGKILL"
     assert failure.stack == (
@@ -179,18 +179,18 @@ def test_a_program_that_is_not_python(hang, tmp_path, until):
     )
 
 
-def test_a_python_that_a_shell_has_started(hang, tmp_path):
+def test_python_started_by_a_shell_leaves_its_stack(hang, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SLEEP))
-    starter = CommandStarter(("/bin/sh", "-c", f"{sys.executable} -S {script}; echo never >&2"))
+    starter = CommandStarter(("/bin/sh", "-c", f"{sys.executable} -S {script}; echo unreachable >&2"))
     rounds, pids = hang(starter, log_dir=tmp_path)
     failure = killed(rounds, pids[0])
     assert " in train_step" in failure.stack
     assert failure.signal_name() == "SIGKILL"
-    assert not any("never" in path.read_text() for path in tmp_path.rglob("rank-0.*"))
+    assert not any("unreachable" in path.read_text() for path in tmp_path.rglob("rank-0.*"))
 
 
-def test_one_that_takes_it_for_a_reason_to_end_well_has_failed(hang, call, function_module, tmp_path):
+def test_hung_worker_exiting_0_on_sigabrt_has_failed(hang, call, function_module, tmp_path):
     module = function_module(
         """
         import os, signal, time
@@ -206,7 +206,7 @@ def test_one_that_takes_it_for_a_reason_to_end_well_has_failed(hang, call, funct
     assert rounds.workers.return_values() == {}
 
 
-def test_py_spy_is_asked_where_the_worker_does_not_answer(hang, python, tmp_path):
+def test_py_spy_dumps_the_stack_if_faulthandler_is_off(hang, python, tmp_path):
     spy = tmp_path / "py-spy"
     spy.write_text('#!/bin/sh\necho "Thread $3 (idle)"\n')
     spy.chmod(0o755)
@@ -215,7 +215,7 @@ def test_py_spy_is_asked_where_the_worker_does_not_answer(hang, python, tmp_path
     assert killed(rounds, pids[0]).stack == f"Thread {pids[0]} (idle)"
 
 
-def test_what_it_started_goes_with_it_and_nobody_else(hang, python, tmp_path, running, until):
+def test_hung_worker_is_killed_with_its_children_only(hang, python, tmp_path, running, until):
     code = """
         import os, subprocess, sys, time
         child = subprocess.Popen(["sleep", "600"])
@@ -232,7 +232,7 @@ def test_what_it_started_goes_with_it_and_nobody_else(hang, python, tmp_path, ru
     assert failure_of(rounds, 1).caused_by is None
 
 
-def test_a_timer_of_a_child_hits_its_worker_and_shows_both(hang, python, tmp_path, running):
+def test_timer_of_a_child_kills_its_worker_and_dumps_both(hang, python, tmp_path, running):
     code = """
         import os, time
         reader, writer = os.pipe()
@@ -253,20 +253,20 @@ def test_a_timer_of_a_child_hits_its_worker_and_shows_both(hang, python, tmp_pat
     assert not running(child)
 
 
-def test_processes_of_others_are_nobodys_business(hang, python, tmp_path):
+def test_kill_ignores_processes_that_are_not_workers(hang, python, tmp_path):
     rounds, _ = hang(python(SLEEP), log_dir=tmp_path)
-    stranger = subprocess.Popen(["sleep", "600"])
+    unrelated = subprocess.Popen(["sleep", "600"])
     try:
-        for pid in (stranger.pid, os.getpid(), 2**22 + 1):
+        for pid in (unrelated.pid, os.getpid(), 2**22 + 1):
             assert rounds.workers.kill(pid, "hang: it hangs") is None
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
         assert rounds.workers.running() == [0]
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
-def test_a_process_of_the_last_round_is_nobodys_business(hang, python, plan, tmp_path):
+def test_kill_ignores_workers_of_the_last_round(hang, python, plan, tmp_path):
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     failure_of_last = killed(rounds, pids[0])
     again = rounds.start(plan(round=2))
@@ -274,14 +274,14 @@ def test_a_process_of_the_last_round_is_nobodys_business(hang, python, plan, tmp
     assert failure_of_last.pid == pids[0] != again[0]
 
 
-def test_it_is_the_first_of_all_failures(hang, python, tmp_path):
-    """Its peers fail because it went, and may be noticed at the same instant."""
+def test_hang_is_the_cause_of_other_failures(hang, python, tmp_path):
+    """Its peers fail in consequence, and their exits may be noticed at the same moment."""
     code = """
         import os, select, signal, time
-        if os.environ["RANK"] == "0":  # aborts, as collectives do, when the other one has gone
-            there = os.pidfd_open(int(open(os.environ["PEER"]).read()))
+        if os.environ["RANK"] == "0":  # aborts, as collectives do, when its peer has exited
+            peer = os.pidfd_open(int(open(os.environ["PEER"]).read()))
             os.write(2, b"ready\\n")
-            select.select([there], [], [])
+            select.select([peer], [], [])
             os.kill(os.getpid(), signal.SIGABRT)
         with open(os.environ["PEER"], "w") as file:
             file.write(str(os.getpid()))
@@ -300,7 +300,7 @@ def test_it_is_the_first_of_all_failures(hang, python, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_function_leaves_its_stack(method, hang, call, function_module, tmp_path):
+def test_hung_function_leaves_its_stack(method, hang, call, function_module, tmp_path):
     module = function_module(
         """
         import os, time
@@ -313,8 +313,8 @@ def test_a_function_leaves_its_stack(method, hang, call, function_module, tmp_pa
     assert " in train_step" in killed(rounds, pids[0]).stack
 
 
-def test_the_stack_is_there_before_the_round_ends(hang, python, tmp_path):
-    """Other nodes are told at once, and only once if the job is over with it."""
+def test_stack_is_available_before_the_round_ends(hang, python, tmp_path):
+    """Other nodes are notified immediately, and only once if the job ends."""
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     rounds.workers.kill(pids[0], "hang: it hangs")
     failure = rounds.workers.failures()[0]
@@ -322,7 +322,7 @@ def test_the_stack_is_there_before_the_round_ends(hang, python, tmp_path):
     assert rounds.workers.kill(pids[0], "hang: once more") is None
 
 
-def test_one_that_is_not_asked_is_only_killed(hang, python, tmp_path):
+def test_kill_without_ask_skips_the_stack(hang, python, tmp_path):
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
     assert rounds.workers.kill(pids[0], "hang: it hangs", ask=False) == 0
     failure = failure_of(rounds)
@@ -330,8 +330,8 @@ def test_one_that_is_not_asked_is_only_killed(hang, python, tmp_path):
     assert failure.signal_name() == "SIGKILL"
 
 
-def test_many_that_hang_in_the_kernel_do_not_hold_up_the_agent(hang, python, tmp_path):
-    """Those whose end does not show: each of them would be waited for."""
+def test_many_unkillable_workers_do_not_delay_the_agent(hang, python, tmp_path):
+    """The agent would wait for each worker whose exit it cannot see."""
     pipes = []
 
     def never(pid):
@@ -342,7 +342,7 @@ def test_many_that_hang_in_the_kernel_do_not_hold_up_the_agent(hang, python, tmp
     begun = time.monotonic()
     for rank, pid in pids.items():
         assert rounds.workers.kill(pid, "hang: it hangs", ask=False) == rank
-    assert time.monotonic() - begun < LONG  # as long as a single one would be waited for
+    assert time.monotonic() - begun < LONG  # the wait for a single one
     assert rounds.workers.running() == list(range(8))
     assert all(failure.hung for failure in rounds.workers.failures().values())
     for _, writer in pipes:
@@ -352,7 +352,7 @@ def test_many_that_hang_in_the_kernel_do_not_hold_up_the_agent(hang, python, tmp
     assert len(rounds.workers.failures()) == 8
 
 
-def test_one_that_crashes_leaves_its_stack_and_its_last_words(hang, python, tmp_path):
+def test_crashed_worker_leaves_its_stack_and_stderr_tail(hang, python, tmp_path):
     rounds, _ = hang(python(WAIT.format(hang="os.write(2, b'terminate called\\n'); os.abort()")), log_dir=tmp_path)
     rounds.wait_for_exits(1)
     failure = failure_of(rounds)
@@ -361,9 +361,7 @@ def test_one_that_crashes_leaves_its_stack_and_its_last_words(hang, python, tmp_
     assert " in train_step" in failure.stack
 
 
-def test_after_a_child_that_crashed_the_last_words_of_the_worker_are_whole_and_a_restart_may_cure_it(
-    hang, python, tmp_path
-):
+def test_crash_of_a_child_keeps_the_workers_stderr_tail(hang, python, tmp_path):
     code = """
         import os
         os.write(2, b"ready\\n")

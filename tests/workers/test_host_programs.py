@@ -1,4 +1,4 @@
-"""Programs that launch workers and treat the ends of children in a way of their own."""
+"""Programs that launch workers and handle child exits themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ workers.close()
 """
 
 
-def test_an_agent_started_with_sigchld_ignored_sees_failures():
+def test_failures_are_seen_with_sigchld_ignored_at_start():
     shell = (
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
     )
@@ -35,7 +35,7 @@ def test_an_agent_started_with_sigchld_ignored_sees_failures():
     assert (done.stdout, done.returncode) == ("[3]\n", 0), done.stderr
 
 
-def test_a_worker_that_others_reaped_has_failed(local_workers, python, plan):
+def test_worker_reaped_by_its_host_program_has_failed(local_workers, python, plan):
     rounds = local_workers(python("raise SystemExit(3)"))
     [pid] = rounds.start(plan()).values()
     os.waitpid(pid, 0)
@@ -59,7 +59,7 @@ signal.signal(signal.SIGCHLD, reap)
 """
 
 
-def test_a_host_that_reaps_in_a_handler_sees_failures():
+def test_failures_are_seen_by_a_host_with_a_sigchld_handler():
     code = HOST + IGNORING.replace("[ended.exitcode for", "[ended.exitcode != 0 for")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert (done.stdout, done.returncode) == ("[True]\n", 0), done.stderr

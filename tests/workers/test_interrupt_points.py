@@ -1,4 +1,4 @@
-"""Interrupts at any point of the code that holds them."""
+"""Signals at any point of the code that holds interrupts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from elastic_core.workers.interrupts import interrupts_held
 LONG = 60.0
 
 
-class Rang(Exception):
-    """What a handler of these tests raises."""
+class HandlerError(Exception):
+    """Raised by the handlers of these tests."""
 
 
 @pytest.fixture
 def only_this_code():
-    """What a handler raises while the garbage collector calls Python code is lost, and what it raises while coverage
-    does leaves its lock taken: neither is called between the lines of such a test."""
+    """Turn off garbage collection and coverage. An exception from a signal handler would be lost in the former and
+    leave a lock taken in the latter."""
     tracer = sys.gettrace()
     sys.settrace(None)
     gc.disable()
@@ -35,46 +35,46 @@ def only_this_code():
 
 
 def spin():
-    """Until the alarm comes. A call that blocks may miss a signal that comes just before it. A function: what is raised
-    in a loop right inside a `with` goes past its end in Python 3.13.0."""
+    """Wait for the alarm. A blocking call could miss a signal that comes just before it. This is a function because in
+    Python 3.13.0 an exception raised in a loop directly inside a `with` skips its end."""
     until = time.monotonic() + LONG
     while time.monotonic() < until:
         pass
 
 
 @pytest.mark.usefixtures("only_this_code")
-def test_whenever_the_signal_comes_the_block_is_whole_and_the_handler_back(handle):
-    """The alarm strikes at every point, on the way in and out too."""
+def test_signal_at_any_time_leaves_the_block_whole(handle):
+    """The alarm comes at every point, also on entry and exit."""
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
-    handle(signal.SIGALRM, ring)
+    handle(signal.SIGALRM, raise_error)
     for turn in range(1000):
         steps = []
-        with pytest.raises(Rang):
+        with pytest.raises(HandlerError):
             signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 200))
             with interrupts_held():
                 steps.append("first")
                 steps.append("last")
             spin()
         assert steps in ([], ["first", "last"])
-        assert signal.getsignal(signal.SIGALRM) is ring
+        assert signal.getsignal(signal.SIGALRM) is raise_error
 
 
 @contextlib.contextmanager
-def struck_at(step, signum, struck):
-    """Raises the signal at one step: when a line of the code that holds is about to run, or a function of it begins or
-    is about to return. `struck` gets it, if it comes to that."""
+def signal_at(step, signum, raised):
+    """Raise the signal at one step of the code that holds interrupts: before a line runs, or when a function begins or
+    returns. `raised` then gets the signal."""
     steps = itertools.count()
 
     def trace(frame, event, arg):
         if frame.f_code.co_filename not in (interrupts.__file__, contextlib.__file__, signal.__file__):
             return None
         if event != "line" and frame.f_code.co_flags & inspect.CO_GENERATOR:
-            return trace  # what a tracer raises then ends a generator on the spot, which no signal does
+            return trace  # here, unlike a signal, an exception from the tracer would end the generator
         if next(steps) == step:
-            struck.append(signum)
+            raised.append(signum)
             signal.raise_signal(signum)
         return trace
 
@@ -85,12 +85,12 @@ def struck_at(step, signum, struck):
         sys.settrace(None)
 
 
-def strikes(signum):
-    """For every step one that strikes there, until one is too late for all."""
+def signals_at_every_step(signum):
+    """One context manager for each step, until a step is past the end."""
     for step in itertools.count():
-        struck = []
-        yield struck_at(step, signum, struck)
-        if not struck:
+        raised = []
+        yield signal_at(step, signum, raised)
+        if not raised:
             assert step > 50
             return
 
@@ -100,31 +100,31 @@ BOTH_ENDS = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])  
 
 @BOTH_ENDS
 @pytest.mark.usefixtures("only_this_code")
-def test_at_every_step_the_handlers_come_back_and_what_was_noted_is_handled(handle, signum):
-    """Those of other signals too, when one raises."""
+def test_signal_at_any_step_restores_and_runs_all_handlers(handle, signum):
+    """Including the handlers of other signals, if one raises."""
     seen = []
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
     def note(number, frame):
         seen.append(number)
 
-    def note_and_ring(number, frame):
+    def note_and_raise(number, frame):
         seen.append(number)
-        raise Rang
+        raise HandlerError
 
-    handle(signum, ring)
-    handle(signal.SIGTERM, note_and_ring)
+    handle(signum, raise_error)
+    handle(signal.SIGTERM, note_and_raise)
     handle(signal.SIGHUP, note)
-    for strike in strikes(signum):
+    for signal_raised in signals_at_every_step(signum):
         steps = []
         seen.clear()
-        with contextlib.suppress(Rang), strike, interrupts_held():
+        with contextlib.suppress(HandlerError), signal_raised, interrupts_held():
             for other in (signal.SIGTERM, signal.SIGHUP):
                 signal.raise_signal(other)
                 steps.append(other)
         assert steps in ([], [signal.SIGTERM, signal.SIGHUP])
         assert seen == steps
         found = [signal.getsignal(number) for number in (signum, signal.SIGTERM, signal.SIGHUP)]
-        assert found == [ring, note_and_ring, note]
+        assert found == [raise_error, note_and_raise, note]

@@ -1,4 +1,4 @@
-"""Interrupts in the instant in which a process starts: what is held, what is let in, and what becomes of it."""
+"""Signals at the moment a process starts: which are held, which are allowed, and their effect."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LONG = 60.0
 SLEEP = "import time; time.sleep(600)"
 
 
-class Rang(Exception):
-    """What a handler of these tests raises."""
+class HandlerError(Exception):
+    """Raised by the handlers of these tests."""
 
 
-class InterruptedAtTheFork:
-    """A starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
+class InterruptedStarter:
+    """A starter that gets Ctrl-C right after its process has started, before the process is registered."""
 
     def __init__(self, starter, started):
         self._starter = starter
@@ -43,22 +43,22 @@ class InterruptedAtTheFork:
 
 @pytest.fixture(params=["subprocess", "fork", "spawn", "forkserver"])
 def sleeping(request, python, call):
-    """A starter of workers that do not end by themselves."""
+    """A starter of workers that sleep."""
     return python(SLEEP) if request.param == "subprocess" else call(time.sleep, 600, method=request.param)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_worker_that_starts_while_the_keyboard_interrupts_is_ended(sleeping, local_workers, plan, running, clean_up):
-    rounds = local_workers(InterruptedAtTheFork(sleeping, clean_up))
+def test_worker_started_during_ctrl_c_is_killed(sleeping, local_workers, plan, running, clean_up):
+    rounds = local_workers(InterruptedStarter(sleeping, clean_up))
     with pytest.raises(KeyboardInterrupt):
         rounds.start(plan(2))
-    assert len(clean_up) == 1  # the second is not started any more
+    assert len(clean_up) == 1  # the second was not started
     assert not running(clean_up[0])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class SignalledAtTheFork:
-    """A starter that tells its process id, and is sent a signal before anybody else knows of it."""
+class SignaledStarter:
+    """A starter that reports its process id and gets SIGTERM before the process is registered."""
 
     def __init__(self, starter, writer):
         self._starter = starter
@@ -71,11 +71,11 @@ class SignalledAtTheFork:
         return child
 
 
-def test_the_guardian_knows_a_worker_when_handlers_run_again(
+def test_guardian_knows_a_worker_before_handlers_run(
     python, local_workers, plan, pipe, lines_of, running, until, clean_up
 ):
-    """An agent that ends there and then, with no step of its own any more, leaves no worker."""
-    rounds = local_workers(SignalledAtTheFork(python(SLEEP), pipe[1]))
+    """An agent killed at that moment leaves no worker."""
+    rounds = local_workers(SignaledStarter(python(SLEEP), pipe[1]))
     agent = os.fork()
     if agent == 0:
         signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGKILL))
@@ -90,7 +90,7 @@ def test_the_guardian_knows_a_worker_when_handlers_run_again(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running):
+def test_py_spy_is_killed_on_ctrl_c(tmp_path, until, running):
     path = tmp_path / "py-spy"
     path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600\n")
     path.chmod(0o755)
@@ -100,7 +100,7 @@ def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running
     until(lambda: not running(pid), "the end of py-spy")
 
 
-def test_what_came_meanwhile_is_handled_on_the_way_out_in_its_order(handle):
+def test_held_signals_are_handled_in_order_on_exit(handle):
     seen = []
     for signum in (signal.SIGTERM, signal.SIGHUP):
         handle(signum, lambda number, frame: seen.append(number))
@@ -108,38 +108,38 @@ def test_what_came_meanwhile_is_handled_on_the_way_out_in_its_order(handle):
         for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(signum)
         assert seen == []
-    assert seen == [signal.SIGHUP, signal.SIGTERM]  # one of each, as of signals that are blocked
+    assert seen == [signal.SIGHUP, signal.SIGTERM]  # one of each, as with blocked signals
 
 
-def test_one_that_raises_does_not_keep_the_others_from_it(handle):
+def test_raising_handler_does_not_prevent_other_handlers(handle):
     seen = []
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
-    ringing = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
-    for signum in ringing:
-        handle(signum, ring)
+    raising = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
+    for signum in raising:
+        handle(signum, raise_error)
     handle(signal.SIGHUP, lambda number, frame: seen.append(number))
-    with pytest.raises(Rang), interrupts_held():
-        for signum in (*ringing, signal.SIGHUP):
+    with pytest.raises(HandlerError), interrupts_held():
+        for signum in (*raising, signal.SIGHUP):
             signal.raise_signal(signum)
     assert seen == [signal.SIGHUP]
-    assert [signal.getsignal(signum) for signum in ringing] == [ring] * 3
+    assert [signal.getsignal(signum) for signum in raising] == [raise_error] * 3
 
 
-def test_an_error_inside_is_not_lost(handle):
-    def ring(number, frame):
-        raise Rang
+def test_error_in_the_block_is_kept_as_context(handle):
+    def raise_error(number, frame):
+        raise HandlerError
 
-    handle(signal.SIGTERM, ring)
-    with pytest.raises(Rang) as raised, interrupts_held():
+    handle(signal.SIGTERM, raise_error)
+    with pytest.raises(HandlerError) as raised, interrupts_held():
         signal.raise_signal(signal.SIGTERM)
         raise OSError("no process left")
     assert isinstance(raised.value.__context__, OSError)
 
 
-def test_one_inside_another(handle):
+def test_nested_blocks_hold_until_the_outer_exit(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append(number))
     with interrupts_held():
@@ -149,7 +149,7 @@ def test_one_inside_another(handle):
     assert seen == [signal.SIGTERM]
 
 
-def test_a_handler_that_is_installed_inside_stays(handle):
+def test_handler_installed_in_the_block_is_kept(handle):
     def new(number, frame):
         pass
 
@@ -159,14 +159,14 @@ def test_a_handler_that_is_installed_inside_stays(handle):
     assert signal.getsignal(signal.SIGTERM) is new
 
 
-def test_what_is_ignored_or_left_to_the_system_stays_so(handle):
+def test_ignored_and_default_signals_are_left_alone(handle):
     handle(signal.SIGTERM, signal.SIG_IGN)
     with interrupts_held():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
-def test_a_handler_may_be_sent_another_signal_while_a_third_still_waits(handle):
+def test_signal_raised_by_a_handler_runs_before_the_next_held(handle):
     seen = []
 
     def pass_it_on(number, frame):
@@ -182,26 +182,26 @@ def test_a_handler_may_be_sent_another_signal_while_a_third_still_waits(handle):
     assert seen == [signal.SIGTERM, signal.SIGALRM, signal.SIGHUP]
 
 
-def test_a_handler_may_wait_for_what_another_raises(handle):
-    """Such as for a bound that it sets to what it does."""
-    went_on = []
+def test_exception_interrupts_a_running_handler(handle):
+    """For example, a handler can set a time limit for itself."""
+    continued = []
 
-    def ring(number, frame):
-        raise Rang
+    def raise_error(number, frame):
+        raise HandlerError
 
     def end(number, frame):
         signal.raise_signal(signal.SIGALRM)
-        went_on.append(number)
+        continued.append(number)
 
-    handle(signal.SIGALRM, ring)
+    handle(signal.SIGALRM, raise_error)
     handle(signal.SIGTERM, end)
-    with pytest.raises(Rang), interrupts_held():
+    with pytest.raises(HandlerError), interrupts_held():
         signal.raise_signal(signal.SIGTERM)
-    assert went_on == []
+    assert continued == []
 
 
-def test_what_c_code_has_set_up_over_a_handler_of_another_signal_stays(handle, tmp_path):
-    """The stacks on demand, such as torchrun's users have them, with the handler called as well."""
+def test_faulthandler_registration_is_kept(handle, tmp_path):
+    """Users register stack dumps on demand in this way, chained to their handler."""
     seen = []
     handle(signal.SIGUSR1, lambda number, frame: seen.append(number))
     with open(tmp_path / "stacks", "w+") as file:
@@ -217,7 +217,7 @@ def test_what_c_code_has_set_up_over_a_handler_of_another_signal_stays(handle, t
     assert seen == [signal.SIGUSR1] * 2
 
 
-def test_a_long_step_may_let_them_in(handle):
+def test_interrupts_allowed_handles_held_signals(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append("SIGTERM"))
     with interrupts_held():
@@ -231,40 +231,40 @@ def test_a_long_step_may_let_them_in(handle):
     assert seen == ["SIGTERM"] * 3
 
 
-def test_another_thread_lets_nothing_in(handle):
+def test_interrupts_allowed_in_another_thread_has_no_effect(handle):
     seen = []
     handle(signal.SIGTERM, lambda number, frame: seen.append(number))
 
-    def let_in():
+    def allow():
         with interrupts_allowed():
             pass
 
     with interrupts_held():
         signal.raise_signal(signal.SIGTERM)
-        in_a_thread(let_in)
+        in_a_thread(allow)
         assert seen == []
 
 
 class Interrupting:
-    """An argument that is interrupted while it is pickled, and would take long."""
+    """An argument whose pickling is interrupted."""
 
-    def __init__(self, went_on):
-        self._went_on = went_on
+    def __init__(self, continued):
+        self._continued = continued
 
     def __reduce__(self):
         signal.raise_signal(signal.SIGINT)
-        self._went_on.append("pickled")
+        self._continued.append("pickled")
         return list, ()
 
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_an_interrupt_does_not_wait_for_arguments_to_be_pickled(method, call, local_workers, plan):
-    went_on, others = [], multiprocessing.active_children()
-    rounds = local_workers(call(print, Interrupting(went_on), method=method))
+def test_ctrl_c_interrupts_pickling_of_arguments(method, call, local_workers, plan):
+    continued, others = [], multiprocessing.active_children()
+    rounds = local_workers(call(print, Interrupting(continued), method=method))
     with pytest.raises(KeyboardInterrupt):
         rounds.start(plan(1))
-    assert went_on == []
+    assert continued == []
     assert set(multiprocessing.active_children()) <= set(others)
 
 
@@ -281,7 +281,7 @@ def exit_code(pid, running, until):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_child_that_another_thread_forks_meanwhile_holds_nothing(handle, running, until, clean_up):
+def test_child_forked_by_another_thread_holds_no_signals(handle, running, until, clean_up):
     ours, seen = os.getpid(), []
 
     def end(number, frame):
@@ -300,20 +300,18 @@ def test_a_child_that_another_thread_forks_meanwhile_holds_nothing(handle, runni
     handle(signal.SIGTERM, end)
     handle(signal.SIGHUP, hang_up)
     with interrupts_held(), interrupts_held():
-        signal.raise_signal(signal.SIGHUP)  # which came to this process, and not to the child
+        signal.raise_signal(signal.SIGHUP)  # for this process, not for the child
         in_a_thread(fork)
         assert exit_code(clean_up[0], running, until) == signal.SIGTERM
         assert seen == []
     assert seen == [signal.SIGHUP]
 
 
-in_children: list = []  # what a child does first; a hook cannot be taken out again
+in_children: list = []  # run first in every child; the hook itself cannot be removed
 os.register_at_fork(after_in_child=lambda: [act() for act in in_children])
 
 
-def test_a_signal_that_comes_to_a_forked_worker_before_it_has_left_our_handlers_ends_it(
-    handle, call, local_workers, plan
-):
+def test_early_signal_kills_a_forked_worker(handle, call, local_workers, plan):
     handle(signal.SIGTERM, lambda number, frame: os._exit(1))
     in_children.append(lambda: signal.raise_signal(signal.SIGTERM))
     try:
@@ -323,16 +321,16 @@ def test_a_signal_that_comes_to_a_forked_worker_before_it_has_left_our_handlers_
     assert ended.exitcode == -signal.SIGTERM
 
 
-def test_another_thread_leaves_the_handlers_alone(handle):
+def test_interrupts_held_in_another_thread_keeps_handlers(handle):
     def handler(number, frame):
         pass
 
     handle(signal.SIGTERM, handler)
     found = []
 
-    def look():
+    def read_handler():
         with interrupts_held():
             found.append(signal.getsignal(signal.SIGTERM))
 
-    in_a_thread(look)
+    in_a_thread(read_handler)
     assert found == [handler]

@@ -1,4 +1,4 @@
-"""A log placement plugin written for torchrun, one of our own make and torch's own."""
+"""torchrun's log placement plugins: a custom one and torch's default."""
 
 from __future__ import annotations
 
@@ -52,32 +52,32 @@ def points(**classes):
     return {name: EntryPoint(name, f"{__name__}:{cls}", GROUP) for name, cls in classes.items()}
 
 
-def test_the_plugins_files_are_used(tmp_path):
+def test_files_chosen_by_the_plugin_are_used(tmp_path):
     placement = load_placer("flat", points(flat="Flat"), tmp_path, "3", "0:1", frozenset())(ENVIRONMENTS)
     assert placement.files == {(0, Stream.OUT): f"{tmp_path}/0.log", (1, Stream.OUT): f"{tmp_path}/1.log"}
     assert placement.teed == {(0, Stream.OUT)}
     assert placement.error_files == {0: f"{tmp_path}/0.json", 1: f"{tmp_path}/1.json"}
 
 
-def test_an_unknown_name_lists_the_known(tmp_path):
+def test_unknown_plugin_lists_known_names(tmp_path):
     with pytest.raises(PluginError, match="flat"):
         load_placer("falt", points(flat="Flat"), tmp_path, "0", "0", frozenset())
 
 
 @pytest.mark.parametrize("cls", ["Nowhere", "Destinations"])
-def test_one_that_cannot_be_made_is_named(tmp_path, cls):
+def test_plugin_that_cannot_be_created_is_named(tmp_path, cls):
     with pytest.raises(PluginError, match="'bad'"):
         load_placer("bad", points(bad=cls), tmp_path, "0", "0", frozenset())
 
 
-def test_one_that_cannot_answer_is_named(tmp_path):
+def test_reify_error_becomes_plugin_error(tmp_path):
     placer = load_placer("bad", points(bad="Broken"), tmp_path, "0", "0", frozenset())
     with pytest.raises(PluginError, match="no folder"):
         placer(ENVIRONMENTS)
 
 
 @pytest.mark.torch
-def test_torchs_own_default(tmp_path):
+def test_torch_default_specs_place_files(tmp_path):
     placer = load_placer("default", installed_points(), tmp_path, "3", "1:1", frozenset({1}))
     placement = placer(ENVIRONMENTS)
     assert placement.files[0, Stream.ERR].endswith("/attempt_0/0/stderr.log")
@@ -86,7 +86,7 @@ def test_torchs_own_default(tmp_path):
     assert placement.error_files[1].endswith("/attempt_0/1/error.json")
 
 
-def test_streams_by_text_and_by_rank():
+def test_std_is_parsed_and_mapped_by_rank():
     assert Std.from_str("0:3,1:1") == {0: Std.ALL, 1: Std.OUT}
     assert Std.from_str("2") is Std.ERR
     assert to_map(Std.OUT, 2) == {0: Std.OUT, 1: Std.OUT}
@@ -96,7 +96,7 @@ def test_streams_by_text_and_by_rank():
 
 
 class TestPlaces:
-    """Of `DefaultLogsSpecs`, beside torch's."""
+    """The files of `DefaultLogsSpecs`, compared with torch's."""
 
     @pytest.fixture(params=["ours", pytest.param("theirs", marks=pytest.mark.torch)])
     def kinds(self, request):
@@ -106,7 +106,7 @@ class TestPlaces:
 
         return multiprocessing.DefaultLogsSpecs, multiprocessing.Std
 
-    def test_files(self, kinds, tmp_path):
+    def test_files_are_placed_per_attempt_and_rank(self, kinds, tmp_path):
         make, std = kinds
         found = make(str(tmp_path), {0: std.OUT}, std.ERR, {0}).reify(ENVIRONMENTS)
         (folder,) = tmp_path.glob("job_*/attempt_0")
@@ -117,7 +117,7 @@ class TestPlaces:
         assert found.filtered_stdout == f"{folder}/filtered_stdout.log"
         assert found.filtered_stderr == f"{folder}/filtered_stderr.log"
 
-    def test_all_rounds_of_one_object_are_in_one_folder(self, kinds, tmp_path):
+    def test_all_rounds_of_one_object_share_a_folder(self, kinds, tmp_path):
         make, std = kinds
         specs = make(str(tmp_path), std.ALL)
         for attempt in ("0", "1"):
@@ -126,18 +126,18 @@ class TestPlaces:
         assert specs.root_log_dir == str(tmp_path)
         assert str(tmp_path) in repr(specs)
 
-    def test_a_file_in_the_place_of_the_folder(self, kinds, tmp_path):
+    def test_log_dir_that_is_a_file_raises_not_a_directory(self, kinds, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(NotADirectoryError, match="file"):
             kinds[0](str(tmp_path / "file"))
 
-    def test_no_files_at_all(self, kinds):
+    def test_devnull_log_dir_creates_no_files(self, kinds):
         make, std = kinds
         placement = placer_of(make(os.devnull, std.ALL))(ENVIRONMENTS)
         assert (placement.files, placement.error_files) == ({}, {})
 
 
-def test_what_a_round_with_the_same_count_finds_is_kept(tmp_path):
+def test_repeated_restart_count_keeps_earlier_output(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path), Std.OUT)
     with open(specs.reify(ENVIRONMENTS).stdouts[0], "w") as file:
         file.write("round 1\n")
@@ -145,7 +145,7 @@ def test_what_a_round_with_the_same_count_finds_is_kept(tmp_path):
         assert file.read() == "round 1\n"
 
 
-def test_where_the_chosen_lines_go(tmp_path):
+def test_filtered_lines_go_to_filtered_files(tmp_path):
     found = placer_of(DefaultLogsSpecs(str(tmp_path), Std.OUT))(ENVIRONMENTS)
     assert {stream: path.rpartition("/")[2] for stream, path in found.filtered.items()} == {
         Stream.OUT: "filtered_stdout.log",

@@ -1,4 +1,4 @@
-"""NUMA binding: the choice against a plain statement of each mode's promise, the picture, and the binding itself."""
+"""NUMA binding: the CPUs chosen in each mode, reading the topology, and the binding itself."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def nodes(cpus):
     return {CPUS[number].node for number in cpus}
 
 
-def everybody(mode, machine, workers):
+def choose_all(mode, machine, workers):
     return [choose(mode, machine, rank, workers) for rank in range(workers)]
 
 
-def test_node_gives_the_whole_node():
+def test_node_mode_uses_the_whole_node():
     for rank, node in enumerate(WITH_DEVICES.device_nodes):
         assert choose("node", WITH_DEVICES, rank, 4) == {cpu.number for cpu in CPUS if cpu.node == node}
 
 
-def test_socket_gives_the_whole_socket_of_the_node():
+def test_socket_mode_uses_the_whole_socket():
     for rank, node in enumerate(WITH_DEVICES.device_nodes):
         assert choose("socket", WITH_DEVICES, rank, 4) == {cpu.number for cpu in CPUS if cpu.socket == node // 2}
 
 
 @given(st.integers(1, 16))
-def test_exclusive_shares_no_core_and_splits_none(workers):
-    chosen = everybody("exclusive", PLAIN, workers)
+def test_exclusive_mode_neither_shares_nor_splits_cores(workers):
+    chosen = choose_all("exclusive", PLAIN, workers)
     for number, own in enumerate(chosen):
         assert own
         assert len(nodes(own)) == 1
@@ -64,8 +64,8 @@ def test_exclusive_shares_no_core_and_splits_none(workers):
 
 
 @given(st.integers(1, 16))
-def test_exclusive_wastes_nothing_of_a_node_in_use(workers):
-    chosen = everybody("exclusive", PLAIN, workers)
+def test_exclusive_mode_uses_all_cores_of_a_used_node(workers):
+    chosen = choose_all("exclusive", PLAIN, workers)
     together = frozenset().union(*chosen)
     assert together == {cpu.number for cpu in CPUS if cpu.node in nodes(together)}
     for node in nodes(together):
@@ -73,16 +73,16 @@ def test_exclusive_wastes_nothing_of_a_node_in_use(workers):
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_exclusive_with_more_workers_than_cores_leaves_some_unbound():
-    chosen = everybody("exclusive", PLAIN, 20)
+def test_exclusive_mode_leaves_surplus_workers_unbound():
+    chosen = choose_all("exclusive", PLAIN, 20)
     assert [own for own in chosen if own]
     assert NO_CPUS in chosen
     assert sum(map(len, chosen)) == len(frozenset().union(*chosen))
 
 
 @given(st.integers(1, 40))
-def test_core_complex_gives_one_cache_each_in_turn(workers):
-    chosen = everybody("core-complex", PLAIN, workers)
+def test_core_complex_mode_assigns_caches_in_turn(workers):
+    chosen = choose_all("core-complex", PLAIN, workers)
     groups = [frozenset(cpu.number for cpu in CPUS if cpu.cache == cache) for cache in range(8)]
     uses = [chosen.count(group) for group in groups]
     assert sum(uses) == workers
@@ -90,9 +90,9 @@ def test_core_complex_gives_one_cache_each_in_turn(workers):
         assert abs(uses[2 * node] - uses[2 * node + 1]) <= 1
 
 
-def test_core_complex_prefers_the_largest():
+def test_core_complex_mode_prefers_larger_caches():
     cpus = tuple(Cpu(number, 0, 0, number, cache) for number, cache in enumerate([0, 1, 1, 1, 2, 2]))
-    assert everybody("core-complex", Machine(cpus), 4) == [{1, 2, 3}, {4, 5}, {0}, {1, 2, 3}]
+    assert choose_all("core-complex", Machine(cpus), 4) == [{1, 2, 3}, {4, 5}, {0}, {1, 2, 3}]
 
 
 @given(st.integers(1, 40), st.sampled_from(MODES))
@@ -104,7 +104,7 @@ def test_workers_without_devices_spread_evenly(workers, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_picture_lacks_stays_unbound(mode):
+def test_worker_without_topology_data_stays_unbound(mode):
     assert choose(mode, Machine(), 0, 1) == NO_CPUS
     assert choose(mode, WITH_DEVICES, 4, 5) == NO_CPUS
     assert choose(mode, Machine(CPUS, (9,)), 0, 1) == NO_CPUS
@@ -121,12 +121,12 @@ def test_what_the_picture_lacks_stays_unbound(mode):
         ("", ()),
     ],
 )
-def test_devices_are_numbered_as_the_workers_see_them(visible, places):
+def test_device_numbers_follow_cuda_visible_devices(visible, places):
     assert WITH_DEVICES.seen_through(visible).device_nodes == places
     assert Binding("node", WITH_DEVICES).seen_through(visible).machine.device_nodes == places
 
 
-# -- the picture
+# -- topology
 
 
 def describe_cpu(root, number, node, socket, core, cache):
@@ -141,7 +141,7 @@ def describe_cpu(root, number, node, socket, core, cache):
         (folder / f"cache/index{index}/shared_cpu_list").write_text(f"{first}-{first + 1},77\n")
 
 
-def test_a_picture_from_files(tmp_path):
+def test_topology_is_read_from_files(tmp_path):
     allowed = sorted(os.sched_getaffinity(0))
     for number in allowed:
         describe_cpu(tmp_path / "sys", number, node=number % 2, socket=3, core=number + 5, cache=40)
@@ -159,14 +159,14 @@ def test_a_picture_from_files(tmp_path):
     assert len({cpu.core for cpu in machine.cpus}) == len(allowed)
 
 
-def test_equal_core_numbers_of_two_sockets_are_two_cores(tmp_path):
+def test_equal_core_ids_on_two_sockets_are_distinct_cores(tmp_path):
     allowed = sorted(os.sched_getaffinity(0))
     for number in allowed:
         describe_cpu(tmp_path, number, node=0, socket=number, core=0, cache=number)
     assert len({cpu.core for cpu in read_machine(tmp_path, tmp_path).cpus}) == len(allowed)
 
 
-def test_without_caches_every_core_has_its_own(tmp_path):
+def test_core_without_cache_data_has_its_own_cache(tmp_path):
     first = min(os.sched_getaffinity(0))
     folder = tmp_path / f"devices/system/cpu/cpu{first}"
     (folder / "topology").mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_without_caches_every_core_has_its_own(tmp_path):
     assert read_machine(tmp_path, tmp_path).cpus[0].cache == 5
 
 
-def test_a_kernel_that_shows_nothing_gives_an_empty_picture(tmp_path):
+def test_missing_topology_files_give_an_empty_machine(tmp_path):
     first = min(os.sched_getaffinity(0))
     (tmp_path / f"devices/system/cpu/cpu{first}/topology").mkdir(parents=True)
     assert read_machine(tmp_path, tmp_path) == Machine()
@@ -186,21 +186,21 @@ def test_a_kernel_that_shows_nothing_gives_an_empty_picture(tmp_path):
 
 # -- binding
 
-SAY = "import os; print(sorted(os.sched_getaffinity(0)))"
+PRINT_AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
 @pytest.mark.integration
-def test_children_are_bound_and_we_are_not():
+def test_children_are_bound_but_this_process_is_not():
     before = os.sched_getaffinity(0)
     one = frozenset({max(before)})
     with bound_to_cpus(one):
-        done = subprocess.run([sys.executable, "-S", "-c", SAY], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-S", "-c", PRINT_AFFINITY], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(sorted(one))
     assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize("cpus", [NO_CPUS, frozenset({100_000})])
-def test_no_processors_and_impossible_ones_change_nothing(cpus):
+def test_empty_or_invalid_cpu_sets_change_nothing(cpus):
     before = os.sched_getaffinity(0)
     with bound_to_cpus(cpus):
         assert os.sched_getaffinity(0) == before

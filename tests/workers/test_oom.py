@@ -1,4 +1,4 @@
-"""Counters of out-of-memory kills, in files of our own."""
+"""Counters of out-of-memory kills, read from test files."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ def counter(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "oom 3\n", "oom_kill many\n", "oom_kill\n", "oom_kill_disable 5\n"])
-def test_a_file_that_does_not_say_counts_nothing(tmp_path, text):
+def test_malformed_counter_file_counts_0_kills(tmp_path, text):
     (tmp_path / "c").write_text(text)
     assert oom_kills(tmp_path / "c") == 0
 
 
-def test_a_file_is_read(counter):
+def test_oom_kills_are_read_from_the_counter_file(counter):
     assert oom_kills(counter("events", 4)) == 4
     assert oom_kills(counter("missing")) == 0
 
 
-def test_only_what_was_counted_since_the_start_tells(counter):
-    narrow, wide = counter("narrow", 3), counter("wide", 8)
-    watch = OomWatch({narrow: "in the narrow", wide: "in the wide"})
+def test_only_kills_counted_since_start_are_explained(counter):
+    inner, outer = counter("inner", 3), counter("outer", 8)
+    watch = OomWatch({inner: "in the inner group", outer: "in the outer group"})
     assert watch.explanation() == ""
-    counter("wide", 9)
-    assert watch.explanation() == "the kernel counted such a kill in the wide"
-    counter("narrow", 4)
-    assert watch.explanation() == "the kernel counted such a kill in the narrow"
+    counter("outer", 9)
+    assert watch.explanation() == "the kernel counted such a kill in the outer group"
+    counter("inner", 4)
+    assert watch.explanation() == "the kernel counted such a kill in the inner group"
 
 
-def test_no_counters_no_verdict():
+def test_no_counters_give_no_explanation():
     assert OomWatch({}).explanation() == ""
 
 
-def test_a_counter_that_vanished_is_no_kill(counter):
+def test_vanished_counter_gives_no_explanation(counter):
     own = counter("gone", 3)
     watch = OomWatch({own: "here"})
     own.unlink()
@@ -62,19 +62,19 @@ def found_with(tmp_path, membership, *files):
     return [str(path.relative_to(tmp_path / "cgroup")) if tmp_path in path.parents else str(path) for path in found]
 
 
-def test_the_own_group_of_version_2(tmp_path):
+def test_cgroup_v2_counter_is_found(tmp_path):
     assert found_with(tmp_path, "0::/a/b\n", "a/b/memory.events") == ["a/b/memory.events"]
 
 
-def test_the_own_group_of_version_1(tmp_path):
+def test_cgroup_v1_counter_is_found(tmp_path):
     membership = "5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n"
     assert found_with(tmp_path, membership, "memory/job/memory.oom_control") == ["memory/job/memory.oom_control"]
 
 
-def test_only_without_a_group_the_whole_machine_speaks(tmp_path):
+def test_machine_counter_is_used_only_without_a_cgroup(tmp_path):
     assert found_with(tmp_path, "0::/a\n") == ["/proc/vmstat"]
     assert oom_counters(tmp_path / "missing", tmp_path) == {Path("/proc/vmstat"): "on this machine"}
 
 
-def test_this_machine_has_one():
+def test_counters_of_this_machine_are_readable():
     assert all(path.exists() and oom_kills(path) >= 0 for path in oom_counters())

@@ -1,4 +1,4 @@
-"""The pump: real pipes in, lines out."""
+"""The output pump: real pipes in, lines out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import wait_readable
 from elastic_core.workers.streams import StreamPlan
 
-QUIET = 30.0
+PATIENCE = 30.0
 
 
 def ignore(path, error):
     pass
 
 
-def finish(pump, patience=QUIET):
+def finish(pump, patience=PATIENCE):
     pump.end()
     wait_readable(pump.done, patience)
     return pump.finish()
@@ -28,7 +28,7 @@ def finish(pump, patience=QUIET):
 
 @pytest.fixture
 def pump(pipe, make_pipe):
-    """A function that starts a pump over `count` new pipes to the console pipe: (pump, write ends, channels)."""
+    """A function that starts a pump from `count` new pipes to the console; returns (pump, write ends, channels)."""
 
     def pump(count, console=pipe[1], **plan):
         sink = ConsoleSink(console)
@@ -55,8 +55,8 @@ def drain(fd, into):
     return thread
 
 
-def test_lines_of_eight_writers_stay_whole(pump, pipe):
-    """Every writer tears its lines into odd pieces; the console is a real pipe."""
+def test_lines_from_eight_writers_stay_whole(pump, pipe):
+    """Every writer splits its lines at odd places; the console is a real pipe."""
     received = []
     thread = drain(pipe[0], received)
     made, writers, _ = pump(8)
@@ -83,7 +83,7 @@ def test_lines_of_eight_writers_stay_whole(pump, pipe):
     assert len(lines) == 16_000
 
 
-def test_an_unfinished_line_is_shown_after_a_while(pump, pipe, lines_of):
+def test_unfinished_line_is_shown_after_a_pause(pump, pipe, lines_of):
     made, (writer,), _ = pump(1, prefix=b"")
     os.write(writer, b"your name? ")
     assert os.read(pipe[0], 100) == b"your name? "
@@ -93,23 +93,23 @@ def test_an_unfinished_line_is_shown_after_a_while(pump, pipe, lines_of):
     assert finish(made)
 
 
-def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
+def test_stream_held_open_is_abandoned_at_the_end(pump, pipe):
     made, writers, channels = pump(2)
-    os.write(writers[0], b"last words")
+    os.write(writers[0], b"last line")
     os.write(writers[1], b"whole\n")
     os.close(writers[1])
     assert finish(made)
-    assert channels[0].tail() == ("last words",)
+    assert channels[0].tail() == ("last line",)
     assert channels[1].tail() == ("whole",)
 
 
 @pytest.mark.integration
-def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
-    """A daemon that a worker left behind: what was in the pipe is delivered, what it writes for ever is not awaited."""
+def test_daemon_that_keeps_writing_is_abandoned(pump, pipe):
+    """The pump delivers the content of the pipe but does not wait for a daemon that a worker left behind."""
     received = []
     reading = drain(pipe[0], received)
     made, (writer,), _ = pump(1)
-    os.write(writer, b"the worker's last words\n")
+    os.write(writer, b"the worker's last line\n")
     process = subprocess.Popen(["yes"], stdout=writer)
     os.close(writer)
     try:
@@ -119,10 +119,10 @@ def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
         process.wait()
     os.close(pipe[1])
     reading.join()
-    assert b"[0]:the worker's last words\n" in b"".join(received)
+    assert b"[0]:the worker's last line\n" in b"".join(received)
 
 
-def test_a_pump_that_was_never_started_delivers_all_the_same(pipe):
+def test_unstarted_pump_delivers_output(pipe):
     reader, writer = os.pipe()
     made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, ignore, TerminalLine())})
     os.write(writer, b"hello\n")
@@ -132,7 +132,7 @@ def test_a_pump_that_was_never_started_delivers_all_the_same(pipe):
     assert os.read(pipe[0], 100) == b"hello\n"
 
 
-def test_what_was_written_before_the_end_is_delivered_however_much_it_is(pump, pipe):
+def test_all_output_written_before_the_end_is_delivered(pump, pipe):
     received = []
     made, (writer,), _ = pump(1)
     text = b"x" * 99 + b"\n"
@@ -145,14 +145,14 @@ def test_what_was_written_before_the_end_is_delivered_however_much_it_is(pump, p
     writing = threading.Thread(target=write)
     reading = drain(pipe[0], received)
     writing.start()
-    writing.join()  # as when the workers have ended
+    writing.join()  # as if the workers had ended
     assert finish(made)
     os.close(pipe[1])
     reading.join()
     assert b"".join(received) == (b"[0]:" + text) * 20_000
 
 
-def test_a_console_without_reader_does_not_hold_up_the_workers(pump, pipe):
+def test_console_without_reader_does_not_block_workers(pump, pipe):
     os.close(pipe[0])
     made, (writer,), channels = pump(1)
     for number in range(5000):
@@ -162,11 +162,11 @@ def test_a_console_without_reader_does_not_hold_up_the_workers(pump, pipe):
     assert channels[0].tail()[-1].startswith("line 4999 ")
 
 
-def test_a_blocked_console_never_blocks_the_agent(pump, pipe, helpers_gone):
+def test_blocked_console_does_not_block_the_agent(pump, pipe, helpers_gone):
     os.set_blocking(pipe[1], True)
     made, (writer,), channels = pump(1)
     for _ in range(12):
-        os.write(writer, b"y" * 10_000 + b"\n")  # the console's pipe takes 64 KiB and nobody reads
+        os.write(writer, b"y" * 10_000 + b"\n")  # the console's pipe holds 64 KiB and has no reader
     os.close(writer)
     assert not finish(made, 0.2)
     assert channels[0].tail()
@@ -175,20 +175,20 @@ def test_a_blocked_console_never_blocks_the_agent(pump, pipe, helpers_gone):
     while b"".join(received).count(b"y") < 120_000:
         assert reading.is_alive()
         reading.join(0.01)
-    helpers_gone()  # or it would find its pipe closed by others
+    helpers_gone()  # before its pipe is closed
     os.close(pipe[1])
     reading.join()
 
 
 class BrokenConsole:
-    """A console with a fault of its own."""
+    """A console that raises."""
 
     def write(self, data):
-        raise ValueError("no such colour")
+        raise ValueError("no such color")
 
 
-def test_a_fault_costs_output_and_holds_nobody_up(capfd):
-    """Told once; the worker writes many times what its pipe holds, and its last words are kept."""
+def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
+    """The worker writes much more than its pipe holds, and the tail of its output is kept."""
     reader, writer = os.pipe()
     channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore, TerminalLine())
     made = OutputPump({reader: channel})
@@ -198,31 +198,31 @@ def test_a_fault_costs_output_and_holds_nobody_up(capfd):
     os.close(writer)
     assert finish(made)
     assert channel.tail()[-1].startswith("line 4999 ")
-    assert capfd.readouterr().err.count("it could not be moved: ValueError: no such colour") == 1
+    assert capfd.readouterr().err.count("it could not be moved: ValueError: no such color") == 1
 
 
-def test_nothing_to_pump():
+def test_pump_without_streams_finishes():
     made = OutputPump({})
     made.start()
     assert finish(made)
 
 
-def test_it_catches_up_with_what_was_written(pump, pipe):
+def test_catch_up_waits_for_written_output(pump, pipe):
     reading = drain(pipe[0], [])
     moving, writers, (channel, _) = pump(2)
     for number in range(200):
         os.write(writers[0], b"%d\n" % number)
-        assert moving.catch_up(QUIET)
+        assert moving.catch_up(PATIENCE)
         assert channel.tail()[-1] == str(number)
     for writer in writers:
-        os.close(writer)  # else `cat` would hold the console
+        os.close(writer)  # otherwise `cat` would keep the console open
     finish(moving)
-    assert moving.catch_up(0.0)  # at once: it has ended
+    assert moving.catch_up(0.0)  # immediately: the pump has ended
     os.close(pipe[1])
-    reading.join(QUIET)
+    reading.join(PATIENCE)
 
 
-def test_one_that_cannot_catch_up_is_not_waited_for(pump, pipe, until):
+def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):
     moving, (writer,), _ = pump(1, prefix=b"")
     writing = threading.Thread(target=os.write, args=(writer, b"x" * 1_000_000))  # more than the console can hold
     writing.start()
@@ -230,9 +230,9 @@ def test_one_that_cannot_catch_up_is_not_waited_for(pump, pipe, until):
     assert not moving.catch_up(0.05)
     assert moving.busy
     reading = drain(pipe[0], [])
-    writing.join(QUIET)
-    assert moving.catch_up(QUIET)
-    os.close(writer)  # else `cat` would hold the console
+    writing.join(PATIENCE)
+    assert moving.catch_up(PATIENCE)
+    os.close(writer)  # otherwise `cat` would keep the console open
     finish(moving)
     os.close(pipe[1])
-    reading.join(QUIET)
+    reading.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""A program that ignores SIGCHLD: the ends of its children are made visible again."""
+"""Child exits are made visible again in a program that ignores SIGCHLD."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def ignored_ends():
     signal.signal(signal.SIGCHLD, before)
 
 
-def test_ends_of_children_are_not_ignored(ignored_ends):
+def test_make_exits_visible_resets_ignored_sigchld(ignored_ends):
     make_exits_visible()
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
     make_exits_visible()
 
 
-def test_a_thread_cannot_undo_it_and_says_so(ignored_ends):
+def test_make_exits_visible_fails_in_a_thread(ignored_ends):
     raised = []
 
     def run():

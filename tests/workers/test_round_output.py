@@ -1,4 +1,4 @@
-"""The output of a round: log folder, pipes, console, files. The console is the test's own stdout and stderr."""
+"""A round's output: log folder, pipes, console and files. The console is the test's own stdout and stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import wait_readable
 from elastic_core.workers.streams import OutputPolicy
 
-QUIET = 30.0
+PATIENCE = 30.0
 
 
 def ignore(path, error):
@@ -27,7 +27,7 @@ def opened(plan, tmp_path):
 
 
 def finish(output):
-    wait_readable(output.drain(), QUIET)
+    wait_readable(output.drain(), PATIENCE)
     return output.finish()
 
 
@@ -35,7 +35,7 @@ def both(rank):
     return 3
 
 
-def test_a_lone_worker_inherits_stdout(opened):
+def test_single_worker_inherits_stdout(opened):
     output = opened()
     out, err = output.stdio(0)
     assert out is None
@@ -45,7 +45,7 @@ def test_a_lone_worker_inherits_stdout(opened):
     assert output.tail(0) == ("to stderr",)
 
 
-def test_tee_prefixes_the_console_and_files_stay_raw(opened, tmp_path, capfd):
+def test_tee_prefixes_console_lines_but_not_files(opened, tmp_path, capfd):
     output = opened(2, tee=both)
     for local in (0, 1):
         for fd, name in zip(output.stdio(local), ("out", "err"), strict=True):
@@ -63,7 +63,7 @@ def test_tee_prefixes_the_console_and_files_stay_raw(opened, tmp_path, capfd):
     assert (tmp_path / "rank-1.err").read_text() == "err of 1\nlast"
 
 
-def test_ten_megabytes_written_just_before_the_end_arrive(opened, tmp_path, spawn):
+def test_large_output_written_just_before_exit_is_kept(opened, tmp_path, spawn):
     output = opened(redirects=both)
     out, _ = output.stdio(0)
     os.set_inheritable(out, True)
@@ -74,7 +74,7 @@ def test_ten_megabytes_written_just_before_the_end_arrive(opened, tmp_path, spaw
     assert (tmp_path / "rank-0.out").stat().st_size == 10_000_000
 
 
-def test_a_daemon_that_holds_the_pipe_is_given_up(opened, spawn, pipe, lines_of):
+def test_daemon_holding_the_pipe_is_abandoned(opened, spawn, pipe, lines_of):
     output = opened()
     _, err = output.stdio(0)
     os.set_inheritable(err, True)
@@ -98,9 +98,9 @@ def test_a_daemon_that_holds_the_pipe_is_given_up(opened, spawn, pipe, lines_of)
         os.kill(daemon, 9)
 
 
-def test_a_file_alone_is_written_by_the_worker_itself(opened, tmp_path, capfd):
-    """However slow the console is, and however long the agent is suspended: nothing is moved before `begin`."""
-    (tmp_path / "rank-0.err").write_text("of an earlier run\n")
+def test_redirected_worker_writes_its_file_directly(opened, tmp_path, capfd):
+    """Independent of a slow console or a suspended agent: nothing is moved before `begin`."""
+    (tmp_path / "rank-0.err").write_text("from an earlier run\n")
     output = opened(redirects=both)
     out, err = output.stdio(0)
     os.write(out, b"x" * 200_000)
@@ -122,19 +122,19 @@ def test_a_file_alone_is_written_by_the_worker_itself(opened, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_a_log_file_that_was_rotated_or_removed_is_still_read(opened, tmp_path, removed):
+def test_rotated_or_removed_log_file_is_still_read(opened, tmp_path, removed):
     output = opened(redirects=both)
     _, err = output.stdio(0)
     path = tmp_path / "rank-0.err"
     path.unlink() if removed else path.rename(tmp_path / "old")
-    os.write(err, b"last words\n")
-    assert (output.tail(0), output.written(0)) == (("last words",), 11)
+    os.write(err, b"last lines\n")
+    assert (output.tail(0), output.written(0)) == (("last lines",), 11)
     output.begin()
     assert finish(output)
     output.close()
 
 
-def test_a_full_disk_is_reported_once_and_shown(opened, tmp_path, capfd):
+def test_full_disk_is_reported_once_and_output_is_shown(opened, tmp_path, capfd):
     (tmp_path / "rank-0.out").symlink_to("/dev/full")
     reports = []
     output = opened(report=lambda path, error: reports.append(path), redirects=lambda rank: 1)
@@ -158,9 +158,7 @@ def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothing(
-    opened, tmp_path, asked_for, open_files
-):
+def test_unopenable_file_blames_its_folder_and_leaks_nothing(opened, tmp_path, asked_for, open_files):
     (tmp_path / "rank-1.err").mkdir()
     before = open_files()
     blamed = "--log-dir" if asked_for else "TMPDIR"
@@ -169,7 +167,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothi
     assert open_files() == before
 
 
-def test_too_many_files_are_a_problem_of_the_limit_and_leak_nothing(opened, open_files, free_numbers):
+def test_too_many_files_blame_the_limit_and_leak_nothing(opened, open_files, free_numbers):
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -184,7 +182,7 @@ def test_too_many_files_are_a_problem_of_the_limit_and_leak_nothing(opened, open
 
 
 def open_in_a_child(fds):
-    """How many of them a child finds open that is forked now."""
+    """How many of these descriptors are open in a child forked now."""
     child = os.fork()
     if child == 0:
         os._exit(sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
@@ -192,7 +190,7 @@ def open_in_a_child(fds):
 
 
 @pytest.mark.integration
-def test_a_forked_child_keeps_none_of_the_pipes(opened):
+def test_forked_child_closes_the_pipes(opened):
     output = opened(2)
     fds = [fd for local in (0, 1) for fd in output.stdio(local)]
     assert open_in_a_child(fds) == 0
@@ -201,12 +199,12 @@ def test_a_forked_child_keeps_none_of_the_pipes(opened):
 
 
 @pytest.mark.integration
-def test_a_forked_child_keeps_what_is_somebody_else_s_by_now(opened):
-    """The streams have ended, and the numbers of their pipes are in use again."""
+def test_forked_child_keeps_reused_descriptors(opened):
+    """The streams have ended, and the descriptors of their pipes have been reused."""
     output = opened(2)
     output.begin()
-    wait_readable(output.drain(), QUIET)
-    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # the lowest numbers that are free
+    wait_readable(output.drain(), PATIENCE)
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # get the lowest free numbers
     try:
         assert open_in_a_child(others) == len(others)
         assert finish(output)
@@ -219,7 +217,7 @@ def test_a_forked_child_keeps_what_is_somebody_else_s_by_now(opened):
 # -- folders
 
 
-def test_the_link_follows_the_latest_round(tmp_path):
+def test_latest_link_points_to_the_newest_round(tmp_path):
     for number in (1, 2):
         folder = tmp_path / "job" / f"round-{number}"
         make_folder(folder, tmp_path / "latest")
@@ -228,13 +226,13 @@ def test_the_link_follows_the_latest_round(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["job", "latest"]
 
 
-def test_a_folder_in_the_link_s_place_costs_the_link_only(tmp_path):
+def test_folder_named_latest_only_prevents_the_link(tmp_path):
     (tmp_path / "latest").mkdir()
     make_folder(tmp_path / "job", tmp_path / "latest")
     assert sorted(os.listdir(tmp_path)) == ["job", "latest"]
 
 
-def test_a_file_in_the_folder_s_place_is_a_problem(tmp_path):
+def test_file_in_place_of_the_log_folder_is_rejected(tmp_path):
     (tmp_path / "logs").write_text("")
     with pytest.raises(ConfigurationError, match=r"--log-dir: .*logs/job cannot: Not a directory"):
         make_folder(tmp_path / "logs" / "job", tmp_path / "logs" / "latest")
@@ -242,7 +240,7 @@ def test_a_file_in_the_folder_s_place_is_a_problem(tmp_path):
         make_folder(tmp_path / "logs" / "job", None)
 
 
-def test_no_folder_at_all_is_a_problem():
+def test_missing_temporary_directory_names_tmpdir():
     error = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
     assert str(unwritable(error, log_dir=False)).startswith(
         "TMPDIR: expected a writable folder, found none: No usable temporary directory found in ['/tmp']; "

@@ -1,4 +1,4 @@
-"""Both kinds of sentinel, over real children."""
+"""Both kinds of sentinel, with real children."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sentinel_of():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_becomes_readable_at_the_end_and_does_not_reap(spawn, sentinel_of, kind):
+def test_sentinel_signals_exit_without_reaping(spawn, sentinel_of, kind):
     process = spawn(WAITS_FOR_INPUT, stdin=-1)
     fd = sentinel_of(kind, process.pid)
     assert not wait_readable(fd, 0)
@@ -46,21 +46,21 @@ def test_it_becomes_readable_at_the_end_and_does_not_reap(spawn, sentinel_of, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_readable_for_a_zombie(spawn, sentinel_of, kind):
+def test_sentinel_of_a_zombie_is_readable(spawn, sentinel_of, kind):
     process = spawn("pass")
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert wait_readable(sentinel_of(kind, process.pid), 30)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_child_that_was_reaped_first_has_ended(spawn, sentinel_of, kind):
+def test_sentinel_of_a_reaped_child_is_readable(spawn, sentinel_of, kind):
     process = spawn("pass")
     process.wait()
     assert wait_readable(sentinel_of(kind, process.pid), 30)
 
 
-def test_a_forked_sibling_does_not_hide_the_end(spawn, sentinel_of, pipe):
-    """It inherits the write end of the thread's pipe."""
+def test_forked_sibling_does_not_delay_the_sentinel(spawn, sentinel_of, pipe):
+    """The sibling inherits the write end of the thread's pipe."""
     process = spawn(WAITS_FOR_INPUT, stdin=-1)
     fd = sentinel_of(thread_sentinel, process.pid)
     sibling = os.fork()
@@ -75,6 +75,6 @@ def test_a_forked_sibling_does_not_hide_the_end(spawn, sentinel_of, pipe):
     os.waitpid(sibling, 0)
 
 
-def test_without_pidfd_there_is_the_thread(monkeypatch):
+def test_thread_sentinel_is_used_without_pidfd(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     assert best_sentinel() is thread_sentinel

@@ -1,4 +1,4 @@
-"""What a worker consists of, in real process trees."""
+"""The processes of a worker, in real process trees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_stat_survives_names_with_spaces_and_parentheses(spawn, pipe, lines_of):
     assert sessions.ProcTable().stat(process.pid).session == process.pid
 
 
-def test_no_process_no_stat(spawn):
+def test_ended_process_has_no_stat(spawn):
     process = spawn("pass")
     process.wait()
     assert sessions.ProcTable().stat(process.pid) is None
@@ -55,7 +55,7 @@ def test_no_process_no_stat(spawn):
     assert sessions.waits_in(process.pid) == ""
 
 
-def test_command_and_wait_are_for_people(spawn, pipe, lines_of, until):
+def test_command_and_wait_channel_are_readable(spawn, pipe, lines_of, until):
     process = spawn(f"import os; os.write({pipe[1]}, b'!\\n'); {SLEEP}", "an argument")
     lines_of(pipe[0])
     assert "an argument" in sessions.command_of(process.pid)
@@ -77,17 +77,17 @@ def test_members_outlive_their_leader(tree):
     assert sessions.members(leaders) == []
 
 
-def test_zombies_are_no_members(spawn):
+def test_zombies_are_not_members(spawn):
     process = spawn("pass")
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert sessions.ProcTable().stat(process.pid).ended
     assert sessions.members(leaders_of(process)) == []
 
 
-def test_a_process_whose_first_thread_has_ended_lives_on(spawn, pipe, lines_of, until):
+def test_process_with_ended_main_thread_is_a_member(spawn, pipe, lines_of, until):
     exit_thread = {"x86_64": 60, "aarch64": 93}.get(os.uname().machine)
     if exit_thread is None:
-        pytest.skip("the number of the system call is not known for this architecture")
+        pytest.skip("unknown system call number on this architecture")
     code = f"""
         import ctypes, os, threading, time
         threading.Thread(target=time.sleep, args=(600,)).start()
@@ -111,7 +111,7 @@ def test_signals_reach_the_whole_tree(tree, until, running, signum):
     until(lambda: not running(found["grandchild"]), "the grandchild to die")
 
 
-def test_signals_reach_those_who_changed_their_process_group(spawn, pipe, lines_of, until, running):
+def test_signals_reach_other_process_groups_of_the_session(spawn, pipe, lines_of, until, running):
     code = """
         import os, sys, time
         if os.fork() == 0:
@@ -124,10 +124,10 @@ def test_signals_reach_those_who_changed_their_process_group(spawn, pipe, lines_
     assert os.getpgid(moved) == moved
     sessions.send_all(leaders_of(leader), signal.SIGTERM)
     assert leader.wait() == -signal.SIGTERM
-    until(lambda: not running(moved), "the one in another group to die")
+    until(lambda: not running(moved), "the process in the other group to die")
 
 
-def test_a_process_with_a_session_of_its_own_is_left_alone(spawn, pipe, lines_of, running, clean_up):
+def test_process_in_its_own_session_is_left_alone(spawn, pipe, lines_of, running, clean_up):
     code = """
         import os, sys, time
         if os.fork() == 0:
@@ -145,7 +145,7 @@ def test_a_process_with_a_session_of_its_own_is_left_alone(spawn, pipe, lines_of
     assert running(daemon)
 
 
-def test_a_leader_still_on_its_way_to_its_session_is_reached(spawn):
+def test_leader_before_its_setsid_is_signaled(spawn):
     process = spawn(SLEEP, session=False)
     assert os.getsid(process.pid) != process.pid
     leaders = leaders_of(process)
@@ -155,7 +155,7 @@ def test_a_leader_still_on_its_way_to_its_session_is_reached(spawn):
 
 
 @pytest.mark.parametrize("difference", [-1, 1], ids=["recycled", "older than the worker"])
-def test_a_stranger_with_the_worker_s_number_is_not_touched(tree, running, difference):
+def test_unrelated_process_with_reused_pid_is_spared(tree, running, difference):
     leader, found = tree
     leaders = {leader.pid: sessions.start_of(leader.pid) + difference}
     assert sessions.members(leaders) == []
@@ -165,7 +165,7 @@ def test_a_stranger_with_the_worker_s_number_is_not_touched(tree, running, diffe
     assert running(found["grandchild"])
 
 
-def test_a_process_older_than_the_ended_leader_is_not_touched(tree, running):
+def test_process_older_than_its_ended_leader_is_spared(tree, running):
     leader, found = tree
     leaders = {leader.pid: sessions.start_of(found["grandchild"]) + 1}
     leader.kill()
@@ -174,7 +174,7 @@ def test_a_process_older_than_the_ended_leader_is_not_touched(tree, running):
     assert running(found["grandchild"])
 
 
-def test_signalling_the_gone_is_no_error(spawn):
+def test_signaling_ended_processes_raises_nothing(spawn):
     process = spawn("pass")
     leaders = leaders_of(process)
     process.wait()
@@ -184,7 +184,7 @@ def test_signalling_the_gone_is_no_error(spawn):
     sessions.end(leaders)
 
 
-def test_a_storm_of_forks_is_ended(spawn, pipe, lines_of):
+def test_fork_bomb_is_killed(spawn, pipe, lines_of):
     code = """
         import os, sys, time
         os.write(int(sys.argv[1]), b"begun\\n")
@@ -218,8 +218,8 @@ WITH_A_HELPER = """
 """
 
 
-def test_a_helper_has_time_to_clean_up_after_the_others(spawn, pipe, lines_of):
-    """It waits, as multiprocessing's resource tracker does, until nobody else holds its pipe."""
+def test_helper_has_time_to_clean_up_after_workers(spawn, pipe, lines_of):
+    """Like multiprocessing's resource tracker, it waits until its pipe has no other holder."""
     leader = spawn(WITH_A_HELPER.format(stays=0), pipe[1])
     assert lines_of(pipe[0]) == ["ready"]
     leaders = leaders_of(leader)
@@ -228,7 +228,7 @@ def test_a_helper_has_time_to_clean_up_after_the_others(spawn, pipe, lines_of):
     assert lines_of(pipe[0]) == ["cleaned up"]
 
 
-def test_a_helper_that_stays_is_ended(spawn, pipe, lines_of):
+def test_lingering_helper_is_killed(spawn, pipe, lines_of):
     leader = spawn(WITH_A_HELPER.format(stays=600), pipe[1])
     lines_of(pipe[0])
     leaders = leaders_of(leader)
@@ -236,7 +236,7 @@ def test_a_helper_that_stays_is_ended(spawn, pipe, lines_of):
     assert sessions.members(leaders) == []
 
 
-def test_a_leader_that_ignores_signals_is_no_helper(spawn, pipe, lines_of):
+def test_leader_ignoring_signals_is_not_a_helper(spawn, pipe, lines_of):
     code = f"""
         import os, signal, sys, time
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -258,26 +258,26 @@ def no_proc(monkeypatch):
     monkeypatch.setattr(sessions, "best_table", sessions.ProcessIds)
 
 
-def test_without_any_table_the_leaders_and_their_groups_count(tree, until, running, no_proc):
+def test_members_without_proc_are_leaders_and_their_groups(tree, until, running, no_proc):
     leader, found = tree
     leaders = {leader.pid: sessions.start_of(leader.pid)}
     assert leaders == {leader.pid: sessions.UNKNOWN}
     assert pids_of(sessions.members(leaders)) == {leader.pid}
     leader.kill()
     leader.wait()
-    assert pids_of(sessions.members(leaders)) == {leader.pid}  # its group lives on
+    assert pids_of(sessions.members(leaders)) == {leader.pid}  # its process group still exists
     sessions.send_all(leaders, signal.SIGKILL)
     until(lambda: not running(found["grandchild"]), "the grandchild to die")
 
 
-def test_starts_of_another_table_are_believed_where_there_is_none(spawn, no_proc):
+def test_start_times_are_trusted_without_proc(spawn, no_proc):
     leader = spawn(SLEEP)
     start = sessions.ProcTable().stat(leader.pid).start
     sessions.guard(io.StringIO(f"watch {leader.pid} {start}\n"))
     assert leader.wait() == -signal.SIGKILL
 
 
-def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn, no_proc):
+def test_leader_before_its_setsid_is_signaled_without_proc(spawn, no_proc):
     process = spawn(SLEEP, session=False)
     leaders = {process.pid: sessions.start_of(process.pid)}
     assert pids_of(sessions.members(leaders)) == {process.pid}
@@ -285,7 +285,7 @@ def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn, no_pr
     assert process.wait() == -signal.SIGTERM
 
 
-def test_the_gone_are_gone_without_proc(spawn, no_proc):
+def test_ended_leader_has_no_members_without_proc(spawn, no_proc):
     process = spawn("pass")
     leaders = {process.pid: sessions.start_of(process.pid)}
     process.wait()
@@ -304,7 +304,7 @@ print(worker.wait())
 """
 
 
-def test_it_works_where_proc_is_empty():
+def test_workers_are_killed_with_an_empty_proc():
     hide = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
     if subprocess.run([*hide, "true"], capture_output=True).returncode != 0:
         pytest.skip("/proc cannot be hidden here")
@@ -312,7 +312,7 @@ def test_it_works_where_proc_is_empty():
     assert (done.stdout, done.stderr) == ("-9\n", "")
 
 
-def test_to_whom_a_process_belongs(spawn, pipe, lines_of):
+def test_leader_of_finds_the_worker_of_a_process(spawn, pipe, lines_of):
     code = """
         import os, sys, time
         child = os.fork()
@@ -333,6 +333,6 @@ def test_to_whom_a_process_belongs(spawn, pipe, lines_of):
     leader.kill()
     wait = os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
     assert wait is not None
-    assert sessions.leader_of(leader.pid, leaders) is None  # it has ended
+    assert sessions.leader_of(leader.pid, leaders) is None  # the leader has ended
     assert sessions.leader_of(child, leaders) == leader.pid
     os.kill(child, 9)

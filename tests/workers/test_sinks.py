@@ -1,4 +1,4 @@
-"""Sinks over real files and pipes."""
+"""Sinks with real files and pipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report(reports):
     return lambda path, error: reports.append((path, error.strerror))
 
 
-def test_files_are_appended_to(tmp_path, report, reports):
+def test_file_sink_appends(tmp_path, report, reports):
     for text in (b"one", b"two"):
         sink = FileSink(tmp_path / "log", report)
         assert sink.write(text) == b""
@@ -34,18 +34,18 @@ def test_files_are_appended_to(tmp_path, report, reports):
     assert reports == []
 
 
-def test_a_closed_file_takes_nothing(tmp_path, report):
+def test_closed_file_sink_returns_all_data(tmp_path, report):
     sink = FileSink(tmp_path / "log", report)
     sink.close()
     assert sink.write(b"late") == b"late"
 
 
-def test_a_file_that_cannot_be_opened(tmp_path, report):
+def test_unopenable_file_raises_os_error(tmp_path, report):
     with pytest.raises(OSError, match="No such file"):
         FileSink(tmp_path / "no" / "folder", report)
 
 
-def test_a_full_device_is_reported_once_and_hands_everything_back(tmp_path, report, reports):
+def test_full_device_is_reported_once_and_returns_all_data(tmp_path, report, reports):
     (tmp_path / "log").symlink_to("/dev/full")
     sink = FileSink(tmp_path / "log", report)
     assert sink.write(b"first") == b"first"
@@ -70,7 +70,7 @@ assert reports == ["No space left on device"], reports
 
 
 @pytest.mark.integration
-def test_a_disk_that_fills_up_loses_nothing(tmp_path):
+def test_disk_that_fills_up_returns_unwritten_data(tmp_path):
     mount = 'mount -t tmpfs -o size=64k none "$1" || exit 77; exec "$2" -c "$3" "$1"'
     command = ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, FULL_DISK]
     try:
@@ -78,11 +78,11 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path):
     except FileNotFoundError:
         pytest.skip("unshare is not installed")
     if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"a file system of our own may not be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_slow_console_is_waited_for(pipe):
+def test_slow_console_receives_all_output(pipe):
     reader, writer = pipe
     os.set_blocking(writer, False)
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -101,8 +101,8 @@ def test_a_slow_console_is_waited_for(pipe):
     assert b"".join(received) == text
 
 
-def test_a_slow_console_of_a_high_number(pipe):
-    """Beyond what select can wait for."""
+def test_slow_console_with_a_high_descriptor_is_supported(pipe):
+    """select cannot wait for such a descriptor."""
     reader, writer = pipe
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100:
         pytest.skip("the limit of open files is too low")
@@ -128,15 +128,15 @@ def test_a_slow_console_of_a_high_number(pipe):
     thread.join()
 
 
-def test_a_console_whose_reader_is_gone_is_quiet(pipe):
+def test_console_without_reader_raises_nothing(pipe):
     reader, writer = pipe
     os.close(reader)
     sink = ConsoleSink(writer)
-    sink.write(b"nobody")
-    sink.write(b"listens")
+    sink.write(b"not")
+    sink.write(b"read")
 
 
-def test_the_tail_is_limited_in_lines_and_length():
+def test_tail_is_limited_in_lines_and_bytes():
     tail = TailSink()
     for number in range(TAIL_LINES + 5):
         tail.write_line(b"line %d\n" % number)
@@ -146,7 +146,7 @@ def test_the_tail_is_limited_in_lines_and_length():
     assert tail.lines()[-1].endswith("end")
 
 
-def test_the_tail_drops_blank_lines_and_line_ends_and_bears_any_bytes():
+def test_tail_strips_line_ends_and_accepts_any_bytes():
     tail = TailSink()
     for line in (b"\n", b"  \r\n", b"", b"a\r\n", b" b\r", b"\xff\n"):
         tail.write_line(line)

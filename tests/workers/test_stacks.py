@@ -1,4 +1,4 @@
-"""Dumps picked out of a stream, arranged and bounded; and a program that is asked where there is none."""
+"""Stack dumps extracted from a stream, arranged and bounded; and py-spy, if there is none."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ Thread 0x00007f0000000002 (most recent call first):
 
 
 def feed(sink, text):
-    """All lines, and what the sink left of them."""
+    """Feed all lines; the parts that the sink left in the stream."""
     return [left for line in text.encode().splitlines(keepends=True) if (left := sink.take(line)).strip()]
 
 
-def test_a_dump_is_taken_out_of_the_stream_and_the_main_thread_comes_first():
+def test_dump_is_removed_from_stream_and_main_thread_is_first():
     sink = DumpSink()
     assert feed(sink, f"before\n50 %{DUMP}a line of a child process\n") == [
         b"before\n",
@@ -63,7 +63,7 @@ def test_a_dump_is_taken_out_of_the_stream_and_the_main_thread_comes_first():
     assert sink.text() == ARRANGED
 
 
-def test_without_a_dump_nothing_is_taken():
+def test_stream_without_a_dump_is_unchanged():
     sink = DumpSink()
     text = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nThread 0x1 is a name\n'
     assert b"".join(feed(sink, text)) == text.encode()
@@ -85,11 +85,11 @@ Traceback (most recent call last):
     1 +
 SyntaxError: invalid syntax
 """
-OTHERS = ['  File "here.py", line 1 in a text of the worker', "...", "", "  <a tag>", "Extension modules: none"]
+OTHERS = ['  File "here.py", line 1 of the output', "...", "", "  <a tag>", "Extension modules: none"]
 
 
-@pytest.mark.parametrize("between", ["", "\n\n", "a line of the worker\n"])
-def test_what_the_worker_says_after_the_dump_of_a_child_is_its_own(between):
+@pytest.mark.parametrize("between", ["", "\n\n", "a worker line\n"])
+def test_worker_output_after_a_childs_dump_is_kept(between):
     sink = DumpSink()
     after = between + TRACEBACK + "\n".join(OTHERS)
     assert b"".join(feed(sink, DUMP + after)).split() == after.encode().split()
@@ -97,14 +97,14 @@ def test_what_the_worker_says_after_the_dump_of_a_child_is_its_own(between):
     assert b"".join(feed(sink, TRACEBACK)).split() == TRACEBACK.encode().split()
 
 
-def test_dumps_before_and_after_a_traceback_and_with_blank_lines_are_whole():
+def test_dumps_around_a_traceback_are_kept_whole():
     sink = DumpSink()
     spaced = DUMP.replace("\n", "\n\n")
     assert b"".join(feed(sink, spaced + TRACEBACK + DUMP)).split() == TRACEBACK.encode().split()
     assert sink.text() == f"{ARRANGED}\n\n{ARRANGED}"
 
 
-def test_a_line_of_another_process_within_a_dump_does_not_cost_the_threads_after_it():
+def test_foreign_line_inside_a_dump_does_not_end_it():
     sink = DumpSink()
     assert feed(sink, DUMP.replace("\nCurrent", "a line of a child\nCurrent")) == [b"a line of a child\n"]
     assert sink.text() == ARRANGED
@@ -113,13 +113,13 @@ def test_a_line_of_another_process_within_a_dump_does_not_cost_the_threads_after
 @pytest.mark.parametrize(
     "line", ["  ...", "  Garbage-collecting", "  <truncated rest of calls>", "  File ???, line ??? in f"]
 )
-def test_lines_that_faulthandler_writes_now_and_then_are_of_the_dump(line):
+def test_rare_faulthandler_lines_belong_to_the_dump(line):
     sink = DumpSink()
     assert feed(sink, DUMP.replace("  File", f"{line}\n  File", 1)) == []
     assert sink.text().splitlines()[-3] == line
 
 
-def test_the_last_few_dumps_are_kept():
+def test_only_the_last_few_dumps_are_kept():
     sink = DumpSink()
     for number in range(100):
         feed(sink, f"Fatal Python error: Aborted\nThread 0x{number} (most recent call first):\n")
@@ -129,26 +129,26 @@ def test_the_last_few_dumps_are_kept():
 
 
 @pytest.mark.parametrize("what", ["Segmentation fault", "Bus error", "Illegal instruction"])
-def test_crashes_are_dumps_too(what):
+def test_crash_dumps_are_recognized(what):
     sink = DumpSink()
     assert feed(sink, DUMP.replace("Aborted", what)) == []
     assert sink.text() == ARRANGED
 
 
-def test_what_python_says_of_a_fault_of_its_own_is_left_where_it_is():
+def test_other_fatal_python_errors_stay_in_the_stream():
     sink = DumpSink()
     text = "Fatal Python error: init_import_site: Failed to import the site module\n"
     assert feed(sink, text) == [text.encode()]
 
 
-def test_the_stack_in_c_comes_last():
+def test_c_stack_comes_last():
     c = 'Current thread\'s C stack trace (most recent call first):\n  Binary file "/usr/lib/libc.so.6", at raise+0x1\n'
     sink = DumpSink()
     feed(sink, DUMP + c)
     assert sink.text() == f"{ARRANGED}\n\n{c.rstrip()}"
 
 
-def test_of_hundreds_of_threads_the_main_one_is_there_and_the_rest_is_counted():
+def test_long_dump_keeps_main_thread_and_counts_omitted_lines():
     other = [
         line
         for n in range(90)
@@ -163,27 +163,27 @@ def test_of_hundreds_of_threads_the_main_one_is_there_and_the_rest_is_counted():
 
 
 @given(st.text(), st.integers(1, 2000))
-def test_a_text_is_bounded_to_whole_lines(text, times):
-    told = bounded(f"{text}\n" * times)
-    lines = told.splitlines()
+def test_bounded_text_is_limited_in_lines_and_characters(text, times):
+    text_shown = bounded(f"{text}\n" * times)
+    lines = text_shown.splitlines()
     assert len(lines) <= MOST_LINES + 1
-    assert len(told) <= MOST_CHARACTERS + 100
+    assert len(text_shown) <= MOST_CHARACTERS + 100
 
 
-def test_it_is_read_while_it_is_fed():
-    """Processes that crash one after the other, while the agent looks."""
+def test_dump_can_be_read_while_it_grows():
+    """Processes crash one after another while the agent reads the dump."""
     sink = DumpSink()
     head = "Thread 0x1 (most recent call first):"
     fed = threading.Event()
 
-    def feed_on():
+    def feed_repeatedly():
         while not fed.is_set():
             feed(sink, f"Fatal Python error: Aborted\n{head}\n")
 
     feed(sink, f"Fatal Python error: Aborted\n{head}\n")
-    thread = threading.Thread(target=feed_on)
+    thread = threading.Thread(target=feed_repeatedly)
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that they take turns at any point
+    sys.setswitchinterval(1e-6)  # so that the threads switch at any point
     thread.start()
     try:
         assert all(sink.text().startswith(head) for _ in range(5000))
@@ -194,7 +194,7 @@ def test_it_is_read_while_it_is_fed():
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_can_come(data):
+def test_any_bytes_after_a_dump_are_accepted(data):
     sink = DumpSink()
     for line in (DUMP.encode() + data).splitlines(keepends=True):
         sink.take(line)
@@ -203,7 +203,7 @@ def test_any_bytes_can_come(data):
 
 @pytest.fixture
 def sleeper(spawn, pipe, lines_of):
-    """A function that starts a Python that says when it is ready and sleeps; its process id."""
+    """A function that starts a sleeping Python process and returns it once it is ready."""
 
     def sleeper(code="", *flags):
         ready = f"{code}\nimport os, sys, time\nos.write(int(sys.argv[1]), b'ready\\n')\ntime.sleep(600)"
@@ -214,13 +214,13 @@ def sleeper(spawn, pipe, lines_of):
     return sleeper
 
 
-def test_processes_that_catch_sigabrt_are_known(sleeper):
+def test_catches_detects_sigabrt_handlers(sleeper):
     assert sessions.catches(sleeper("import faulthandler; faulthandler.enable()").pid, signal.SIGABRT)
     assert not sessions.catches(sleeper().pid, signal.SIGABRT)
     assert not sessions.catches(2**22 + 1, signal.SIGABRT)
 
 
-def test_it_dies_of_sigabrt_without_a_core_dump_also_when_it_is_stopped(sleeper):
+def test_abort_kills_a_stopped_process_without_core_dump(sleeper):
     process = sleeper()
     os.kill(process.pid, signal.SIGSTOP)
     abort(process.pid)
@@ -230,9 +230,9 @@ def test_it_dies_of_sigabrt_without_a_core_dump_also_when_it_is_stopped(sleeper)
     process.returncode = -signal.SIGABRT
 
 
-def test_why_nothing_came(sleeper, until):
+def test_silence_reason_explains_the_missing_stack(sleeper, until):
     process = sleeper()
-    until(lambda: sessions.best_table().stat(process.pid).state == "S", "it to sleep")
+    until(lambda: sessions.best_table().stat(process.pid).state == "S", "the process to sleep")
     assert "did not react to SIGABRT for 0.5 s" in silence_reason(process.pid, 0.5)
     process.kill()
     process.wait()
@@ -241,7 +241,7 @@ def test_why_nothing_came(sleeper, until):
 
 @pytest.fixture
 def spy(tmp_path):
-    """A function that installs a py-spy made of shell; returns the environment in which it is found."""
+    """A function that installs a shell script as py-spy and returns an environment in which it is found."""
 
     def spy(script):
         path = tmp_path / "py-spy"
@@ -253,13 +253,13 @@ def spy(tmp_path):
 
 
 @pytest.mark.integration
-def test_what_py_spy_says_is_told(spy):
+def test_py_spy_output_is_returned(spy):
     text, why = pyspy_dump(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
     assert (text, why) == ("asked: dump --pid 77\n\nThread 77 (idle)", "")
 
 
 @pytest.mark.integration
-def test_what_py_spy_could_not_do_is_told(spy):
+def test_py_spy_failure_is_explained(spy):
     text, why = pyspy_dump(77, spy('echo "Error: Permission Denied" >&2; exit 1'), LONG)
     assert (text, why) == ("", "py-spy exited with 1 and printed: Error: Permission Denied")
     assert pyspy_dump(77, {"PATH": "/nowhere"}, LONG) == (
@@ -269,21 +269,21 @@ def test_what_py_spy_could_not_do_is_told(spy):
 
 
 @pytest.mark.integration
-def test_output_of_py_spy_is_bounded_while_it_writes(spy):
+def test_py_spy_output_is_bounded(spy):
     text, why = pyspy_dump(77, spy("exec yes"), LONG)
     assert (text, why) == ("", "py-spy exited with 1 and printed: y")
 
 
 @pytest.mark.integration
-def test_a_py_spy_that_does_not_end_is_killed(spy, until, running, tmp_path, monkeypatch):
-    said, wait = tmp_path / "said", subprocess.Popen.wait
+def test_hanging_py_spy_is_killed(spy, until, running, tmp_path, monkeypatch):
+    spoken, wait = tmp_path / "spoken", subprocess.Popen.wait
 
-    def wait_until_it_has_spoken(process, timeout):
-        until(said.exists, "py-spy to speak")
+    def wait_until_spoken(process, timeout):
+        until(spoken.exists, "output from py-spy")
         return wait(process, min(timeout, 0.5))
 
-    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_it_has_spoken)
-    text, why = pyspy_dump(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG)
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_spoken)
+    text, why = pyspy_dump(77, spy(f"echo $$; : > {spoken}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG)
     assert text == ""
     assert f"did not answer within {LONG:g} s" in why
     pid = int(why.rpartition(" ")[2])
@@ -291,5 +291,5 @@ def test_a_py_spy_that_does_not_end_is_killed(spy, until, running, tmp_path, mon
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes")
-def test_a_stranger_that_is_gone_is_no_error():
+def test_aborting_a_missing_process_raises_nothing():
     abort(2**22 + 1)

@@ -29,7 +29,7 @@ def finish(child):
     return os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
 
 
-def test_a_command_runs_in_a_session_of_its_own(launch, pipe, lines_of, until):
+def test_command_runs_in_its_own_session(launch, pipe, lines_of, until):
     code = "import os, sys; print(os.getsid(0) == os.getpid(), sys.argv[1], os.environ['A']); sys.exit(3)"
     starter = CommandStarter((sys.executable, "-S", "-c", code, "rank-${local_rank}"))
     child = starter.start(launch(12, {"A": "b"}, stdout=pipe[1]))
@@ -40,7 +40,7 @@ def test_a_command_runs_in_a_session_of_its_own(launch, pipe, lines_of, until):
     assert starter.result(launch()) is None
 
 
-def test_a_command_is_bound_to_its_processors(launch, pipe, lines_of, until):
+def test_command_is_bound_to_its_cpus(launch, pipe, lines_of, until):
     one = max(os.sched_getaffinity(0))
     code = "import os; print(os.sched_getaffinity(0))"
     child = CommandStarter((sys.executable, "-S", "-c", code)).start(launch(stdout=pipe[1], cpus=frozenset({one})))
@@ -48,7 +48,7 @@ def test_a_command_is_bound_to_its_processors(launch, pipe, lines_of, until):
     assert until(lambda: child.poll() is not None)
 
 
-def test_the_path_is_the_worker_s(launch, tmp_path, until):
+def test_command_is_looked_up_in_the_workers_path(launch, tmp_path, until):
     (tmp_path / "tool").write_text("#!/bin/sh\nexit 5\n")
     (tmp_path / "tool").chmod(0o755)
     child = CommandStarter(("tool",)).start(launch(environment={"PATH": str(tmp_path)}))
@@ -56,7 +56,7 @@ def test_the_path_is_the_worker_s(launch, tmp_path, until):
     assert child.poll() == 5
 
 
-def test_what_cannot_be_run_is_a_problem_of_the_entry_point(launch, tmp_path):
+def test_command_that_cannot_run_is_a_configuration_error(launch, tmp_path):
     (tmp_path / "noexec").write_text("text")
     (tmp_path / "nosense").write_text("#!/no/such/interpreter\n")
     (tmp_path / "nosense").chmod(0o755)
@@ -65,6 +65,6 @@ def test_what_cannot_be_run_is_a_problem_of_the_entry_point(launch, tmp_path):
             CommandStarter((str(tmp_path / name),)).start(launch())
 
 
-def test_a_command_line_that_is_too_long_says_so(launch):
+def test_overlong_command_line_is_a_configuration_error(launch):
     with pytest.raises(ConfigurationError, match="too long"):
         CommandStarter((sys.executable, "x" * 10_000_000)).start(launch())

@@ -1,4 +1,4 @@
-"""Where streams go: the plan for every combination of what a user may ask."""
+"""The destinations of streams for every combination of flags."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def planned(plan, stream, local=0, workers=1, first_rank=0, **policy):
     return plan_stream(stream, made.ranks[local], made, OutputPolicy(**policy), FOLDER)
 
 
-def everywhere(bits):
+def for_every_rank(bits):
     return lambda rank: bits
 
 
-def test_a_lone_worker_keeps_the_agent_s_stdout(plan):
+def test_stdout_of_a_single_worker_is_not_captured(plan):
     assert not planned(plan, Stream.OUT).captured
     assert planned(plan, Stream.OUT, workers=2) == StreamPlan(captured=True)
 
 
-def test_words_that_are_no_utf8_stay_as_they_are(plan):
-    """As a command line may have them."""
+def test_non_utf8_prefix_and_filters_are_kept(plan):
+    """A command line may contain such bytes."""
     word = os.fsdecode(b"\xff")
-    found = planned(plan, Stream.OUT, tee=everywhere(3), prefix_template=f"{word}:", stdout_filters=(word,))
+    found = planned(plan, Stream.OUT, tee=for_every_rank(3), prefix_template=f"{word}:", stdout_filters=(word,))
     assert (found.prefix, found.filters) == (b"\xff:", (b"\xff",))
 
 
-def test_a_lone_worker_whose_lines_count_as_progress_does_not(plan):
+def test_stdout_of_a_single_watched_worker_is_captured(plan):
     assert planned(plan, Stream.OUT, watched=True) == StreamPlan(captured=True)
 
 
@@ -60,35 +60,35 @@ def test_stderr_is_captured_and_its_tail_kept(plan):
         (3, 1, Stream.ERR, False, True),
     ],
 )
-def test_redirect_and_tee(plan, redirects, tee, stream, console, file):
-    found = planned(plan, stream, redirects=everywhere(redirects), tee=everywhere(tee))
+def test_redirect_and_tee_choose_console_and_file(plan, redirects, tee, stream, console, file):
+    found = planned(plan, stream, redirects=for_every_rank(redirects), tee=for_every_rank(tee))
     assert found.console is console
     assert found.file == (FOLDER / f"rank-0.{stream.suffix}" if file else None)
     assert bool(found.prefix) is bool(tee & stream)
 
 
-def test_maps_know_ranks_beyond_nine_and_files_the_global_rank(plan):
+def test_redirects_map_local_ranks_and_files_use_global_ranks(plan):
     choice = {11: 1}
     found = planned(plan, Stream.OUT, 11, 12, first_rank=100, redirects=lambda rank: choice.get(rank, 0))
     assert found.file == FOLDER / "rank-111.out"
     assert planned(plan, Stream.OUT, 10, 12, redirects=lambda rank: choice.get(rank, 0)).file is None
 
 
-def test_ranks_filter_hides_from_the_console_only(plan):
-    policy = {"ranks_filter": frozenset({1}), "tee": everywhere(3)}
+def test_ranks_filter_hides_console_output_only(plan):
+    policy = {"ranks_filter": frozenset({1}), "tee": for_every_rank(3)}
     hidden, shown = (planned(plan, Stream.OUT, local, 2, **policy) for local in (0, 1))
     assert (hidden.captured, hidden.console, hidden.file) == (True, False, FOLDER / "rank-0.out")
     assert shown.console
 
 
-def test_filters_of_one_stream_leave_the_other_alone(plan):
+def test_filters_apply_to_one_stream(plan):
     found = planned(plan, Stream.OUT, stdout_filters=("loss", "löss"))
     assert (found.filtered, found.filters) == (FOLDER / "filtered.out", (b"loss", "löss".encode()))
     assert planned(plan, Stream.ERR, stdout_filters=("loss",)).filtered is None
     assert planned(plan, Stream.ERR, stderr_filters=("x",)).filtered == FOLDER / "filtered.err"
 
 
-def test_prefix_knows_its_names_and_leaves_others(plan):
+def test_prefix_substitutes_known_names_only(plan):
     made = plan(1, node="host1", role="eval", group_rank=7, round=3, run_id="j")
     template = "${role_name}|${local_rank}|${rank}|${group_rank}|${host}|${run_id}|${round}|${what}|$"
     assert line_prefix(template, WorkerRanks(12, 34, 5), made) == b"eval|12|34|7|host1|j|3|${what}|$"
@@ -97,5 +97,5 @@ def test_prefix_knows_its_names_and_leaves_others(plan):
 @pytest.mark.parametrize(
     ("run_id", "name"), [("job", "job"), ("a/b", "a_b"), ("..", "__"), (".", "_"), ("../x", ".._x"), ("v1.2", "v1.2")]
 )
-def test_the_folder_stays_under_the_log_dir(plan, run_id, name):
+def test_round_folder_stays_under_the_log_dir(plan, run_id, name):
     assert round_folder(FOLDER, plan(run_id=run_id, round=4)) == FOLDER / name / "round-4"

@@ -1,14 +1,14 @@
-"""The local agent looks, decides and acts, one after the other: who looks changes nothing."""
+"""Local agents with their own `_monitor_workers`."""
 
 from __future__ import annotations
 
-from round_of_two import WELL, fail, succeed, then
+from round_of_two import JOB_DONE, fail, in_turn, succeed
 
 from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 
 
 class StopsItself(ProcessAgent):
-    """As agents for torch do: who looks and finds a failure, stops the group."""
+    """Stops the group when it finds a failure, as agents for torch do."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -17,15 +17,15 @@ class StopsItself(ProcessAgent):
         return result
 
 
-def test_one_that_stops_its_group_while_it_looks_goes_on_as_others_do(make):
-    node = make(then(fail, succeed), on_success=lambda rounds: rounds.give(WELL), kind=StopsItself)
+def test_agent_that_stops_its_group_in_monitor_restarts(make):
+    node = make(in_turn(fail, succeed), on_success=lambda rounds: rounds.give(JOB_DONE), kind=StopsItself)
     assert node.run().state is WorkerState.SUCCEEDED
     assert [fact.failure.reason for fact in node.observer.facts if hasattr(fact, "failure")] == ["exit code 3"]
     assert node.order == ["SIGTERM", "SIGCONT", "report_failure", "report_failure"]
 
 
-class KnowsBetter(ProcessAgent):
-    """What its workers returned is found elsewhere."""
+class OwnReturnValues(ProcessAgent):
+    """Gets the return values of its workers from elsewhere."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -34,6 +34,6 @@ class KnowsBetter(ProcessAgent):
         return RunResult(result.state, return_values={worker.global_rank: "kept" for worker in worker_group.workers})
 
 
-def test_what_one_of_a_program_says_was_returned_is_kept(make):
-    node = make(succeed, on_success=lambda rounds: rounds.give(WELL), kind=KnowsBetter)
+def test_return_values_from_monitor_are_kept(make):
+    node = make(succeed, on_success=lambda rounds: rounds.give(JOB_DONE), kind=OwnReturnValues)
     assert node.run().return_values == {0: "kept", 1: "kept"}
