@@ -91,7 +91,7 @@ def kill_and_time(job: Job, workers: Mapping[int, int], victim: int, deadline: f
     """Kill one of two workers. Returns the time of the kill, and the launcher's reaction."""
     survivor = workers[1 - victim]
     killed_at = now()
-    os.kill(workers[victim], signal.SIGKILL)  # A worker of this job that was just alive, so the launcher has not reaped it.
+    os.kill(workers[victim], signal.SIGKILL)  # safe: it was just alive, so the launcher has not reaped it
     restart = Restart()
     gone = wait_gone([survivor], deadline - killed_at)
     if gone is not None:
@@ -227,7 +227,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def summarise(report: Report, digits: Mapping[str, Sequence[Run]], sleepers: Mapping[str, Sequence[Restart]]) -> Report:
-    """The rows, and each run for `--json`."""
+    """Add the table's rows, and each run for `--json`."""
     for outcome, target in (("recovered", "100"), ("failed", "0"), ("hung", "0")):
         share = {name: percent(runs, outcome) for name, runs in digits.items() if runs}
         notes = {name: f"{count(runs, outcome)} of {len(runs)}" for name, runs in digits.items()}

@@ -77,7 +77,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     """Measure each backend, with a survivor that leads and with one that follows."""
     report = Report("endurance", {"every": arguments.every, "seed": arguments.seed})
     if len(arguments.checkpoints) < 2:
-        raise BenchmarkError(f"expected two --checkpoints or more to compare, found {arguments.checkpoints}")
+        raise BenchmarkError(f"--checkpoints needs at least two values, found {arguments.checkpoints}")
     for backend in arguments.backends.split(","):
         if backend not in SERVERS:
             raise BenchmarkError(f"unknown backend {backend!r} (known: {', '.join(SERVERS)})")
