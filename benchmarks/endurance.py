@@ -41,7 +41,9 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--backends", default="c10d,etcd", help="which (c10d,etcd)")
-    made.add_argument("--checkpoints", type=numbers, default=[100, 500, 1000], help="after how many rounds to measure (100,500,1000)")
+    made.add_argument(
+        "--checkpoints", type=numbers, default=[100, 500, 1000], help="after how many rounds to measure (100,500,1000)"
+    )
     made.add_argument("--every", type=int, default=10, help="kill an agent every N rounds (10)")
     made.add_argument("--seed", type=int, default=1, help="seed of all random choices (1)")
     return made

@@ -278,7 +278,11 @@ def shown(row: Shown, parts: Mapping[str, str]) -> str | None:
     unit, *values, ratio = found[0]
     if row.notes or not _FIGURE.fullmatch(values[1]):
         ratio = ""
-    cells = [row.what, *(_with_unit(value, unit, row.notes) for value in values), f"{float(ratio):.2f}" if ratio else ""]
+    cells = [
+        row.what,
+        *(_with_unit(value, unit, row.notes) for value in values),
+        f"{float(ratio):.2f}" if ratio else "",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 

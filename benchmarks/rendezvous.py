@@ -39,12 +39,21 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[8, 256, 512, 1024], help="N for elastic (8,256,512,1024)")
     made.add_argument("--torchrun-nodes", type=numbers, default=[8, 256], help="N for torchrun (8,256)")
-    made.add_argument("--late-nodes", type=numbers, default=[256], help="N for elastic with handlers that connect when they join (256)")
-    made.add_argument("--signed-nodes", type=numbers, default=[8, 256, 1024], help="N for elastic with a secret (8,256,1024)")
+    made.add_argument(
+        "--late-nodes",
+        type=numbers,
+        default=[256],
+        help="N for elastic with handlers that connect when they join (256)",
+    )
+    made.add_argument(
+        "--signed-nodes", type=numbers, default=[8, 256, 1024], help="N for elastic with a secret (8,256,1024)"
+    )
     made.add_argument("--runs", type=int, default=10, help="runs of each N (10)")
     made.add_argument("--join-timeout", type=int, default=300, help="join timeout of both launchers in seconds (300)")
     made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N at which to show that torchrun fails")
-    made.add_argument("--fail-timeout", type=int, default=60, help="join timeout for --torchrun-fails-at in seconds (60)")
+    made.add_argument(
+        "--fail-timeout", type=int, default=60, help="join timeout for --torchrun-fails-at in seconds (60)"
+    )
     return made
 
 

@@ -49,7 +49,9 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: rehearse the parts (cuda)")
     made.add_argument("--wheels", type=Path, default=ROOT / "wheels", help="folder of wheels (wheels, in the checkout)")
     made.add_argument("--limit", type=float, default=520.0, help="seconds for each part (520)")
-    made.add_argument("--tries", type=int, default=3, help="tries of each case in heal, shared, recovery, rendezvous (3)")
+    made.add_argument(
+        "--tries", type=int, default=3, help="tries of each case in heal, shared, recovery, rendezvous (3)"
+    )
     made.add_argument("--try-limit", type=float, default=60.0, help="seconds after which a try has failed (60)")
     made.add_argument("--restarts", type=int, default=20, help="restarts in warm (20)")
     made.add_argument("--warmup", type=float, default=30.0, help="seconds for the workers of hangs to start (30)")
