@@ -192,10 +192,10 @@ class Cluster:
 
     def tail(self) -> str:
         """The last lines of output of each agent."""
-        said = []
+        lines = []
         for node, agent in enumerate(self.agents):
-            said += [f"-- node {node}, exit code {agent.process.poll()}\n", *agent.output[-25:]]
-        return "".join(said)
+            lines += [f"-- node {node}, exit code {agent.process.poll()}\n", *agent.output[-25:]]
+        return "".join(lines)
 
     def stop(self) -> None:
         """Ask all agents to leave, and kill those that do not exit soon."""

@@ -252,11 +252,11 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
 
 def note(tries: Sequence[Try], limit_s: float) -> str:
     """How many tries did not recover, by outcome; empty if all recovered."""
-    said = []
+    parts = []
     for outcome in sorted({one.outcome for one in tries} - {"recovered"}):
         count = sum(one.outcome == outcome for one in tries)
-        said.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome in TIMED_OUT else ""))
-    return ", ".join(said)
+        parts.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome in TIMED_OUT else ""))
+    return ", ".join(parts)
 
 
 def met(tries: Sequence[Try], scenario: Scenario) -> bool | None:
