@@ -204,9 +204,9 @@ def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[
         for name, all_ in restarts.items()
     }
     return [
-        Row.measured(f"{title}: kill to survivor gone", "s", gone, made=made),
+        Row.measured(f"{title}: kill to survivor's exit", "s", gone, made=made),
         Row.measured(f"{title}: kill to new workers' start", "s", started, made=made),
-        Row.measured(f"{title}: survivor gone to new workers' start", "s", launcher_part, "elastic < 0.1", made=made),
+        Row.measured(f"{title}: survivor's exit to new workers' start", "s", launcher_part, "elastic < 0.1", made=made),
     ]
 
 

@@ -23,7 +23,7 @@ from benchmarks.rendezvous import numbers
 from benchmarks.report import Report, Row, main, parser
 
 SERVERS = {"c10d": "store_server.py", "etcd": "etcd_server.py"}
-MANNERS = {"leads": "its leader survives", "follows": "one that follows survives"}
+MANNERS = {"leads": "the leader survives", "follows": "a follower survives"}
 ROUND_S = 3.0  # more than a round takes, including late detection
 # Allowed growth from the first to the last checkpoint. Stale entries of the last round may not be removed yet, and
 # Python's and C's allocators get memory in pieces of a MiB or more.

@@ -209,7 +209,7 @@ LOSSES = {
     "split_60": Loss("machine 0 cut off for 60 s, then", lambda one: one.split(0, 60), heals=True),
     "split_last_5": Loss("machine 2 cut off for 5 s, then", lambda one: one.split(2, 5), heals=True),
     "split_last_60": Loss("machine 2 cut off for 60 s, then", lambda one: one.split(2, 60), heals=True),
-    "disk": Loss("disk of a member of the etcd full, worker killed", lambda one: one.disk_lost()),
+    "disk": Loss("etcd member's disk full, worker killed", lambda one: one.disk_lost()),
 }  # fmt: skip
 
 
@@ -260,7 +260,7 @@ class Figures:
         return [value for one in self.tries if (value := getattr(one, name)) is not None]
 
 
-def at_once(steps: Sequence[Step]) -> float:
+def longest_overlap(steps: Sequence[Step]) -> float:
     """The longest overlap of two groups of workers in seconds, each taken from its first step to its last."""
     groups: dict[str, list[float]] = {}
     for step in steps:
@@ -294,7 +294,7 @@ def lost(running: Running, loss: Loss, limit_s: float) -> Try:
     if heals:
         at = now()
     back = job.wait_resumed(loss.world_size, old, STEPS, now() + limit_s, at)
-    made = Try("recovered", at_once_s=at_once(job.steps()))
+    made = Try("recovered", at_once_s=longest_overlap(job.steps()))
     if back is not None:
         made.recovery_s, made.workers_s = back.at - at, max(0.0, back.started - at)
         return made
@@ -361,7 +361,7 @@ def rows(loss: Loss, figures: dict[str, Figures], limit_s: float) -> list[Row]:
                      notes=notes),
         Row.measured("- of that, until its workers were started", "s",
                      {where: of.times("workers_s") for where, of in figures.items()}, made=made),
-        *([Row("- two groups at work at once, at most", "s", together)] if any(together.values()) else []),
+        *([Row("- longest overlap of two groups", "s", together)] if any(together.values()) else []),
     ]  # fmt: skip
 
 

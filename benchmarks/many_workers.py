@@ -94,8 +94,8 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.rows = [
         Row.measured("all workers started after", "s", starts),
         Row.measured("agent, steady state", "% of a core", cpu),
-        Row.measured("all gone after SIGTERM", "s", stops),
-        Row.measured("all gone after SIGTERM that workers ignore", "s", stubborn_stops, f"<= {arguments.grace + 1}"),
+        Row.measured("all exited after SIGTERM", "s", stops),
+        Row.measured("all exited after SIGTERM that workers ignore", "s", stubborn_stops, f"<= {arguments.grace + 1}"),
     ]
     report.measurements = {
         "plain": {name: [asdict(seen) for seen in all_seen] for name, all_seen in plain.items()},

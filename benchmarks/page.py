@@ -32,19 +32,19 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TITLES = {
-    "rendezvous": "Rendezvous: all join at once",
-    "steady": "Steady state: nothing happens",
-    "recovery": "Recovery: a job loses or gains something",
+    "rendezvous": "Rendezvous: all agents join together",
+    "steady": "Steady state: idle agents",
+    "recovery": "Recovery after a loss or a gain",
     "hello": "The launcher: two workers that print a line",
     "many_workers": "The launcher: 64 workers on one machine",
     "digits_kill": "The launcher: a training job whose worker is killed",
-    "warm": "Warm start: a worker is killed, and other first steps",
-    "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
+    "warm": "Warm start: time to the next or first step",
+    "etcd": "Over etcd (torchrun's etcd backends do not support current etcd versions)",
     "etcd_recovery": "Recovery over etcd",
     "losses": "Losses: a job of three machines",
     "losses_torchrun": "Losses: a job of three machines, against torchrun",
     "endurance": "1,000 rounds with killed agents",
-    "paper": "10,000 nodes on paper",
+    "paper": "Computed cost of 10,000 nodes",
     "timer": "Watchdog timers: what they cost a worker",
     "hangs": "Hangs: a worker that makes no progress",
 }
@@ -79,9 +79,9 @@ README = (
     Shown("training job whose worker is killed: recovered", "digits_kill", "digits: recovered", notes=True),
     Shown("- kill to next epoch line, the user's wait", "digits_kill", "digits: kill to next epoch line"),
     Shown(
-        "- of that, survivor gone to new workers' start",
+        "- of that, survivor's exit to new workers' start",
         "digits_kill",
-        "digits: survivor gone to new workers' start",
+        "digits: survivor's exit to new workers' start",
     ),
     *_recovery("fixed size", "fixed"),
     *_recovery("like for like", "worker", "node", "sigterm", "third", "agent"),

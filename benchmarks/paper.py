@@ -300,21 +300,21 @@ class Figures:
 
 
 TIMES: dict[str, Callable[[Figures], float]] = {
-    "leader decides: gathers, one is missing": Figures.decide_gathering,
+    "leader decides: waits for the last node": Figures.decide_gathering,
     "leader decides: a round forms": Figures.decide_forming,
     "leader decides: a round runs": Figures.decide_running,
     "leader looks: all entries are new": Figures.look_first,
-    "leader looks: nothing is new but beats": Figures.look_again,
+    "leader looks: only heartbeats are new": Figures.look_again,
     "ranks of a first round": Figures.order,
     "ranks of a next round": Figures.order_again,
     "state: encode": Figures.encode,
     "state: decode": Figures.decode,
     "member asks for rank, host, workers' ranks": Figures.ask,
-    "first round, of one that does not lead": Figures.first_round,
-    "next round, of one that does not lead": Figures.next_round,
+    "first round of a follower": Figures.first_round,
+    "next round of a follower": Figures.next_round,
     "newcomer": Figures.newcomer,
 }
-BOUNDED = ("first round, of one that does not lead", "next round, of one that does not lead", "newcomer")
+BOUNDED = ("first round of a follower", "next round of a follower", "newcomer")
 
 
 def rows(nodes: int, state_kib: float, times: dict[str, list[float]]) -> list[Row]:
@@ -322,7 +322,7 @@ def rows(nodes: int, state_kib: float, times: dict[str, list[float]]) -> list[Ro
     found = [Row(f"{nodes} nodes: state", "KiB", {"elastic": state_kib})]
     found += [Row(f"{nodes} nodes: {what}", "ms", {"elastic": min(of)}) for what, of in times.items()]
     if nodes == TARGETS_HOLD_FOR:
-        _judge(found[0], STATE_KIB, "< 1536 (etcd takes 1.5 MiB)")
+        _judge(found[0], STATE_KIB, "< 1536 (etcd's limit is 1.5 MiB)")
         for row, what in zip(found[1:], times, strict=True):
             if what in BOUNDED:
                 _judge(row, FORMATION_MS, f"< {FORMATION_MS:g}")

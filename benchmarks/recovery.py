@@ -291,7 +291,7 @@ def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float,
     if not scenario.watch_worker:
         return [*made, Row.measured(started, "s", times(tries, "workers_s"), made=counts)]
     made.append(each_within(started, tries, "workers_s", AGENT_STARTED_S))
-    return [*made, each_within("- worker of the killed agent gone", tries, "worker_gone_s", AGENT_GONE_S)]
+    return [*made, each_within("- killed agent's worker exited", tries, "worker_gone_s", AGENT_GONE_S)]
 
 
 def each_within(what: str, tries: Mapping[str, Sequence[Try]], name: str, target_s: float) -> Row:

@@ -113,7 +113,7 @@ def rows(nodes: int, seen: Mapping[str, Sequence[Watched]]) -> list[Row]:
         bounded(row("payload", "bytes/s per agent", lambda one: one.bytes_per_s), BYTES_PER_S, nodes),
         row("connections to the store", "per agent", lambda one: one.traffic.connections / nodes),
         row("store's processor time", "% of a core", lambda one: one.store_cpu),
-        row("their processor time", "% of a core", lambda one: one.agents_cpu),
+        row("agents' processor time", "% of a core", lambda one: one.agents_cpu),
     ]
 
 

@@ -157,8 +157,8 @@ def rows(alone: Runs, together: Runs, workers: int) -> list[Row]:
         row("round trip, one worker, median", "us", alone, Run.slowest_median, TARGET_US),
         row(f"round trip, {workers} workers, median", "us", together, lambda each: median(each.sorted()), TARGET_US),
         row("the same, of the slowest worker", "us", together, Run.slowest_median),
-        row("the same, 99 of 100 are faster", "us", together, Run.p99),
-        row("round trips of all in a second", "1/s", together, rate),
+        row("the same, 99th percentile", "us", together, Run.p99),
+        row("round trips of all workers", "1/s", together, rate),
         row("requests lost", "", together, lambda each: float(each.lost), 0),
         failed,
     ]

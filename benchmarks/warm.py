@@ -180,7 +180,7 @@ def recovery_rows(setting: Setting, tries: Mapping[str, Sequence[Try]], limit_s:
     target = f"median <= {MEDIAN} of cold, every <= {EVERY}"
     made = {side: len(of_one) for side, of_one in tries.items()}
     whole = Row.measured(setting.title, "s", back, target, made=made, against=cold, met=is_met, notes=notes)
-    later = Row.measured("- from there on", "s", rest, made=made)
+    later = Row.measured("- after that", "s", rest, made=made)
     if setting.nodes > 1:
         later.target, later.met = f"every try <= {LATER_S} s", at_most(every and rest["warm"], 1.0, LATER_S, LATER_S)
     return [whole, Row.measured("- of that, until its workers were started", "s", workers, made=made), later]
@@ -347,7 +347,7 @@ def first_line(commands: Commands, arguments: argparse.Namespace, report: Report
             print(f"first_line: {side} {found[side][-share:]}", flush=True)
     whats = (
         "the agent's decision to the first line of a worker",
-        "- the same, of the other worker, which is started then",
+        "- the same for the other worker, started after it",
     )
     for place, what in enumerate(whats):
         seconds = {side: [one[place] for one in of_one] for side, of_one in found.items()}

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from benchmarks.cluster import Cluster, Meeting, Step, StepFile, resumed
-from benchmarks.losses import at_once
+from benchmarks.losses import longest_overlap
 from benchmarks.processes import now
 
 pytestmark = pytest.mark.integration
@@ -48,8 +48,8 @@ def test_overlap_of_two_groups_is_measured():
     def group(name, *times):
         return [replace(step, group=name) for step in steps(0, times)]
 
-    assert at_once(group("a", 1.0, 2.0) + group("b", 2.5, 9.0)) == 0.0
-    assert at_once(group("a", 1.0, 4.0) + group("b", 2.5, 9.0) + group("c", 8.0, 10.0)) == 1.5
+    assert longest_overlap(group("a", 1.0, 2.0) + group("b", 2.5, 9.0)) == 0.0
+    assert longest_overlap(group("a", 1.0, 4.0) + group("b", 2.5, 9.0) + group("c", 8.0, 10.0)) == 1.5
 
 
 def test_lines_are_read_once_and_completely(tmp_path):
