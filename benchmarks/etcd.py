@@ -76,7 +76,10 @@ def steady_row(nodes: int, seconds: float) -> tuple[Row, dict[str, float]]:
     moved = {name: rate for name, rate in rates.items() if rate > 0}
     by_method = ", ".join(f"{name} {rate:.3f}" for name, rate in sorted(moved.items(), key=lambda item: -item[1]))
     row = Row(
-        f"{nodes} agents, steady: calls per agent", "1/s", {"elastic": sum(moved.values())}, notes={"elastic": by_method}
+        f"{nodes} agents, steady: calls per agent",
+        "1/s",
+        {"elastic": sum(moved.values())},
+        notes={"elastic": by_method},
     )
     row.target, row.met = "one renewal per interval (1 s)", sum(moved.values()) <= 1.05
     return row, moved

@@ -22,7 +22,7 @@ Everything else has defaults. The steps of every try also show how long two grou
 
 By default, only elastic-core's worlds are measured. `torchrun` has its defaults. `torchrun like` has the settings that
 `recovery` gives both launchers like for like, and so has `c10d like`. A table that includes torchrun is named
-`losses_torchrun`. An option tells torchrun which machine hosts the store, because all machines here share a host name.
+`losses_torchrun`. Torchrun gets the store's host as an option, because all machines here share a host name.
 Needs root.
 """
 
