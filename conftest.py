@@ -1,7 +1,7 @@
-"""Fixtures and settings of all tests: tiers, log, Hypothesis, ports and the keyboard.
+"""Fixtures and settings for all tests: tiers, logging, Hypothesis, ports and Ctrl-C.
 
-Every test belongs to one of three tiers. A *unit* test starts no process and opens no network socket (one that does
-fails); the marks `integration` and `nightly`, or the fixtures of a test, set the other two.
+Every test belongs to one of three tiers. A *unit* test must not start a process or open a network socket; one that does
+fails. The marks `integration` and `nightly`, or a test's fixtures, select the other two tiers.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from pathlib import Path
 
 import pytest
 
-if find_spec("hypothesis"):  # the tests of the packages do without
+if find_spec("hypothesis"):  # not installed for the tests of the packages
     from hypothesis import HealthCheck, settings
 
-    # How long an example takes is the machine's affair: it may stall, and no test is about that.
+    # No deadline for examples, because a busy machine may stall at any time.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "tests"))  # `warm`
+sys.path.insert(0, str(ROOT / "tests"))  # for `warm`
 
 TIERS = ("unit", "integration", "nightly")
 
 FIXTURES = {"etcd", "failed", "listener", "listening", "outcome", "serve", "servers", "shared_servers", "shell"}
 FIXTURES |= {"spawn", "start_process", "traced", "tree", "warm", "wheels"}
-"""A test that asks for one of these is integration unless it is marked."""
+"""A test that uses one of these is an integration test unless it is marked otherwise."""
 
 
 def tier(item):
-    """The mark nearest to the test, or what its fixtures imply. Nodes that form rounds open sockets, too."""
+    """The tier of a test, from its nearest mark or from its fixtures. `RoundPromises` tests open sockets, too."""
     marked = [mark.name for mark in item.iter_markers() if mark.name in TIERS]
     if marked:
         return "nightly" if "nightly" in marked else marked[0]
@@ -48,7 +48,7 @@ def tier(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Remove all tier marks but the one that applies, so that `-m` selects by it."""
+    """Remove all tier marks except the one that applies, so that `-m` selects by it."""
     tiers = [tier(item) for item in items]
     for item, own in zip(items, tiers, strict=True):
         for node in item.listchain():
@@ -57,37 +57,37 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Spare the garbage collector the thousands of tests, which live as long as this process."""
+    """Exempt the thousands of test items, which live as long as this process, from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def shown_warnings():
-    """Warnings go to stderr, whatever an earlier test has configured: many tests look at them."""
-    if find_spec("elastic_core"):  # the tests of the tools do without
+    """Send warnings to stderr, whatever an earlier test has configured, because many tests check them."""
+    if find_spec("elastic_core"):  # not installed for the tests of the tools
         from elastic_core import log
 
         log.configure(level="warning")
 
 
-class NoUnitTest(BaseException):
-    """Not to be taken for an error of what is tested."""
+class NotAUnitTest(BaseException):
+    """A BaseException, so that the tested code does not handle it."""
 
 
 class Watch:
-    """Sees to it that a unit test starts no process and opens no network socket. What threads of earlier tests still do
-    is not its affair.
+    """Fails a unit test that starts a process or opens a network socket. Ignores threads that earlier tests have left
+    running.
 
-    It is no audit hook, because that would run Python code while coverage installs its trace function in a new thread:
-    if another thread does so at that moment, CPython 3.11 ends one of them before it has begun.
+    It does not use an audit hook, which would run Python code while coverage installs its trace function in a new
+    thread. If two threads do that at the same moment, CPython 3.11 ends one of them before it has started.
     """
 
     STARTS = ((subprocess.Popen, "__init__"), (os, "fork"), (os, "forkpty"), (os, "posix_spawn"), (os, "system"))
     OPENS = ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket.socket, "bind"))
 
     def __init__(self):
-        self.seen = None  # while a unit test runs, what it has done
+        self.seen = None  # forbidden calls of the running unit test; None outside unit tests
         self._others = set()
         for owner, name in self.STARTS:
             self._wrap(owner, name, lambda *_: True)
@@ -105,7 +105,7 @@ class Watch:
         def watched(*args, **named):
             if self.seen is not None and threading.get_ident() not in self._others and forbidden(*args):
                 self.seen.append(f"{owner.__name__}.{name}{args[-1:]}")
-                raise NoUnitTest(f"{self.seen[-1]}: mark the test with pytest.mark.integration")
+                raise NotAUnitTest(f"{self.seen[-1]}: mark the test with pytest.mark.integration")
             return function(*args, **named)
 
         setattr(owner, name, watched)
@@ -129,12 +129,12 @@ def pytest_runtest_teardown():
     try:
         return (yield)
     finally:
-        assert not WATCH.seen, f"no unit test: {WATCH.seen}"
+        assert not WATCH.seen, f"not a unit test: {WATCH.seen}"
 
 
 @pytest.fixture(scope="session")
 def warm():
-    """A Python that has imported torch and ours."""
+    """A Python that has already imported torch and elastic-core."""
     from warm import WarmPython
 
     made = WarmPython()
@@ -144,13 +144,13 @@ def warm():
 
 @pytest.fixture
 def quiet_port():
-    """A free port that the kernel gives to nobody who asks for any: who lets go of it finds it free again. Any port
-    where the kernel gives them all."""
+    """A free port outside the kernel's ephemeral range, so that it is still free after a test has released it. Any free
+    port if the range covers all ports."""
     from elastic_core.errors import ConfigurationError
     from elastic_core.support.sockets import PortReservation
 
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    below = range(max(first - 12_000, 1024), first - 4_000)  # not so near as the ports that torch is used to
+    below = range(max(first - 12_000, 1024), first - 4_000)  # below the ports that torch uses by default
     for port in (*random.sample(below, len(below)), 0):
         with contextlib.suppress(ConfigurationError):
             reservation = PortReservation(port)
@@ -161,7 +161,7 @@ def quiet_port():
 
 @pytest.fixture
 def interruptible():
-    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    """Enable Ctrl-C even if a shell started this process in the background, where SIGINT is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -169,7 +169,7 @@ def interruptible():
 
 @pytest.fixture
 def plugins():
-    """A function that gives a plugin manager with the given records of backends."""
+    """A function that makes a plugin manager with the given backend records."""
     from elastic_core.hooks import hookimpl
     from elastic_core.hooks.discovery import Candidate, Source
     from elastic_core.hooks.manager import PluginManager

@@ -1,8 +1,8 @@
-"""Is an agent ever called lost that lives?
+"""Is a live agent ever declared lost?
 
-The same agents as in `rendezvous`, ours alone, which beat while other processes of this machine do nothing but
-compute. Nobody ends: each round that ends is a false alarm. The agents then begin anew, for as long as is left. Options
-of the rendezvous say how often they beat, and how many beats may be missing.
+Agents of elastic-core join as in `rendezvous` and send heartbeats while other processes keep every core busy. No agent
+exits, so each round that ends is a false alarm; the agents then start over for the remaining time. `--conf` sets the
+heartbeat interval and how many heartbeats may be missing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[256, 1000], help="N (256,1000)")
-    made.add_argument("--minutes", type=float, default=60.0, help="for each N (60)")
-    made.add_argument("--load", type=int, default=os.cpu_count() or 1, help="processes that compute (one a core)")
-    made.add_argument("--conf", default="", help="options of the rendezvous, as in --rdzv-conf (the defaults)")
+    made.add_argument("--minutes", type=float, default=60.0, help="minutes for each N (60)")
+    made.add_argument("--load", type=int, default=os.cpu_count() or 1, help="busy processes (one per core)")
+    made.add_argument("--conf", default="", help="rendezvous options, as in --rdzv-conf (defaults)")
     made.add_argument("--join-timeout", type=int, default=300, help="in seconds (300)")
     return made
 
 
 @contextmanager
 def computing(processes: int) -> Iterator[None]:
-    """So many processes take all the processor time that they can get."""
+    """Run this many busy processes during the block."""
     made = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -47,7 +47,7 @@ def computing(processes: int) -> Iterator[None]:
 
 
 def watch(nodes: int, until: float, arguments: argparse.Namespace) -> tuple[float, list[str]]:
-    """One round: for how many seconds it went on, and why it ended, if it did before `until`."""
+    """Run one round. Returns its duration in seconds, and why it ended if that was before `until`."""
     with fleet("elastic", nodes, arguments.join_timeout, arguments.conf) as agents:
         joined = agents.join(arguments.join_timeout + LIMIT_BEYOND_JOIN_S)
         if joined.errors:
@@ -62,7 +62,7 @@ def watch(nodes: int, until: float, arguments: argparse.Namespace) -> tuple[floa
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Each N for so long."""
+    """Watch each N for `--minutes`."""
     report = Report("alarms", {"minutes": arguments.minutes, "load": arguments.load, "conf": arguments.conf})
     for nodes in arguments.nodes:
         until, watched, alarms = time.monotonic() + 60 * arguments.minutes, 0.0, []

@@ -1,12 +1,12 @@
-"""Has a change made anything slower? A benchmark of this checkout and of another one, in turn.
+"""Has a change made anything slower? Run a benchmark of this checkout and of another one in turn.
 
     git worktree add ../before COMMIT
-    python -m venv ../venv && ../venv/bin/python -m pip install ...   # that checkout, as the benchmark needs it
+    python -m venv ../venv && ../venv/bin/python -m pip install ...   # the other checkout and the benchmark's needs
     python -m benchmarks.before ../before ../venv/bin/python rendezvous --nodes 8,256 --runs 1
 
-What follows the name are options of that benchmark. Each side runs its own copy of it, in its own environment, with the
-launcher `elastic` alone. Sides take turns, and the first one changes with every turn, so that a machine whose speed
-drifts treats both alike. Figures are medians of all turns.
+Options after the name belong to that benchmark. Each side runs its own copy of it, in its own environment, with the
+launcher `elastic` only. The sides take turns, and each turn starts with the other side, so that drift in the machine's
+speed affects both. Figures are medians of all turns.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NOW, BEFORE = "elastic", "before"
 LIMIT = 1.1
 
 Figures = dict[tuple[str, str, str], list[float]]
-"""All figures of one side, by what they say, their unit, and the row that they are a part of (else empty)."""
+"""All figures of one side, by row label, unit, and label of the parent row (empty if there is none)."""
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Takes turns. Raises BenchmarkError when a side has no figures."""
+    """Run both sides in turn. Raises BenchmarkError if a side yields no figures."""
     sides = {NOW: (Path(__file__).parents[1], sys.executable), BEFORE: (arguments.checkout, arguments.python)}
     found: dict[str, Figures] = {name: {} for name in sides}
     for turn in range(arguments.turns):
@@ -51,20 +51,20 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def rows_of(checkout: Path, python: str, benchmark: str, options: list[str]) -> list[dict[str, Any]]:
-    """One run of one side."""
+    """Run one side once."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "figures.json")
         command = [python, "-m", f"benchmarks.{benchmark}", "--launchers", "elastic", "--json", str(path), *options]
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(command, cwd=checkout, env={**ENVIRONMENT, **environ}, stdout=subprocess.DEVNULL)
         if done.returncode or not path.exists():
-            raise BenchmarkError(f"expected figures of {benchmark} in {checkout}, found exit code {done.returncode}")
+            raise BenchmarkError(f"{benchmark} in {checkout} failed with exit code {done.returncode}")
         rows: list[dict[str, Any]] = json.loads(path.read_text())["reports"][0]["rows"]
         return rows
 
 
 def compared(now: Figures, before: Figures) -> list[Row]:
-    """What both sides have measured."""
+    """The rows that both sides have measured."""
     rows = []
     for key, values in now.items():
         if key in before:
@@ -78,17 +78,17 @@ def compared(now: Figures, before: Figures) -> list[Row]:
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--turns", type=int, default=5, help="of each side (5)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write results, settings and machine facts there")
+    made.add_argument("--turns", type=int, default=5, help="runs of each side (5)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write results, settings and machine facts to FILE")
     made.add_argument("checkout", type=Path, help="the other checkout")
-    made.add_argument("python", help="the interpreter of an environment in which that one is installed")
-    made.add_argument("benchmark", help="its name")
+    made.add_argument("python", help="Python of the environment in which that checkout is installed")
+    made.add_argument("benchmark", help="name of the benchmark")
     made.add_argument("options", nargs=argparse.REMAINDER, help="its options")
     return made
 
 
 def main() -> int:
-    """Leaves with 1 and the reason when there is no figure to report."""
+    """Returns 1 and prints the reason if there is no figure to report."""
     arguments, facts = options().parse_args(), machine_facts()
     try:
         publish([conduct(measure, arguments)], facts, arguments.json)

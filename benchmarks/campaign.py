@@ -1,12 +1,12 @@
-"""A storm of faults on jobs of elastic-core, and a checker that reads afterwards what happened.
+"""Subject jobs of elastic-core to storms of random faults, and check their histories against rules.
 
-Jobs of two to five nodes, each on a separate machine (a network name space with a link, an address, a name and a
-disk), live through faults drawn by seed, alone and overlapping; `elastic_testing.campaign` says which there are
-and what may never be. Several jobs run at once, in all worlds in turn, for so many minutes. What a seed draws is always
-the same; what the machine makes of it is not. A job that violates a rule is kept, with its storm, its history and its
-logs, below `--keep`; `--shrink` makes the storm small that is read from a file there.
+Jobs have two to five nodes, each on a separate machine (a network name space with a link, an address, a name and a
+disk). Their seeds draw the faults, single and overlapping ones; `elastic_testing.campaign` defines the kinds of faults
+and the rules. Several jobs run in parallel, cycling through all worlds, for `--minutes`. A seed always draws the same
+storm, but its timing on the machine varies. A job that violates a rule is kept below `--keep` with its storm, history
+and logs; `--shrink` reduces a kept storm.
 
-Root only. `torchrun` has the same storm, as far as it can have it, with one wave a job: it seldom lives through one.
+Needs root. `torchrun` gets the faults that apply to it, one wave per job, because it seldom survives one.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from benchmarks.report import Report, Row, main, parser
 
 WORLDS = ("c10d", "etcd", "etcd served", "sqlite", "static")
 SLOW_S = 3.0
-"""For so long rank 0 writes a checkpoint when it is told to stop, in some jobs."""
+"""In some jobs, rank 0 writes a checkpoint for this long when it receives SIGTERM."""
 MOST_S = 900.0
-"""After which a job that has not ended is killed; its storm is kept."""
+"""A job that runs longer is killed, and its storm is kept."""
 
-# In the name space of a machine: what an etcd has.
+# Runs in a machine's name space: lists the keys and leases of an etcd.
 LEFT = """
 import base64, json, sys, urllib.request
 def ask(path, **what):
@@ -64,12 +64,12 @@ for found in ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("
 for found in ask("lease/leases").get("leases", []):
     lives = ask("lease/timetolive", ID=found["ID"], keys=True)
     keys = [base64.b64decode(key).decode() for key in lives.get("keys", [])]
-    # A member may list what has ended; the state of a job that is over stays for those who come late.
+    # A member may list expired leases. The state of a finished job stays, for late nodes.
     if int(lives.get("TTL", -1)) > 0 and not any(key.endswith("/state") for key in keys):
         print("lease of", lives["grantedTTL"], "s for", *keys or ["nothing"])
 """
 
-# There, too: how many members vote and answer, as the one there knows.
+# Runs there, too: counts the members that vote and answer, from the local member's list.
 VOTES = """
 import json, sys, urllib.request
 def ask(url, path):
@@ -86,13 +86,13 @@ except (OSError, KeyError, ValueError):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a job of the campaign is like, drawn by its seed.
+    """Properties of a campaign's job, drawn from its seed.
 
     Args:
-        real: its workers are DDP's.
+        real: its workers train with DDP.
         logs: logs and results are on the disks that fail.
         slow: rank 0 takes long to stop.
-        listed: how many hosts the endpoint has, where the nodes host the store; 0: all.
+        listed: number of hosts in the endpoint, if the nodes host the store; 0: all.
     """
 
     world: str
@@ -107,7 +107,7 @@ class Shape:
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
-        """The one of this seed."""
+        """Draw a shape from a seed."""
         lot = random.Random(f"shape {world} {seed}")
         bare = world == "torchrun"
         nodes, secret, warm, names = (
@@ -126,7 +126,7 @@ class Shape:
 
 @contextlib.contextmanager
 def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[str] = ()) -> Iterator[Setting]:
-    """Machines and a job for them; they are gone after the block."""
+    """Machines and a job for them, removed after the block."""
     members = 3 if shape.world == "etcd" else 0
     with machines(shape.nodes + members) as made:
         setting = _setting(shape, made, folder)
@@ -144,7 +144,7 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
         environment = {**setting.environment, "CAMPAIGN_STOPS_S": str(SLOW_S if shape.slow else 0)}
         made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker, "environment": environment}
         if planted:
-            made_for["limit_s"] = 45.0  # many of them never come back
+            made_for["limit_s"] = 45.0  # many of them never recover
             path = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
             environment["PYTHONPATH"] = ":".join(filter(None, path))
         made_for["secret"] = str(secret) if shape.secret else ""
@@ -155,7 +155,7 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
 
 
 def _on_disk(disk: Path) -> tuple[str, ...]:
-    """Logs and results are where the disk fails."""
+    """Options that put logs and results on the disk that fails."""
     return (f"--log-dir={disk / 'logs'}", "--redirects=3", f"--result-file={disk / 'result.json'}")
 
 
@@ -165,7 +165,7 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
     last_call = {"last_call_timeout": "1"}
     have = frozenset({"elastic", "shared"})
     environment = {"RES_OPTIONS": "timeout:1 attempts:1"}
-    if shape.world in ("c10d", "sqlite"):  # gRPC, of etcd, gives the kernel times of the wall clock to wait for
+    if shape.world in ("c10d", "sqlite"):  # not etcd, because gRPC waits by the wall clock
         have |= {"clock"}
     if shape.world == "c10d":
         listed = hosts[: shape.listed or None]
@@ -186,7 +186,7 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
         conf = {**last_call, "serve": "true"}
 
         def ready() -> bool:
-            """Whether three members answer, and all of them vote."""
+            """Whether three voting members answer."""
             return "3" in (one.run(sys.executable, "-I", "-S", "-c", VOTES, one.address).strip() for one in own[:3])
 
         have |= {"members", "keepers"}
@@ -224,10 +224,10 @@ class Outcome:
     """One job of the campaign.
 
     Args:
-        faults: how many were done, by kind.
-        alone: for each kind, the seconds from a fault that had a wave for itself until all nodes trained again.
-        violations: as `check` has found them.
-        reached: how many waves it lived through.
+        faults: number of injected faults by kind.
+        alone: for each kind, the seconds from a fault that was alone in its wave until all nodes trained again.
+        violations: the findings of `check`.
+        reached: number of waves that it survived.
     """
 
     shape: Shape
@@ -243,7 +243,7 @@ class Outcome:
 def conduct(
     shape: Shape, seed: str, storm: Storm, folder: Path, planted: str = "", flags: Sequence[str] = ()
 ) -> Outcome:
-    """Run one job through a storm, here."""
+    """Run one job through a storm, in this process."""
     begun = time.monotonic()
     write(storm, folder / "storm.json")
     with setting_of(shape, folder, planted, flags) as setting:
@@ -262,18 +262,18 @@ def conduct(
 
 
 def storm_of(shape: Shape, seed: str, faults: int, most_s: float, kinds: Sequence[str] = ()) -> Storm:
-    """The storm that comes of the seed."""
+    """Draw a storm from a seed."""
     with tempfile.TemporaryDirectory() as folder, setting_of(shape, Path(folder)) as setting:
         can = kinds_of(setting)
         known = [kind for kind in can if not kinds or kind in kinds]
-        # A job whose store the nodes host ends when all of them are lost at one time.
+        # If the nodes host the store, losing all of them together ends the job.
         losses = 1 if shape.world == "etcd served" else min(3, shape.nodes - 1) if shape.world == "c10d" else 3
         return draw(seed, faults, known, shape.nodes, len(setting.servers), most_s, losses)
 
 
 def run_one(arguments: argparse.Namespace) -> None:
-    """The part of a child process: one job; its outcome goes to the folder."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and take away what was made
+    """Run one job, as a child process, and write its outcome into the folder."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that cleanup runs
     folder = Path(arguments.one)
     order = json.loads((folder / "order.json").read_text())
     shape = Shape(**order["shape"])
@@ -287,7 +287,7 @@ def run_one(arguments: argparse.Namespace) -> None:
 
 
 class Running:
-    """One job in a process of its own."""
+    """One job in a separate process."""
 
     def __init__(self, base: Path, shape: Shape, seed: str, arguments: argparse.Namespace) -> None:
         self.shape, self.seed, self.begun = shape, seed, time.monotonic()
@@ -300,19 +300,19 @@ class Running:
         if arguments.storm:
             write(arguments.storm, self.folder / "storm.json")
         command = [sys.executable, "-m", "benchmarks.campaign", "--one", str(self.folder)]
-        with (self.folder / "said").open("wb") as file:
-            # Ctrl-C is for the campaign, which ends its jobs.
+        with (self.folder / "output").open("wb") as file:
+            # A new session, so that Ctrl-C reaches only the campaign, which then ends its jobs.
             self._process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
                                              start_new_session=True)  # fmt: skip
 
     def over(self) -> bool:
-        """Whether it has ended; one that takes too long is killed."""
+        """Whether the job has ended. Kills a job that takes too long."""
         if time.monotonic() - self.begun > MOST_S:
             self.end()
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """Now; what it had no time to take away goes, too."""
+        """End the job, and unmount the disks that it had no time to unmount."""
         self._process.terminate()
         self._process.wait()
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
@@ -320,19 +320,19 @@ class Running:
                 subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True)
 
     def outcome(self) -> Outcome:
-        """What came of it. A campaign that fails itself is a violation, too."""
+        """The job's outcome. A failure of the campaign itself is reported as a violation, too."""
         path = self.folder / "outcome.json"
         if not path.exists():
-            said = (self.folder / "said").read_text()[-1500:] or f"ended with {self._process.returncode}, said nothing"
+            output = (self.folder / "output").read_text()[-1500:] or f"exit code {self._process.returncode}, no output"
             return Outcome(
-                self.shape, self.seed, violations=[{"rule": "campaign", "what": said, "at": 0.0, "wave": None}]
+                self.shape, self.seed, violations=[{"rule": "campaign", "what": output, "at": 0.0, "wave": None}]
             )
         content = json.loads(path.read_text())
         return Outcome(Shape(**content.pop("shape")), **content)
 
 
 def campaign(arguments: argparse.Namespace) -> Iterator[Outcome]:
-    """So many jobs at once, for so long, or until nobody asks for more of them."""
+    """Run `--parallel` jobs at a time for `--minutes`, up to `--jobs`, or until the caller closes the generator."""
     running: list[Running] = []
     until = time.monotonic() + arguments.minutes * 60
     base = Path(tempfile.mkdtemp(prefix="elastic-campaign-"))
@@ -364,7 +364,7 @@ def campaign(arguments: argparse.Namespace) -> Iterator[Outcome]:
 
 
 def narrate(made: Outcome) -> None:
-    """A line for each job, and one for each violation."""
+    """Print a line for the job, and one for each of its first violations."""
     shape = made.shape
     words = ("secret", "warm", "names", "real", "logs", "slow", "listed")
     like = ", ".join(word for word in words if getattr(shape, word)) or "plain"
@@ -375,7 +375,7 @@ def narrate(made: Outcome) -> None:
 
 
 def shrink(arguments: argparse.Namespace) -> Report:
-    """The storm of a kept job, made small: fewer faults that violate the same rule, twice in `--tries` tries."""
+    """Reduce the storm of a kept job to fewer faults that violate the same rule in one of `--tries` tries."""
     source = Path(arguments.shrink)
     order = json.loads((source / "order.json").read_text())
     shape = Shape(**order["shape"])
@@ -399,11 +399,11 @@ def shrink(arguments: argparse.Namespace) -> Report:
 
 
 def catch(arguments: argparse.Namespace) -> Report:
-    """Plant one defect after the other, and look with which seed the checker finds it, in at most `--tries` jobs."""
+    """Plant the defects one by one, and note the seed with which the checker finds each, in at most `--tries` jobs."""
     report = Report("campaign", {"seed": arguments.seed, "commit": commit()})
     caught: list[dict[str, Any]] = []
     report.measurements["caught"] = caught
-    with contextlib.suppress(KeyboardInterrupt):  # what was tried by then is told
+    with contextlib.suppress(KeyboardInterrupt):  # report the defects tried so far
         for name in DEFECTS if arguments.catch == ["all"] else arguments.catch:
             caught.append(_planted(name, DEFECTS[name], arguments))
             print(f"{name}: {caught[-1]['rule'] or 'not found'}", flush=True)
@@ -418,25 +418,25 @@ def _planted(name: str, defect: Defect, arguments: argparse.Namespace) -> dict[s
                                   "jobs": arguments.tries, "minutes": 60.0, "like": dict(defect.like),
                                   "faults": defect.faults, "storm": defect.storm(),
                                   "seed": f"{arguments.seed}-{name}"})  # fmt: skip
-    told: dict[str, Any] = {"name": name, "what": defect.what, "world": world, "tries": 0, "rule": "", "seed": "",
-                            "found": ""}  # fmt: skip
+    result: dict[str, Any] = {"name": name, "what": defect.what, "world": world, "tries": 0, "rule": "", "seed": "",
+                              "found": ""}  # fmt: skip
     with contextlib.closing(campaign(asked)) as jobs:
         for made in jobs:
-            told["tries"] += 1
+            result["tries"] += 1
             if made.violations:
                 first = made.violations[0]
-                return {**told, "rule": first["rule"], "seed": made.seed, "found": first["what"][:300]}
-    return told
+                return {**result, "rule": first["rule"], "seed": made.seed, "found": first["what"][:300]}
+    return result
 
 
 def commit() -> str:
-    """Of the checkout that this runs from."""
+    """Short hash of this checkout's commit."""
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     return subprocess.run(asked, check=False, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """The whole campaign."""
+    """Run the campaign, or `--shrink`, or `--catch`."""
     if reason := missing():
         raise BenchmarkError(reason)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
@@ -445,7 +445,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     if arguments.catch:
         return catch(arguments)
     outcomes: list[Outcome] = []
-    with contextlib.suppress(KeyboardInterrupt):  # what was done by then is told
+    with contextlib.suppress(KeyboardInterrupt):  # report the jobs finished so far
         outcomes.extend(campaign(arguments))
     settings = {"seed": arguments.seed, "minutes": arguments.minutes, "parallel": arguments.parallel}
     report = Report("campaign", {**settings, "commit": commit()})
@@ -466,25 +466,25 @@ def measure(arguments: argparse.Namespace) -> Report:
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--minutes", type=float, default=10.0, help="no job begins later (10)")
-    made.add_argument("--jobs", type=int, default=0, help="no more than so many; 0: as many as there is time for (0)")
-    made.add_argument("--seed", default="1", help="of all that is drawn by lot (1)")
+    made.add_argument("--minutes", type=float, default=10.0, help="start no job after this time (10)")
+    made.add_argument("--jobs", type=int, default=0, help="maximum number of jobs; 0: only --minutes limits them (0)")
+    made.add_argument("--seed", default="1", help="seed of all random choices (1)")
     made.add_argument(
-        "--worlds", type=lambda text: text.split(","), default=list(WORLDS), help="in turn; also torchrun"
+        "--worlds", type=lambda text: text.split(","), default=list(WORLDS), help="which (all but torchrun)"
     )
-    made.add_argument("--parallel", type=int, default=6, help="jobs at once (6)")
-    made.add_argument("--faults", type=int, default=60, help="of each job (60)")
-    made.add_argument("--most", type=float, default=60.0, help="seconds that a fault lasts at most (60)")
-    made.add_argument("--kinds", type=lambda text: text.split(","), default=[], help="only these")
-    made.add_argument("--plant", default="", help="a defect of benchmarks.planted")
-    made.add_argument("--flags", type=lambda text: text.split(), default=[], help="more of `elastic run`")
-    made.add_argument("--keep", default="campaign", help="where jobs with violations are kept (campaign)")
-    made.add_argument("--shrink", default="", metavar="FOLDER", help="make the storm small that is kept there")
-    made.add_argument("--tries", type=int, default=3, help="of each smaller storm (3)")
+    made.add_argument("--parallel", type=int, default=6, help="jobs at a time (6)")
+    made.add_argument("--faults", type=int, default=60, help="faults per job (60)")
+    made.add_argument("--most", type=float, default=60.0, help="maximum duration of a fault in seconds (60)")
+    made.add_argument("--kinds", type=lambda text: text.split(","), default=[], help="use only these kinds of faults")
+    made.add_argument("--plant", default="", help="plant this defect of benchmarks.planted")
+    made.add_argument("--flags", type=lambda text: text.split(), default=[], help="more options for `elastic run`")
+    made.add_argument("--keep", default="campaign", help="folder for jobs with violations (campaign)")
+    made.add_argument("--shrink", default="", metavar="FOLDER", help="reduce the storm that is kept there")
+    made.add_argument("--tries", type=int, default=3, help="tries of each reduced storm (3)")
     made.add_argument(
-        "--catch", type=lambda text: text.split(","), default=[], help="defects of benchmarks.planted, or all"
+        "--catch", type=lambda text: text.split(","), default=[], help="defects of benchmarks.planted to plant, or all"
     )
-    made.add_argument("--like", type=json.loads, default={}, help="what jobs are like, instead of drawn: JSON of Shape")
+    made.add_argument("--like", type=json.loads, default={}, help="fields of Shape to set, as JSON")
     made.add_argument("--one", default="", help=argparse.SUPPRESS)
     made.set_defaults(storm=())
     return made

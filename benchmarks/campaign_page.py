@@ -2,8 +2,8 @@
 
     python -m benchmarks.campaign_page results.json ...
 
-The files are written by `python -m benchmarks.campaign --json`. Their jobs are added up; for each planted defect, only
-the last file counts. Jobs of torchrun have separate columns. Needs matplotlib.
+The files are written by `python -m benchmarks.campaign --json`. Their jobs are added up. For each planted defect, only
+the last file's result is used. Jobs of torchrun have separate columns. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PLAIN = "c10d", "etcd", "etcd served", "sqlite", "static"
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that is not exceeded by this share of them."""
+    """The smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """In Markdown."""
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
@@ -54,14 +54,14 @@ class Campaign:
         caught = [report for report in reports if report["measurements"].get("caught")]
         self.planting = sorted({report["settings"]["commit"] for report in caught})
         jobs = [job for report in reports for job in _jobs(report)]
-        told = [one for report in caught for one in report["measurements"]["caught"]]
-        self.caught = list({one["name"]: one for one in told}.values())
+        found = [one for report in caught for one in report["measurements"]["caught"]]
+        self.caught = list({one["name"]: one for one in found}.values())
         self.torchrun = [job for job in jobs if not _ours(job)]
         self.jobs = [job for job in jobs if _ours(job)]
         self.worlds = [world for world in PLAIN if any(job["shape"]["world"] == world for job in self.jobs)]
 
     def of(self, world: str) -> list[Mapping[str, Any]]:
-        """The jobs there."""
+        """The jobs of this world."""
         return [job for job in self.jobs if job["shape"]["world"] == world]
 
     def about(self) -> str:
@@ -99,7 +99,7 @@ class Campaign:
         return table(["", *self.worlds], [*counts, *rows])
 
     def recovery(self, real: bool = False) -> str:
-        """Time until all nodes train again, by kind of fault, if that took a new round; next to it torchrun's."""
+        """Time until all nodes train again, by kind of fault, if it took a new round, with torchrun's next to it."""
         rows = []
         for kind, described in KINDS.items():
             mine = [one for job in self.jobs if job["shape"]["real"] == real for one in job["alone"].get(kind, [])]
@@ -108,12 +108,12 @@ class Campaign:
                 continue
             theirs = [job for job in self.torchrun if kind in job["faults"] and not real]
             lived = [one for job in theirs for one in job["alone"].get(kind, [])]
-            anew = [one for one in lived if one > 0]
+            reformed = [one for one in lived if one > 0]
             rows.append([
                 described.what, len(mine), len(times), *(f"{value:.2f}" for value in
                 (quantile(times, 0.5), quantile(times, 0.99), max(times))),
                 f"{len(lived)} of {len(theirs)}" if theirs else "-",
-                f"{quantile(anew, 0.5):.1f}" if anew else "-",
+                f"{quantile(reformed, 0.5):.1f}" if reformed else "-",
             ])  # fmt: skip
         head = ["fault, alone", "times", "with a new round", "median [s]", "99 % [s]", "worst [s]",
                 "torchrun recovers", "median [s]"]  # fmt: skip
@@ -126,8 +126,8 @@ class Campaign:
                 for one in self.caught]  # fmt: skip
         return table(["defect", "what goes wrong", "world", "seed", "found by"], rows)
 
-    def told(self) -> str:
-        """Every violation, if there are any."""
+    def violations(self) -> str:
+        """A list of all violations."""
         lines = [
             f"- {job['shape']['world']}, seed `{job['seed']}`, wave {one['wave']}: `{one['rule']}`: "
             + " ".join(one["what"].split())[:300]
@@ -169,7 +169,7 @@ class Campaign:
             "### Verdicts",
             self.verdicts(),
             "Each violation:",
-            self.told(),
+            self.violations(),
             "### Recovery",
             self.recovery(),
             "With workers that train with torch and DDP, a twentieth of the jobs:",

@@ -1,4 +1,4 @@
-"""Several agents of one job on this machine, each playing a node, and the steps that their workers make."""
+"""Several agents of one job on this machine, each acting as a node, and the training steps of their workers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from elastic_testing.machines import Machine
 from benchmarks.job import WORKERS, BenchmarkError, Job
 from benchmarks.processes import end_descendants, now, start_time, wait_gone
 
-LOOK_EVERY_S = 0.05  # How often does not matter: the steps carry their own times.
+LOOK_EVERY_S = 0.05  # Does not affect the figures, because steps carry their own times.
 STOP_TOGETHER_S = 3.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the optimizer: when, on which node, by which process, with which rank in which world; `group` is the
-    store by which its workers found each other. It is `workers/steps.py` that writes it."""
+    """An optimizer step, as `workers/steps.py` writes it. `group` is the store through which the workers found each
+    other."""
 
     at: float
     node: int
@@ -38,14 +38,14 @@ class Step:
 
 
 class StepFile:
-    """A file that workers append steps to, read piece by piece."""
+    """A file to which workers append their steps, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
 
     def more(self) -> list[Step]:
-        """The steps since the last call. A line that is not finished yet comes with the next."""
+        """The steps since the last call. An incomplete line is left for the next call."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -56,7 +56,7 @@ class StepFile:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A world that is at work again: when its slowest rank made its first step, and when the last of its processes was
+    """A world that trains again: when its slowest rank made its first step, and when the last of its processes was
     started."""
 
     at: float
@@ -64,9 +64,9 @@ class Resumed:
 
 
 def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, set[int]] | None:
-    """When a world was at work again, the first step of its slowest rank, and its processes. None as long as the latest
-    process of some rank has not made `count` steps, or these processes did not all work at the same time. Restart
-    counts are no criterion: torchrun counts on each node only the restarts that this node's workers caused."""
+    """The time of the slowest rank's first step in a world that trains again, and the world's processes. None until the
+    latest process of every rank has made `count` steps, and if these processes did not all train at the same time.
+    Restart counts are no criterion: torchrun counts on each node only the restarts that this node's workers caused."""
     by_rank: dict[int, list[float]] = {}
     pids: dict[int, int] = {}
     for step in sorted(steps, key=lambda step: step.at):
@@ -84,7 +84,7 @@ def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the nodes of a job meet: the rendezvous backend, and the port of its store on these hosts."""
+    """A job's endpoint: the rendezvous backend, and the port of its store on these hosts."""
 
     backend: str
     port: int
@@ -93,13 +93,13 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the nodes of a job run.
+    """The workers of a job.
 
     Args:
-        workers: on each node.
-        restarts: how many the job may make.
-        script: one of `workers/`, which tells its steps.
-        options: more of the launcher's.
+        workers: number of workers per node.
+        restarts: number of restarts allowed.
+        script: a script of `workers/` that records its steps.
+        options: more options of the launcher.
     """
 
     workers: int = 1
@@ -109,8 +109,8 @@ class Shape:
 
 
 class Cluster:
-    """A job whose nodes are started one by one. Made by `cluster`. Unless it meets at a store that stands, node 0 hosts
-    the store of the rendezvous. A job of one node meets nobody. All nodes are on one machine, unless there are more."""
+    """A job whose nodes are started one by one. Made by `cluster`. Node 0 hosts the rendezvous store, unless a separate
+    store exists. A job of one node needs no endpoint. All nodes share this machine, unless `machines` are given."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Cluster:
         ]
 
     def start_node(self, machine: int | None = None, **extra: str) -> Job:
-        """One more agent; on this one of the machines, with more in its environment."""
+        """Start another agent, on the given machine if any, with extra environment variables."""
         extra |= {"BENCHMARK_STEPS": str(self._file.path), "BENCHMARK_NODE": str(len(self.agents))}
         through: list[str] = []
         if machine is not None:
@@ -149,10 +149,10 @@ class Cluster:
         return self.agents[-1]
 
     def wait_host(self, deadline: float) -> None:
-        """Wait until somebody listens on the port of the rendezvous."""
+        """Wait until a process listens on the rendezvous port."""
         while not listens(self._port):
             if self.agents[0].process.poll() is not None or now() > deadline:
-                raise BenchmarkError(f"nobody hosts the store of the rendezvous.\n{self.tail()}")
+                raise BenchmarkError(f"no agent hosts the rendezvous store.\n{self.tail()}")
             time.sleep(LOOK_EVERY_S)
 
     def _more(self) -> list[Step]:
@@ -161,13 +161,14 @@ class Cluster:
         return steps
 
     def steps(self) -> list[Step]:
-        """All that were made so far."""
+        """All steps so far."""
         return StepFile(self._file.path).more()
 
     def wait_resumed(
         self, world_size: int, old: Collection[int], count: int, deadline: float, since: float = 0.0
     ) -> Resumed | None:
-        """Wait until a new world of this size has made `count` steps of every rank since then; None if it does not."""
+        """Wait until every rank of a new world of this size has made `count` steps since `since`; None if that does
+        not happen."""
         fresh: list[Step] = []
         while True:
             more = [step for step in self._more() if step.at > since and step.world_size == world_size]
@@ -179,25 +180,25 @@ class Cluster:
             time.sleep(LOOK_EVERY_S)
 
     def workers(self) -> dict[int, int]:
-        """The process that made the last step in each place: the node, where each has one worker."""
+        """The process that made the last step in each place (the node, if each has one worker)."""
         self._more()
         return {place: step.pid for place, step in self._last.items()}
 
     def trains(self, pids: Collection[int], within_s: float) -> bool:
-        """Whether each of these processes that still runs has made a step within so many seconds, and one does."""
+        """Whether at least one of these processes runs, and all that run have made a step within `within_s`."""
         self._more()
         last = [step.at for step in self._last.values() if step.pid in pids and psutil.pid_exists(step.pid)]
         return bool(last) and min(last) > now() - within_s
 
     def tail(self) -> str:
-        """What the agents said last."""
-        said = []
+        """The last lines of output of each agent."""
+        lines = []
         for node, agent in enumerate(self.agents):
-            said += [f"-- node {node}, exit code {agent.process.poll()}\n", *agent.output[-25:]]
-        return "".join(said)
+            lines += [f"-- node {node}, exit code {agent.process.poll()}\n", *agent.output[-25:]]
+        return "".join(lines)
 
     def stop(self) -> None:
-        """Ask all agents to leave, and kill what has not left soon."""
+        """Ask all agents to leave, and kill those that do not exit soon."""
         for agent in self.agents:
             agent.process.terminate()
         wait_gone([agent.pid for agent in self.agents], STOP_TOGETHER_S)
@@ -208,7 +209,7 @@ class Cluster:
 
 
 def meet(meeting: Meeting, nodes: str) -> list[str]:
-    """The options of a new job."""
+    """Launcher options for a new job."""
     return [
         f"--nnodes={nodes}",
         f"--rdzv-backend={meeting.backend}",
@@ -225,7 +226,8 @@ def cluster(
     shape: Shape = Shape(),
     machines: Sequence[Machine] = (),
 ) -> Iterator[Cluster]:
-    """A job without agents yet; when the block is left, nothing of it runs any more. `nodes` is MIN:MAX or a number."""
+    """A job without agents yet. At the end of the block, all its processes are stopped. `nodes` is MIN:MAX or a
+    number."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
         made = Cluster(launcher, nodes, Path(folder), meeting, shape, machines)
         try:
@@ -235,13 +237,13 @@ def cluster(
 
 
 def free_port() -> int:
-    """A port that was free a moment ago. torchrun has to be given a number, so it cannot be held."""
+    """A port that was free a moment ago. It cannot be held open, because torchrun needs a number."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Whether a process of this machine does; without connecting to it."""
+    """Whether a process of this machine listens on the port, without connecting to it."""
     found = psutil.net_connections("tcp")
     return any(one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port for one in found)

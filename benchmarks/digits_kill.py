@@ -1,13 +1,13 @@
-"""Does a job come back when a worker is killed, and how soon?
+"""Does a job recover when a worker is killed, and how soon?
 
-1. `examples/digits/train.py` with two workers, many times. In each run one of them, drawn by lot, gets a SIGKILL at a
-   random moment after the first epoch. A run has *recovered* when the launcher leaves with 0 and the final accuracy is
-   95 % or more, *failed* when it leaves with something else, and *hung* when it is not done after `--limit` seconds.
-2. Two workers that only sleep. The survivor stops at once, so what is left is the launcher's own part.
+1. `examples/digits/train.py` runs many times with two workers. In each run, a random worker gets SIGKILL at a random
+   moment after the first epoch. A run has *recovered* if the launcher exits with 0 and the final accuracy is 95 % or
+   more, *failed* if the launcher exits with another code, and *hung* if it still runs after `--limit` seconds.
+2. Two workers only sleep. The survivor exits immediately, so only the launcher's part remains.
 
-For both: from the kill until the survivor is gone, and until the last of the new workers' processes is started. The
-kernel keeps the start in steps of 10 ms, which are rounded up here. Launchers get the same draws: same seed, same
-victims, same moments.
+Both measure the time from the kill until the survivor has exited, and until the last new worker was started. The
+kernel records start times in steps of 10 ms, rounded up here. Both launchers get the same seed, and thus the same
+victims and moments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NODE = ("--nproc-per-node=2", "--max-restarts=3")
 
 @dataclass(frozen=True)
 class Plan:
-    """Whom to kill, and when: after the line of an epoch, plus a fraction of the time that an epoch takes."""
+    """Which worker to kill, and when: after an epoch's line, plus a fraction of the duration of an epoch."""
 
     victim: int
     after_epoch: int
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass
 class Restart:
-    """What followed a kill, in seconds after it. `None` did not happen within the limit."""
+    """Times in seconds after a kill; None: not within the limit."""
 
     survivor_gone_s: float | None = None
     workers_started_s: float | None = None
@@ -57,9 +57,9 @@ class Restart:
 
 @dataclass
 class Run:
-    """One run of the digits job. `restarts_used` is what the first epoch line after the kill said, if one came.
+    """One run of the digits job. `restarts_used` is the count in the first epoch line after the kill, if there is one.
 
-    `tail` is the end of the job's output, kept only where the run did not recover.
+    `tail` is the end of the job's output, kept only if the run did not recover.
     """
 
     outcome: str
@@ -76,22 +76,22 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--runs", type=int, default=20, help="runs of the digits job under each launcher (20)")
     made.add_argument("--sleeper-runs", type=int, default=10, help="jobs of sleeping workers for each launcher (10)")
-    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a run counts as hung (60)")
-    made.add_argument("--seed", type=int, default=1, help="of the draws (1)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a run is considered hung (60)")
+    made.add_argument("--seed", type=int, default=1, help="seed of victims and moments (1)")
     return made
 
 
 def draw(seed: int, run: int) -> Plan:
-    """The plan of one run depends on seed and number only, so that both launchers are treated alike."""
+    """Draw the plan of a run. It depends only on seed and number, so that both launchers get the same."""
     lot = random.Random(f"{seed}/{run}")
     return Plan(lot.randrange(2), lot.randint(1, LAST_EPOCH_TO_KILL_AFTER), lot.random())
 
 
 def kill_and_time(job: Job, workers: Mapping[int, int], victim: int, deadline: float) -> tuple[float, Restart]:
-    """SIGKILL to one of two workers; returns when that was, and how the launcher answered."""
+    """Kill one of two workers. Returns the time of the kill, and the launcher's reaction."""
     survivor = workers[1 - victim]
     killed_at = now()
-    os.kill(workers[victim], signal.SIGKILL)  # Ours, and alive a moment ago: the launcher has not reaped it.
+    os.kill(workers[victim], signal.SIGKILL)  # safe: it was just alive, so the launcher has not reaped it
     restart = Restart()
     gone = wait_gone([survivor], deadline - killed_at)
     if gone is not None:
@@ -103,7 +103,7 @@ def kill_and_time(job: Job, workers: Mapping[int, int], victim: int, deadline: f
 
 
 def wait_epoch(job: Job, deadline: float, epoch: int = 1, restart: int = 0) -> tuple[float, int] | None:
-    """The line of this epoch or a later one, from this restart or a later one: when it came, and which restart."""
+    """Wait for a line of this epoch and restart, or of later ones. Returns its time and its restart count."""
 
     def late_enough(text: str) -> bool:
         found = EPOCH_LINE.search(text)
@@ -118,7 +118,7 @@ def wait_epoch(job: Job, deadline: float, epoch: int = 1, restart: int = 0) -> t
 
 
 def digits_run(launcher: Sequence[str], plan: Plan, limit_s: float) -> Run:
-    """Start the job, kill according to plan, and see what becomes of it."""
+    """Start the job, kill a worker according to plan, and record the outcome."""
     job_arguments = ["--checkpoint", "digits.pt", "--metrics", "metrics.json", "--epochs", str(EPOCHS)]
     with running([*launcher, *NODE, str(TRAIN), *job_arguments]) as job:
         deadline = job.started + limit_s
@@ -134,7 +134,7 @@ def digits_run(launcher: Sequence[str], plan: Plan, limit_s: float) -> Run:
 
 
 def reach(job: Job, plan: Plan, deadline: float) -> bool:
-    """Wait for the moment of the kill. False if the job does not get there, which counts against the launcher."""
+    """Wait for the moment of the kill. False if the job never gets there, which is the launcher's failure."""
     first = wait_epoch(job, deadline)
     chosen = first if plan.after_epoch == 1 else wait_epoch(job, deadline, plan.after_epoch)
     if first is None or chosen is None:
@@ -144,7 +144,7 @@ def reach(job: Job, plan: Plan, deadline: float) -> bool:
 
 
 def judge(code: int | None, metrics: Path) -> str:
-    """What to call the end of a run."""
+    """Classify the outcome of a run."""
     if code is None:
         return "hung"
     if code != 0 or not metrics.exists():
@@ -153,7 +153,7 @@ def judge(code: int | None, metrics: Path) -> str:
 
 
 def sleeper_run(launcher: Sequence[str], victim: int, limit_s: float) -> Restart:
-    """Kill one of two sleeping workers once both have been up for a second."""
+    """Kill one of two sleeping workers after both have run for a second."""
     with running([*launcher, *NODE, str(WORKERS / "sleeper.py")]) as job:
         deadline = job.started + limit_s
         workers = job.wait_workers(2, deadline)
@@ -162,7 +162,7 @@ def sleeper_run(launcher: Sequence[str], victim: int, limit_s: float) -> Restart
 
 
 def narrate(name: str, number: int, of: int, run: Run) -> None:
-    """One line per run: fifty of them take minutes."""
+    """Print a line per run, because fifty runs take minutes."""
     back = "no further epoch"
     if run.restart.next_epoch_s is not None:
         back = f"next epoch after {run.restart.next_epoch_s:.1f} s, restarts {run.restarts_used}"
@@ -171,12 +171,12 @@ def narrate(name: str, number: int, of: int, run: Run) -> None:
 
 
 def present(values: Sequence[float | None]) -> list[float]:
-    """Without those that did not happen."""
+    """The values that are not None."""
     return [value for value in values if value is not None]
 
 
 def count(runs: Sequence[Run], outcome: str) -> int:
-    """How many had this outcome."""
+    """Number of runs with this outcome."""
     return sum(run.outcome == outcome for run in runs)
 
 
@@ -186,12 +186,12 @@ def outcomes(runs: Sequence[Run]) -> str:
 
 
 def percent(runs: Sequence[Run], outcome: str) -> float:
-    """The share of this outcome."""
+    """Percentage of runs with this outcome."""
     return 100.0 * count(runs, outcome) / len(runs)
 
 
 def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[Row]:
-    """What followed the kills."""
+    """Rows with the times after the kills."""
     made = {name: len(all_) for name, all_ in restarts.items()}
     gone = {name: present([seen.survivor_gone_s for seen in all_]) for name, all_ in restarts.items()}
     started = {name: present([seen.workers_started_s for seen in all_]) for name, all_ in restarts.items()}
@@ -204,14 +204,14 @@ def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[
         for name, all_ in restarts.items()
     }
     return [
-        Row.measured(f"{title}: kill to survivor gone", "s", gone, made=made),
+        Row.measured(f"{title}: kill to survivor's exit", "s", gone, made=made),
         Row.measured(f"{title}: kill to new workers' start", "s", started, made=made),
-        Row.measured(f"{title}: survivor gone to new workers' start", "s", launcher_part, "elastic < 0.1", made=made),
+        Row.measured(f"{title}: survivor's exit to new workers' start", "s", launcher_part, "elastic < 0.1", made=made),
     ]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Sleeping workers first, which is quick, then the digits job."""
+    """Measure the sleeping workers first, because that is quick, and then the digits job."""
     commands = launchers(arguments)
     sleepers: dict[str, list[Restart]] = {name: [] for name in commands}
     for run in range(arguments.sleeper_runs):
@@ -227,7 +227,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def summarise(report: Report, digits: Mapping[str, Sequence[Run]], sleepers: Mapping[str, Sequence[Restart]]) -> Report:
-    """The rows, and each run for `--json`."""
+    """Add the table's rows, and each run for `--json`."""
     for outcome, target in (("recovered", "100"), ("failed", "0"), ("hung", "0")):
         share = {name: percent(runs, outcome) for name, runs in digits.items() if runs}
         notes = {name: f"{count(runs, outcome)} of {len(runs)}" for name, runs in digits.items()}

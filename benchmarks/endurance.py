@@ -1,12 +1,12 @@
-"""Does a job whose agents are killed again and again leave anything behind that grows?
+"""Does anything grow in a job whose agents are killed repeatedly?
 
-Four nodes, each a process with a rendezvous handler as `elastic run` makes it, over a TCPStore and over etcd, each in a
-process of its own. Round after round ends: by the report of a failed worker, or, every `--every`th time, because an
-agent gets a SIGKILL, while the round runs or while all are about to join; another agent of the same name takes its
-place. One node is never killed: once as the one that leads, once as one that follows, so that leaders are killed too.
+Four nodes run over a TCPStore and over etcd. Each is a process with a rendezvous handler like that of `elastic run`;
+the store is a separate process. Rounds end because a node reports a failed worker or, every `--every`th time, because
+an agent gets SIGKILL, either while the round runs or just before the nodes join. An agent with the same name replaces
+it. One node is never killed. It leads in one run and follows in the other, so that leaders are killed, too.
 
-After 100, 500 and 1,000 rounds: what stands in the store, and what the process of that node has. What is there after
-the last checkpoint is compared with what was there after the first.
+After 100, 500 and 1,000 rounds, the contents of the store and the resources of the surviving node's process are
+measured. The last checkpoint is compared with the first.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from benchmarks.rendezvous import numbers
 from benchmarks.report import Report, Row, main, parser
 
 SERVERS = {"c10d": "store_server.py", "etcd": "etcd_server.py"}
-MANNERS = {"leads": "its leader survives", "follows": "one that follows survives"}
-ROUND_S = 3.0  # more than a round takes, with what is noticed late
-# What there may be more of after the last checkpoint than after the first. What the last round has made stale may be
-# there still, or not. Python's and C's allocators get memory in pieces of a MiB and more.
+MANNERS = {"leads": "the leader survives", "follows": "a follower survives"}
+ROUND_S = 3.0  # more than a round takes, including late detection
+# Allowed growth from the first to the last checkpoint. Stale entries of the last round may not be removed yet, and
+# Python's and C's allocators get memory in pieces of a MiB or more.
 FIGURES: dict[str, tuple[str, str, int]] = {
     "keys": ("in the store", "keys", 4),
     "bytes": ("in the store", "bytes", 4 * 1024),
@@ -40,15 +40,17 @@ FIGURES: dict[str, tuple[str, str, int]] = {
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--backends", default="c10d,etcd", help="of c10d, etcd (c10d,etcd)")
-    made.add_argument("--checkpoints", type=numbers, default=[100, 500, 1000], help="rounds (100,500,1000)")
-    made.add_argument("--every", type=int, default=10, help="an agent is killed every so many times (10)")
-    made.add_argument("--seed", type=int, default=1, help="of what is drawn by lot (1)")
+    made.add_argument("--backends", default="c10d,etcd", help="which (c10d,etcd)")
+    made.add_argument(
+        "--checkpoints", type=numbers, default=[100, 500, 1000], help="after how many rounds to measure (100,500,1000)"
+    )
+    made.add_argument("--every", type=int, default=10, help="kill an agent every N rounds (10)")
+    made.add_argument("--seed", type=int, default=1, help="seed of all random choices (1)")
     return made
 
 
 def endure(backend: str, manner: str, checkpoints: Sequence[int], every: int, seed: int) -> list[dict[str, int]]:
-    """What there was at each checkpoint. Raises BenchmarkError when no round formed for a minute."""
+    """Measurements at each checkpoint. Raises BenchmarkError if no round forms for a minute."""
     limit = START_LIMIT_S + ROUND_S * checkpoints[-1]
     with helping([[str(WORKERS / SERVERS[backend])]]) as [server]:
         port = server.answer(monotonic() + START_LIMIT_S)
@@ -60,7 +62,7 @@ def endure(backend: str, manner: str, checkpoints: Sequence[int], every: int, se
 
 
 def rows(backend: str, manner: str, seen: Sequence[Mapping[str, int]]) -> list[Row]:
-    """The last figure, those before it in a note, and whether it has grown."""
+    """Rows with the last figure, earlier figures in a note, and whether it has grown."""
     first, *between, last = seen
     which = f"{backend}, {MANNERS[manner]}"
     found = [Row(f"{which}: killed", "agents", {"elastic": last["killed"]})]
@@ -74,13 +76,13 @@ def rows(backend: str, manner: str, seen: Sequence[Mapping[str, int]]) -> list[R
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Each backend, with a survivor that leads and with one that follows."""
+    """Measure each backend, with a survivor that leads and with one that follows."""
     report = Report("endurance", {"every": arguments.every, "seed": arguments.seed})
     if len(arguments.checkpoints) < 2:
-        raise BenchmarkError(f"expected two --checkpoints or more to compare, found {arguments.checkpoints}")
+        raise BenchmarkError(f"--checkpoints needs at least two values, found {arguments.checkpoints}")
     for backend in arguments.backends.split(","):
         if backend not in SERVERS:
-            raise BenchmarkError(f"--backends knows {', '.join(SERVERS)}, not {backend!r}")
+            raise BenchmarkError(f"unknown backend {backend!r} (known: {', '.join(SERVERS)})")
         for manner in MANNERS:
             seen = endure(backend, manner, arguments.checkpoints, arguments.every, arguments.seed)
             report.rows += rows(backend, manner, seen)

@@ -1,10 +1,9 @@
-"""How long do N agents need to agree over etcd, what do they cost it afterwards, and what does a store in etcd add to
-the plain calls?
+"""How long do N agents need to form a round over etcd, how much do they load it afterwards, and how much slower is a
+store in etcd than plain etcd calls?
 
-Agents as in the benchmark `rendezvous`, against one etcd on a disk in memory. Stock torchrun cannot use an etcd of
-today, so there is nothing to compare with but the limits that we set ourselves. In steady state, calls are counted by
-etcd. The latencies are medians of single operations, each in turn with the one call of etcd's that it cannot do
-without.
+Agents join as in `rendezvous`, over one etcd on a disk in memory. Torchrun does not support current etcd versions, so
+the figures are compared with our own limits only. In steady state, etcd counts the calls. Latencies are medians of
+single operations, which alternate with the one etcd call that each of them needs at least.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[8, 256, 1000], help="N (8,256,1000)")
-    made.add_argument("--runs", type=int, default=3, help="of each N (3)")
+    made.add_argument("--runs", type=int, default=3, help="runs of each N (3)")
     made.add_argument("--steady-nodes", type=int, default=64, help="agents whose calls are counted (64)")
-    made.add_argument("--steady-seconds", type=float, default=20.0, help="for so long (20)")
-    made.add_argument("--operations", type=int, default=500, help="of each kind, for latencies (500)")
+    made.add_argument("--steady-seconds", type=float, default=20.0, help="how long to count calls (20)")
+    made.add_argument("--operations", type=int, default=500, help="operations of each kind, for latencies (500)")
     return made
 
 
 def join_row(nodes: int, runs: int) -> tuple[Row, list[float]]:
-    """The median, beside its limit."""
+    """A row with the median and its limit."""
     joined = [once("elastic-etcd", nodes, LIMIT_S) for _ in range(runs)]
     row, seconds = seconds_row(f"{nodes} agents joined", {"elastic": joined}), formed(joined)
     if (limit := JOIN_TARGETS_S.get(nodes)) is not None:
@@ -52,7 +51,7 @@ def join_row(nodes: int, runs: int) -> tuple[Row, list[float]]:
 
 
 def calls_so_far(port: int) -> dict[str, float]:
-    """What etcd has been called, by method."""
+    """The number of calls that etcd has received, by method."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     found: dict[str, float] = {}
@@ -64,27 +63,30 @@ def calls_so_far(port: int) -> dict[str, float]:
 
 
 def steady_row(nodes: int, seconds: float) -> tuple[Row, dict[str, float]]:
-    """Calls for each agent and second while nothing happens."""
+    """Calls per agent and second in steady state."""
     with fleet("elastic-etcd", nodes, LIMIT_S) as ready:
         joined = ready.join(LIMIT_S)
         if joined.errors:
             raise BenchmarkError("; ".join(joined.errors))
-        time.sleep(5.0)  # what follows the joining is over
+        time.sleep(5.0)  # until the agents' work after joining is done
         before, begun = calls_so_far(ready.port), monotonic()
         time.sleep(seconds)
         after, taken = calls_so_far(ready.port), monotonic() - begun
     rates = {name: (count - before.get(name, 0.0)) / nodes / taken for name, count in after.items()}
     moved = {name: rate for name, rate in rates.items() if rate > 0}
-    told = ", ".join(f"{name} {rate:.3f}" for name, rate in sorted(moved.items(), key=lambda item: -item[1]))
+    by_method = ", ".join(f"{name} {rate:.3f}" for name, rate in sorted(moved.items(), key=lambda item: -item[1]))
     row = Row(
-        f"{nodes} agents, steady: calls of each", "1/s", {"elastic": sum(moved.values())}, notes={"elastic": told}
+        f"{nodes} agents, steady: calls per agent",
+        "1/s",
+        {"elastic": sum(moved.values())},
+        notes={"elastic": by_method},
     )
-    row.target, row.met = "one renewal in an interval (1 s)", sum(moved.values()) <= 1.05
+    row.target, row.met = "one renewal per interval (1 s)", sum(moved.values()) <= 1.05
     return row, moved
 
 
 def latency_rows(operations: int) -> tuple[list[Row], dict[str, list[float]]]:
-    """Each operation beside its plain call."""
+    """Rows that compare each operation with its plain call."""
     with helping([[str(WORKERS / "etcd_server.py")]]) as [server]:
         port = int(server.answer(monotonic() + START_LIMIT_S))
         command = [sys.executable, str(WORKERS / "etcd_latency.py"), str(port), str(operations)]
@@ -102,7 +104,7 @@ def latency_rows(operations: int) -> tuple[list[Row], dict[str, list[float]]]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Joining, steady state, latencies."""
+    """Measure joining, steady state and latencies."""
     report = Report("etcd", {"runs": arguments.runs, "processes": PROCESSES})
     joined = {nodes: join_row(nodes, arguments.runs) for nodes in arguments.nodes}
     steady, rates = steady_row(arguments.steady_nodes, arguments.steady_seconds)

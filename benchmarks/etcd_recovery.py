@@ -1,7 +1,7 @@
-"""How soon does a job of several nodes train again, when it meets over etcd?
+"""How soon does a job of several nodes train again if its rendezvous uses etcd?
 
-The scenarios of `recovery`, against an etcd on a disk in memory. Stock torchrun cannot use an
-etcd of today, so there is nothing to compare with but the limits. A lost node is told by the end of its lease (5 s).
+Runs the scenarios of `recovery` over an etcd on a disk in memory. Torchrun does not support current etcd versions, so
+the figures are compared with the limits only. A lost node is noticed when its lease expires (5 s).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--scenarios", type=recovery.scenarios, default=list(SCENARIOS), help="which (all)")
     made.add_argument("--runs", type=int, default=3, help="tries of each scenario (3)")
-    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
-    made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try is considered hung (60)")
+    made.add_argument("--seed", type=int, default=1, help="seed of the pauses before disturbances (1)")
     return made
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All scenarios asked for, of ours alone."""
+    """Measure the chosen scenarios with elastic-core only."""
     arguments.launchers = "elastic"
     report = Report("etcd_recovery", {"limit": arguments.limit, "nproc_per_node": 1})
     commands = launchers(arguments)
@@ -45,7 +45,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 @contextmanager
 def etcd() -> Iterator[Meeting]:
-    """One for each try: whatever a try has started is ended after it."""
+    """An etcd for one try. Every process that the try has started is stopped after it."""
     with helping([[str(WORKERS / "etcd_server.py")]]) as [server]:
         yield Meeting("etcd", int(server.answer(monotonic() + START_LIMIT_S)))
 

@@ -1,4 +1,4 @@
-"""A store and many agents that meet there, each a thread, spread over a few processes. No workers, no launcher."""
+"""A store and many agents that use it, as threads of a few processes. There are no workers and no launcher."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from benchmarks.processes import STOP_LIMIT_S, cpu_seconds
 PROCESSES = 8
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 30.0
-# Between the order to join and the joining itself, so that it has reached every process.
+# Delay between the order to join and the joins, so that the order reaches every process in time.
 HEAD_START_S = 0.5
-# What serves the store of a launcher, if that is not a TCPStore.
+# The script that serves a launcher's store, if that is not a TCPStore.
 STORES = {"elastic-etcd": "etcd_server.py"}
 
 
 class Helper:
-    """A script of `workers/` that answers lines with lines. Made by `helping`."""
+    """A script of `workers/` that answers each line of input with a line. Made by `helping`."""
 
     def __init__(self, arguments: Sequence[str], errors: TextIO) -> None:
         self._errors = errors
@@ -55,7 +55,7 @@ class Helper:
     def ask(self, question: Mapping[str, Any]) -> None:
         """Send one line."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # `answer` tells why it ended
+        with suppress(BrokenPipeError):  # `answer` reports why it has exited
             self.process.stdin.write(json.dumps(question) + "\n")
             self.process.stdin.flush()
 
@@ -66,14 +66,14 @@ class Helper:
             line = self._lines.get(timeout=max(0.0, deadline - monotonic()))
             if line is not None:
                 return json.loads(line)
-        what = "did not answer in time" if self.process.poll() is None else "ended"
+        what = "did not answer in time" if self.process.poll() is None else "has exited"
         raise BenchmarkError(f"a process of agents or of the store {what}.\n{self._last_errors()}")
 
     def _last_errors(self) -> str:
         return "\n".join(Path(self._errors.name).read_text(errors="replace").splitlines()[-20:])
 
     def stop(self) -> None:
-        """It ends by itself when its input does; else it is killed."""
+        """Close its input, on which it exits; kill it if it does not."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
@@ -86,7 +86,7 @@ class Helper:
 
 @contextmanager
 def helping(commands: Sequence[Sequence[str]]) -> Iterator[list[Helper]]:
-    """Start scripts; when the block is left, none of them runs any more."""
+    """Start scripts, and stop them at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
         helpers: list[Helper] = []
         try:
@@ -101,11 +101,11 @@ def helping(commands: Sequence[Sequence[str]]) -> Iterator[list[Helper]]:
 
 @dataclass(frozen=True)
 class Joined:
-    """What became of the joining of all agents.
+    """The result of all joins.
 
     Args:
         seconds: from the start of the first join to the return of the last.
-        errors: what those said that did not get in; empty when all did, and agree on members and ranks.
+        errors: of the agents that did not join; empty if all joined and agree on members and ranks.
     """
 
     seconds: float
@@ -114,11 +114,11 @@ class Joined:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Payload on TCP connections, all agents together.
+    """Payload on the TCP connections of all agents.
 
     Args:
-        connections: to the store of the rendezvous.
-        requests: to it, counted as segments with payload (see workers/traffic.py).
+        connections: number of connections to the rendezvous store.
+        requests: requests to it, counted as segments with payload (see workers/traffic.py).
         up, down: bytes to it and from it.
         other: bytes on all other connections.
     """
@@ -146,28 +146,27 @@ class Fleet:
         return [helper.answer(deadline) for helper in self.agents]
 
     def join(self, limit_s: float) -> Joined:
-        """Let all join at once. Raises BenchmarkError if some join neither succeeds nor fails within `limit_s`.
+        """Let all agents join together. Raises BenchmarkError if a join neither succeeds nor fails within `limit_s`.
 
-        What they have got is asked for when all are done: looking at it is no part of joining, and would hold up others
-        that still join."""
+        Results are read only after all have finished, because reading them would slow down agents that still join."""
         self._ask({"join": monotonic() + HEAD_START_S}, limit_s + HEAD_START_S)
         answers = self._ask({"joined": True}, ANSWER_LIMIT_S)
         return verdict([agent for answer in answers for agent in answer["agents"]], self.nodes)
 
     def follow(self) -> int:
-        """Let them do what agents do while workers run; returns how many ask again and again."""
+        """Let the agents act as they do while workers run. Returns how many of them poll."""
         return sum(answer["polled"] for answer in self._ask({"follow": True}, ANSWER_LIMIT_S))
 
     def ended(self) -> list[str]:
-        """Why the round is over, said once by each agent for which it is. For ours alone."""
+        """The reason of each agent whose round has ended. For elastic-core only."""
         return [reason for answer in self._ask({"ended": True}, ANSWER_LIMIT_S) for reason in answer["ended"]]
 
     def look(self) -> list[dict[str, dict[str, int]]]:
-        """What the kernel has counted so far, for each process, by connection."""
+        """The kernel's counters so far, for each process, by connection."""
         return [answer["connections"] for answer in self._ask({"traffic": True}, ANSWER_LIMIT_S)]
 
     def cpu(self) -> tuple[float, float]:
-        """Processor seconds so far: of the store, of all agents."""
+        """Processor seconds so far, of the store and of all agents."""
         return cpu_seconds(self.store.process.pid), sum(cpu_seconds(helper.process.pid) for helper in self.agents)
 
 
@@ -187,8 +186,8 @@ def verdict(agents: Sequence[Mapping[str, Any]], nodes: int) -> Joined:
 
 
 def traffic_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], port: int) -> Traffic:
-    """What was counted between two looks. What a connection carried that ended in between is lost; of one that was
-    opened, all is counted."""
+    """The traffic between two looks. Traffic of a connection that was closed in between is lost; that of a new one is
+    counted completely."""
     found = Traffic()
     for earlier, later in zip(before, after, strict=True):
         for name, now in later.items():
@@ -198,7 +197,7 @@ def traffic_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping
 
 def _plus(total: Traffic, before: Mapping[str, int], now: Mapping[str, int], to_store: bool) -> Traffic:
     sent, received, requests = (now[name] - before.get(name, 0) for name in ("sent", "received", "requests"))
-    if not to_store:  # Both ends are agents', so each byte is seen twice; the sender's count is enough.
+    if not to_store:  # both ends belong to agents, so the sender's count is enough
         return Traffic(total.connections, total.requests, total.up, total.down, total.other + sent)
     return Traffic(
         total.connections + 1, total.requests + requests, total.up + sent, total.down + received, total.other
@@ -206,7 +205,7 @@ def _plus(total: Traffic, before: Mapping[str, int], now: Mapping[str, int], to_
 
 
 def shares(nodes: int, processes: int = PROCESSES) -> list[tuple[int, int]]:
-    """First number and count for each process; none is empty."""
+    """The first number and the count of agents for each process. No process is empty."""
     used = min(nodes, processes)
     bounds = [nodes * number // used for number in range(used + 1)]
     return [(first, end - first) for first, end in itertools.pairwise(bounds)]
@@ -216,8 +215,8 @@ def shares(nodes: int, processes: int = PROCESSES) -> list[tuple[int, int]]:
 def fleet(
     launcher: str, nodes: int, join_timeout_s: int, conf: str = "", processes: int = PROCESSES
 ) -> Iterator[Fleet]:
-    """A store and `nodes` agents with min = max = `nodes`, handlers made and connected, spread over so many processes.
-    `conf`: options of our rendezvous, as in --rdzv-conf."""
+    """A store, and `nodes` agents with min = max = `nodes` in several processes, with connected handlers. `conf` has
+    options of elastic-core's rendezvous, as in --rdzv-conf."""
     run_id = uuid.uuid4().hex[:12]
     with helping([[str(WORKERS / STORES.get(launcher, "store_server.py"))]]) as [store]:
         port = int(store.answer(monotonic() + START_LIMIT_S))

@@ -1,10 +1,10 @@
 """Is a worker that hangs found, killed and replaced, and how soon?
 
-Two workers of `workers/hanging.py` on one node, of which rank 1 hangs, with a child of its own. Once inside a timer
-(`expires`) that is not released, and once in a script that knows nothing of timers, under `--hang-timeout`; torchrun
-has only the first. A try has *healed* when rank 1 was killed within a second of its deadline and nobody else was, the
-other worker was asked to end in the usual way, a new round began and ended well, the stack of rank 1 is in the report,
-and nothing of the job is left. The deadline of `--hang-timeout` is the timeout itself, which it checks four times.
+Two workers of `workers/hanging.py` run on one node. Rank 1, which has a child process, hangs in one case inside a timer
+(`expires`) that is not released, in the other in a script without timers, under `--hang-timeout`. Torchrun has only
+timers. A try has *healed* if only rank 1 was killed, within a second of its deadline; the other worker got SIGTERM; the
+next round succeeded; rank 1's stack is in the report; and no process of the job is left. The deadline of
+`--hang-timeout` is the timeout itself, which is checked four times.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ WAYS = {"timer": "a timer is not released", "progress": "no progress"}
 
 @dataclass
 class Try:
-    """One job, in seconds after the deadline of the worker that hangs. `problem` is empty where it has healed."""
+    """One job, in seconds after the hanging worker's deadline. `problem` is empty if the job healed."""
 
-    problem: str = "no worker came to hang"
+    problem: str = "no worker hung"
     killed_s: float | None = None
     back_s: float | None = None
     tail: str = ""
@@ -41,15 +41,15 @@ class Try:
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--runs", type=int, default=20, help="tries of elastic for each way (20)")
+    made.add_argument("--runs", type=int, default=20, help="tries of elastic for each case (20)")
     made.add_argument("--torchrun-runs", type=int, default=10, help="tries of torchrun (10)")
-    made.add_argument("--after", type=float, default=2.0, help="seconds of the timer, and --hang-timeout (2)")
-    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try is given up (60)")
+    made.add_argument("--after", type=float, default=2.0, help="seconds for the timer and --hang-timeout (2)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try is abandoned (60)")
     return made
 
 
 def command(launcher: str, words: Sequence[str], way: str, after: float) -> list[str]:
-    """The job."""
+    """The command line of the job."""
     own = [*words, "--nproc-per-node=2", "--max-restarts=1"]
     if launcher == "elastic":
         own += ["--result-file=result.json"]
@@ -58,7 +58,7 @@ def command(launcher: str, words: Sequence[str], way: str, after: float) -> list
 
 
 def attempt(launcher: str, words: Sequence[str], way: str, after: float, limit_s: float) -> Try:
-    """One job from its start to its end or the limit."""
+    """Run one job until it exits or reaches the limit."""
     timers = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"} if launcher == "torchrun" else {}
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
         job = Job(command(launcher, words, way, after), Path(folder), timers)
@@ -75,16 +75,16 @@ def attempt(launcher: str, words: Sequence[str], way: str, after: float, limit_s
 
 
 def follow(job: Job, deadline: float) -> Try:
-    """Until a worker of the next round runs."""
+    """Watch the job until a worker of the next round runs."""
     made = Try()
     hangs = wait_fact(job, "hangs", deadline)
     if hangs is None:
         return made
     gone = wait_gone([int(hangs["hangs"])], deadline - now())
     if gone is None:
-        made.problem = "it was not killed"
+        made.problem = "the worker was not killed"
         return made
-    made.killed_s, made.problem = gone - hangs["due"], "no further round"
+    made.killed_s, made.problem = gone - hangs["due"], "no next round"
     back = wait_fact(job, "runs", deadline)
     if back is not None:
         made.back_s, made.problem = back["at"] - hangs["due"], ""
@@ -92,36 +92,37 @@ def follow(job: Job, deadline: float) -> Try:
 
 
 def wait_fact(job: Job, name: str, deadline: float) -> dict[str, Any] | None:
-    """The next line of a worker that tells this; of workers that run, those of the second round."""
+    """The next line of a worker that has this fact. Lines about a worker's start are used only from the second
+    round."""
     line = job.wait_line(lambda text: (f := fact(text)).get("round", 1) == 1 and name in f, deadline)
     return fact(line.text) if line else None
 
 
 def fact(text: str) -> dict[str, Any]:
-    """What a line of a worker tells."""
+    """The facts in a worker's line of output."""
     return dict(json.loads(text)) if text.startswith("{") else {}
 
 
 def in_time(made: Try) -> bool:
-    """Whether the worker was killed at its deadline or within a second of it, whoever found it."""
+    """Whether the worker was killed within a second after its deadline."""
     return made.killed_s is not None and 0 <= made.killed_s <= IN_TIME_S
 
 
-def judge(made: Try, job: Job, tells: bool, code: int | None) -> None:
-    """What there is to say against it."""
+def judge(made: Try, job: Job, reports_stack: bool, code: int | None) -> None:
+    """Set `problem` if the try has not healed."""
     children = psutil.Process().children(recursive=True)
     left = [child for child in children if child.pid != job.pid and child.status() != psutil.STATUS_ZOMBIE]
     facts = [fact(text) for text in job.output]
-    told = sum("told" in one for one in facts)
+    terminated = sum("terminated" in one for one in facts)
     if not made.problem and code != 0:
         made.problem = f"exit code {code}"
     elif not made.problem and not in_time(made):
         made.problem = "killed too early or too late"
-    elif not made.problem and told != 1:
-        made.problem = "the other worker was not asked to end"
+    elif not made.problem and terminated != 1:
+        made.problem = "the other worker got no SIGTERM"
     elif not made.problem and left:
         made.problem = f"left behind: {left}"
-    elif not made.problem and tells and not has_stack(job.folder / "result.json"):
+    elif not made.problem and reports_stack and not has_stack(job.folder / "result.json"):
         made.problem = "no stack in the report"
 
 
@@ -132,20 +133,20 @@ def has_stack(result: Path) -> bool:
 
 
 def note(tries: Sequence[Try]) -> str:
-    """How many healed, and what became of the others."""
-    said = [f"{sum(not one.problem for one in tries)} of {len(tries)} healed"]
+    """How many tries healed, and the problems of those that did not."""
+    parts = [f"{sum(not one.problem for one in tries)} of {len(tries)} healed"]
     problems = [one.problem for one in tries if one.problem]
-    said += [f"{problems.count(problem)}: {problem}" for problem in sorted(set(problems))]
-    return ", ".join(said)
+    parts += [f"{problems.count(problem)}: {problem}" for problem in sorted(set(problems))]
+    return ", ".join(parts)
 
 
 def seconds(tries: Mapping[str, Sequence[Try]], name: str) -> dict[str, list[float]]:
-    """One kind of time, where it came about."""
+    """One kind of time, of the tries that have it."""
     return {who: [t for one in of_one if (t := getattr(one, name)) is not None] for who, of_one in tries.items()}
 
 
 def rows(way: str, tries: Mapping[str, Sequence[Try]]) -> list[Row]:
-    """Healed, and how soon."""
+    """Rows with the share of healed tries and their times."""
     share = {name: 100.0 * sum(not t.problem for t in of_one) / len(of_one) for name, of_one in tries.items() if of_one}
     killed, back = seconds(tries, "killed_s"), seconds(tries, "back_s")
     made = {name: len(of_one) for name, of_one in tries.items()}
@@ -165,7 +166,7 @@ def rows(way: str, tries: Mapping[str, Sequence[Try]]) -> list[Row]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both ways, the launchers one after the other."""
+    """Measure both cases, with one launcher after the other."""
     commands = launchers(arguments)
     report = Report("hangs", {"after": arguments.after, "limit": arguments.limit})
     for way in WAYS:

@@ -1,13 +1,14 @@
-"""Can clients of the health endpoint hurt the job? One agent with two workers that do nothing, of which one is killed
-again and again: in quiet, and while 200 slow clients hold connections and malformed requests come as fast as they are
-let, 10,000 of them.
+"""Can clients of the health endpoint slow down the job?
 
-- from the kill until both workers of the next round say that they run;
-- the same as the agent tells it: what it took to notice, stop, agree and start;
-- how long a probe waits for its answer meanwhile.
+An agent runs two idle workers, one of which is killed repeatedly: without load, and while 200 slow clients hold
+connections and 10,000 malformed requests arrive as fast as they are accepted. Measured are:
 
-Quiet and attack take turns, so that a change in the machine's load hits both. The clients are processes of their own
-and share this machine's processors with the agent, which is part of the figure.
+- the time from the kill until both workers of the next round report that they run;
+- the same as the agent measures it: the time to notice, stop, agree and start;
+- how long a probe waits for its answer.
+
+Quiet and attack take turns, so that a change in the machine's load affects both. The clients are separate processes
+that share this machine's processors with the agent, which is part of the figure.
 """
 
 from __future__ import annotations
@@ -33,45 +34,45 @@ from benchmarks.report import Report, Row, main, median, parser
 
 LIMIT_S = 30.0
 TARGET_RATIO = 1.2
-TARGET_PROBE_S = 1.0  # what Kubernetes waits for
+TARGET_PROBE_S = 1.0  # Kubernetes' default timeout of a probe
 SAY = "echo runs $$ $TORCHELASTIC_RESTART_COUNT; exec sleep 100000"
 
 
 @dataclass
 class Tries:
-    """What was measured under one condition, in seconds. `told`: by the agent."""
+    """Times under one condition, in seconds. `reported`: as the agent measures them."""
 
     seen: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)
 
 
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--blocks", type=int, default=5, help="turns of quiet and of attack (5)")
-    made.add_argument("--tries", type=int, default=20, help="kills in a turn of quiet (20)")
+    made.add_argument("--blocks", type=int, default=5, help="periods without load and under attack (5)")
+    made.add_argument("--tries", type=int, default=20, help="kills in a period without load (20)")
     made.add_argument("--slow", type=int, default=200, help="slow clients (200)")
-    made.add_argument("--malformed", type=int, default=10_000, help="malformed requests in all (10000)")
+    made.add_argument("--malformed", type=int, default=10_000, help="total number of malformed requests (10000)")
     made.add_argument("--pause", type=float, default=0.25, help="seconds between two kills (0.25)")
     return made
 
 
 def free_port() -> int:
-    """One that nobody has now."""
+    """A port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def ask(port: int, path: str) -> bytes:
-    """What the endpoint answers."""
+    """The endpoint's response."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
         body: bytes = answer.read()
     return body
 
 
 def next_round(job: Job) -> tuple[list[int], float]:
-    """The process ids of both workers, and when the second one said that it runs."""
+    """The process ids of both workers, and when the second one reported that it runs."""
     pids, at = [], 0.0
     for _ in range(2):
         line = job.wait_line(lambda text: text.startswith("runs "), now() + LIMIT_S)
@@ -83,7 +84,7 @@ def next_round(job: Job) -> tuple[list[int], float]:
 
 
 class Victim:
-    """The job."""
+    """The job whose workers are killed."""
 
     def __init__(self, job: Job, port: int) -> None:
         self._job = job
@@ -91,7 +92,7 @@ class Victim:
         self._pids, _ = next_round(job)
 
     def lose_a_worker(self, tries: Tries, pause: float) -> None:
-        """One kill; measured into `tries`."""
+        """Kill a worker, and add the times to `tries`."""
         time.sleep(pause)
         killed = now()
         os.kill(self._pids[0], signal.SIGKILL)
@@ -101,14 +102,14 @@ class Victim:
         ask(self._port, "/livez")
         tries.probes.append(now() - begun)
 
-    def told(self, count: int) -> list[float]:
-        """The last recoveries, as the agent tells them."""
+    def reported(self, count: int) -> list[float]:
+        """The durations of the last recoveries, as the agent measures them."""
         status: dict[str, Any] = json.loads(ask(self._port, "/status"))
         return [recovery["total"] for recovery in status["recoveries"][-count:]] if count else []
 
 
 class Attack:
-    """Slow clients and malformed requests, until the block is left."""
+    """Slow clients and malformed requests, until the end of the block."""
 
     def __init__(self, port: int, slow: int) -> None:
         self.sent = 0
@@ -138,27 +139,27 @@ class Attack:
 
 
 def turns(victim: Victim, port: int, arguments: argparse.Namespace) -> tuple[Tries, Tries, int]:
-    """Quiet and attack in turn; and how many malformed requests there were."""
+    """Measure without load and under attack in turn. Returns the number of malformed requests, too."""
     quiet, attacked, sent = Tries(), Tries(), 0
     for _ in range(arguments.blocks):
         for _ in range(arguments.tries):
             victim.lose_a_worker(quiet, arguments.pause)
-        quiet.told += victim.told(arguments.tries)
+        quiet.reported += victim.reported(arguments.tries)
         before = len(attacked.seen)
         with Attack(port, arguments.slow).under_way() as attack:
             while attack.sent < arguments.malformed / arguments.blocks:
                 victim.lose_a_worker(attacked, arguments.pause)
-            attacked.told += victim.told(len(attacked.seen) - before)
+            attacked.reported += victim.reported(len(attacked.seen) - before)
         sent += attack.sent
     return quiet, attacked, sent
 
 
 def rows(quiet: Tries, attacked: Tries, sent: int) -> list[Row]:
-    """The table."""
+    """The rows of the table."""
     found = []
     for what, before, after in (
         ("worker killed: both of the next round run", quiet.seen, attacked.seen),
-        ("the same, as the agent tells it", quiet.told, attacked.told),
+        ("the same, as the agent measures it", quiet.reported, attacked.reported),
     ):
         calm, under = median(before), median(after)
         ratio = under / calm if calm and under else None
@@ -185,7 +186,7 @@ def rows(quiet: Tries, attacked: Tries, sent: int) -> list[Row]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """One job for all of it; torchrun's endpoint answers nobody, so there is nothing beside it."""
+    """Measure everything with one job. There is no comparison, because torchrun's endpoint answers no requests."""
     command = launchers(argparse.Namespace(launchers="elastic"))["elastic"]
     port = free_port()
     flags = ("--nproc-per-node=2", "--max-restarts=100000", f"--health-port={port}", "--no-python")
@@ -194,7 +195,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report("health", {"slow clients": arguments.slow, "kills": f"{len(quiet.seen)} + {len(attacked.seen)}"})
     report.rows = rows(quiet, attacked, sent)
     report.measurements = {
-        name: {"seen_s": tries.seen, "told_s": tries.told, "probes_s": tries.probes}
+        name: {"seen_s": tries.seen, "told_s": tries.reported, "probes_s": tries.probes}
         for name, tries in (("quiet", quiet), ("attacked", attacked))
     }
     return report

@@ -1,9 +1,9 @@
-"""What does the launcher itself cost? Two workers that print a line and end.
+"""What does the launcher itself cost? Two workers print a line and exit. Measured are:
 
-- wall time from start to end, alternating between the launchers so that a change in the machine's load hits both;
-- peak memory of the agent's process alone, in runs of their own, because looking on costs time;
+- wall time; the launchers alternate, so that a change in the machine's load affects both;
+- peak memory of the agent's process, in separate runs, because watching takes time;
 - whether torch was ever mapped into the agent;
-- what `import elastic_core` takes in a fresh interpreter.
+- the time of `import elastic_core` in a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def options() -> argparse.ArgumentParser:
 
 
 def hello(launcher: Sequence[str]) -> list[str]:
-    """The command under measurement."""
+    """The command to measure."""
     return [*launcher, "--nproc-per-node=2", str(WORKERS / "hello.py")]
 
 
 def wall_time(launcher: Sequence[str]) -> float:
-    """Seconds from the start of the launcher to its end, when both workers have said hello."""
+    """Seconds from the launcher's start to its exit. Raises BenchmarkError unless both workers printed their line."""
     with running(hello(launcher)) as job:
         code = job.wait_exit(now() + LIMIT_S)
         took = now() - job.started
         job.wait_output_end()
-    said = "".join(job.output)
-    if code != 0 or any(f"hello from rank {rank} of 2" not in said for rank in (0, 1)):
-        raise BenchmarkError(f"the launcher left with {code}.\n{said}")
+    output = "".join(job.output)
+    if code != 0 or any(f"hello from rank {rank} of 2" not in output for rank in (0, 1)):
+        raise BenchmarkError(f"the launcher exited with {code}.\n{output}")
     return took
 
 
@@ -60,12 +60,12 @@ def watched_run(launcher: Sequence[str]) -> tuple[float, bool]:
             peak = max(peak, peak_memory(job.pid) or 0.0)
             torch_seen = torch_seen or has_torch(job.pid)
             if now() > job.started + LIMIT_S:
-                raise BenchmarkError(f"no end after {LIMIT_S:.0f} s.\n{''.join(job.output)}")
+                raise BenchmarkError(f"still running after {LIMIT_S:.0f} s.\n{''.join(job.output)}")
     return peak, torch_seen
 
 
 def import_time() -> float:
-    """Milliseconds of `import elastic_core`, measured inside an interpreter that has done nothing else yet."""
+    """Milliseconds of `import elastic_core`, measured in a fresh interpreter."""
     measure = "from time import perf_counter as t; a = t(); import elastic_core; print((t() - a) * 1000)"
     with tempfile.TemporaryDirectory() as elsewhere:  # so that the installed package is found, not a checkout
         done = subprocess.run(
@@ -77,17 +77,17 @@ def import_time() -> float:
 
 
 def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
-    """So many measurements, after one that warms the file cache and is not counted."""
+    """Measure `runs` times, after a first run that only warms the file cache."""
     measure()
     return [measure() for _ in range(runs)]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All four questions."""
+    """Measure all four."""
     commands = launchers(arguments)
     report = Report("hello", {"workers": 2})
     for command in commands.values():
-        wall_time(command)  # Warms the file cache; not counted.
+        wall_time(command)  # warms the file cache; not counted
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(arguments.runs):
         for name, command in commands.items():

@@ -1,4 +1,4 @@
-"""The launchers that are compared, and a job of one of them under watch."""
+"""The launchers to compare, and a job that one of them has started."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from benchmarks.processes import STOP_LIMIT_S, end_descendants, now, wait_gone, 
 WORKERS = Path(__file__).with_name("workers")
 LAUNCHERS = {"elastic": ("elastic", "run"), "torchrun": ("torchrun",)}
 MODULES = {"elastic": ("elastic-core", "elastic_core", "run"), "torchrun": ("torch", "torch.distributed.run")}
-"""For each launcher the package that has it, and the module and arguments that start it without a console script."""
+"""For each launcher, its package, and the module and arguments that start it without a console script."""
 
-# Seldom enough that looking does not slow down what is looked at.
+# Long enough that looking does not slow down the job.
 LOOK_EVERY_S = 0.1
 
-# Processes of torch look up the names of their peers' addresses. Without a name server that answers, each look-up
-# waits for seconds, and a benchmark would measure the resolver.
+# Processes of torch make reverse DNS lookups of their peers. If no name server answers, each lookup waits for seconds,
+# and a benchmark would measure the resolver.
 ENVIRONMENT = {"RES_OPTIONS": "timeout:1 attempts:1"}
 
 
 class BenchmarkError(Exception):
-    """A job did not do what the measurement needs; there is no figure to report."""
+    """A job did not behave as the measurement requires, so there is no figure to report."""
 
 
 def launcher_command(name: str) -> list[str]:
-    """How a user starts this launcher: the console script of the environment that runs the benchmark, or `python -m`
-    if the package is known without one (`benchmarks.gpu` makes a checkout known)."""
+    """The command with which a user starts this launcher: the console script next to this Python, or `python -m` if the
+    package has no script (`benchmarks.gpu` makes a checkout importable)."""
     program = Path(sys.executable).with_name(LAUNCHERS[name][0])
     if program.exists():
         return [str(program), *LAUNCHERS[name][1:]]
@@ -50,23 +50,23 @@ def launcher_command(name: str) -> list[str]:
 
 
 def launchers(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """The commands of the launchers asked for, by name; each must be installed."""
+    """The commands of the chosen launchers, by name. Each must be installed."""
     names = arguments.launchers.split(",")
     if unknown := set(names) - set(LAUNCHERS):
-        raise BenchmarkError(f"--launchers knows {', '.join(LAUNCHERS)}, not {', '.join(sorted(unknown))}")
+        raise BenchmarkError(f"unknown launchers: {', '.join(sorted(unknown))} (known: {', '.join(LAUNCHERS)})")
     return {name: launcher_command(name) for name in names}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line that the job printed, and when it was read."""
+    """A line of the job's output, and when it was read."""
 
     at: float
     text: str
 
 
 class Job:
-    """A launcher that has been started, and its output as it comes. Made by `running`, or by a cluster.
+    """A running launcher and its output so far. Made by `running` or by a cluster.
 
     `extra` is added to its environment, which its workers inherit.
     """
@@ -90,7 +90,7 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """The launcher's process, which is the agent."""
+        """Process id of the launcher, which is the agent."""
         return self.process.pid
 
     def _read(self) -> None:
@@ -100,11 +100,11 @@ class Job:
             self._lines.put(Line(now(), text))
 
     def wait_output_end(self) -> None:
-        """Wait until all that was printed is in `output`; the job has ended, so it cannot take long."""
+        """Wait until all output of the job, which has exited, is in `output`."""
         self._reader.join(STOP_LIMIT_S)
 
     def wait_line(self, accept: Callable[[str], bool], deadline: float) -> Line | None:
-        """The next line that is accepted; None if the job ended, or the deadline passed, without it."""
+        """Wait for a line that `accept` accepts. None if the job exits or the deadline passes without one."""
         ended = False
         while True:
             with suppress(queue.Empty):
@@ -119,7 +119,7 @@ class Job:
                 ended = True
 
     def wait_workers(self, count: int, deadline: float, other_than: Sequence[int] = ()) -> dict[int, int]:
-        """Wait until `count` workers run that are not `other_than`; returns process ids by rank."""
+        """Wait until `count` workers other than `other_than` run. Returns process ids by rank."""
         while True:
             workers = {rank: pid for rank, pid in workers_of(self.pid).items() if pid not in other_than}
             if len(workers) == count:
@@ -129,15 +129,15 @@ class Job:
             time.sleep(LOOK_EVERY_S)
 
     def stop(self) -> None:
-        """Ask the launcher to leave and wait for it, so that it can tidy up (its temporary folder, its helpers). One
-        that does not leave is left to others."""
-        self.process.terminate()  # does nothing to a process that has been waited for
+        """Terminate the launcher and wait, so that it can clean up its temporary folder and its helpers. The caller has
+        to deal with a launcher that does not exit."""
+        self.process.terminate()  # does nothing to a process that has been reaped
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_LIMIT_S)
 
     def wait_exit(self, deadline: float) -> int | None:
         """The launcher's exit code, or None if it still runs at the deadline."""
-        # Not Popen.wait with a timeout, which looks every 50 ms and would blur what is measured.
+        # Popen.wait with a timeout polls every 50 ms, which would blur the measurement.
         if wait_gone([self.pid], max(0.0, deadline - now())) is None:
             return None
         return self.process.wait()
@@ -145,7 +145,7 @@ class Job:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[Job]:
-    """Start a job in a temporary folder of its own; when the block is left, nothing of it runs any more."""
+    """Start a job in a temporary folder. At the end of the block, all its processes are stopped."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
         job = Job(command, Path(folder))
         try:

@@ -1,26 +1,29 @@
 """What does a job survive, and how soon does it train again?
 
-A job of three nodes (`--nnodes=1:3`), each on a machine of its own: a network name space with a link and an address.
-Each has one worker that runs `workers/ddp.py` (DDP over gloo). With c10d machine 0 hosts the store, with `etcd served`
-each has a member of the cluster; the endpoint names all three. `etcd` is a cluster of somebody, on three machines more.
-`local` is one machine with three workers, which meets nobody. Once they train, something is lost. Measured is from that
-moment to the first optimizer step of the world afterwards, of its slowest rank. A try has *recovered*, *failed* or
-*hung* as in `recovery`.
+The job has three nodes (`--nnodes=1:3`), each on a separate machine: a network name space with a link and an address.
+Each node has one worker, which runs `workers/ddp.py` (DDP over gloo). Once the workers train, something is lost. The
+time runs from that moment to the slowest rank's first optimizer step in the next world. A try has *recovered*, *failed*
+or *hung* as in `recovery`.
 
-- `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: one is off; none of these with the store.
-- `host_told`: SIGTERM to the agent of machine 0. The others go on.
-- `host`: machine 0 is off. After 10 s it is on again, and an agent is started there. With `etcd` it is a machine of the
-  cluster, and its member; the time counts from its return.
-- `two`: machines 0 and 1 are off; both come back after 10 s.
-- `split`: machine 0 is cut off from all others for some seconds; `split_last`: machine 2 is.
-- `disk`: a member of the etcd can write no more, and a worker is killed, which has to be written down.
+`--worlds` selects where the nodes meet. With `c10d`, machine 0 hosts the store. With `etcd served`, each machine has a
+member of the cluster. Both endpoints list all three machines. `etcd` is a separate cluster on three more machines.
+`local` is one machine with three workers and no endpoint.
 
-All else is default. The steps of every try also show how long two groups of workers trained at the same time.
+- `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: a machine is off. None of these hosts the
+  store.
+- `host_told`: SIGTERM to the agent of machine 0. The other nodes keep training.
+- `host`: machine 0 is off. It returns after 10 s with a new agent. With `etcd` it is a machine of the cluster that
+  loses its member; the time is measured from its return.
+- `two`: machines 0 and 1 are off; both return after 10 s.
+- `split`: machine 0 is cut off from all other machines for some seconds; `split_last`: machine 2 is.
+- `disk`: an etcd member cannot write any more, and a worker is killed, which requires a write.
 
-elastic-core's worlds are measured unless `--worlds` names others. `torchrun` has its defaults; `torchrun like` has the
-settings that `recovery` gives both launchers like for like, and `c10d like` has the same. A table with torchrun in it
-is `losses_torchrun`. torchrun gets the machine that hosts the store as an option, since all machines have one host name
-here. Root only.
+Everything else has defaults. The steps of every try also show how long two groups of workers trained at the same time.
+
+By default, only elastic-core's worlds are measured. `torchrun` has its defaults. `torchrun like` has the settings that
+`recovery` gives both launchers like for like, and so has `c10d like`. A table that includes torchrun is named
+`losses_torchrun`. Torchrun gets the store's host as an option, because all machines here share a host name.
+Needs root.
 """
 
 from __future__ import annotations
@@ -51,13 +54,13 @@ AWAY_S = 10.0
 
 @dataclass
 class Try:
-    """One job, in seconds. What did not come about is None.
+    """Times of one job in seconds; None: did not happen.
 
     Args:
-        recovery_s: from the loss to the first step of the world afterwards.
-        workers_s: until the last of its workers was started.
-        at_once_s: for how long at most two groups of workers made steps at the same time.
-        tail: what the agents said last, where the job did not recover.
+        recovery_s: from the loss to the first step of the next world.
+        workers_s: from the loss until the last of that world's workers was started.
+        at_once_s: the longest time for which two groups of workers made steps at the same time.
+        tail: the last output of the agents, if the job did not recover.
     """
 
     outcome: str
@@ -68,7 +71,7 @@ class Try:
 
 
 class Members:
-    """An etcd cluster of somebody: a member on each of these machines, with data that outlives it."""
+    """A separate etcd cluster: a member on each of these machines, with data that outlives the process."""
 
     def __init__(self, machines: Sequence[Machine], folder: Path) -> None:
         self._machines, self._folder = machines, folder
@@ -77,7 +80,7 @@ class Members:
             self.start(number)
 
     def start(self, number: int) -> None:
-        """This one, anew if it has run before."""
+        """Start or restart a member."""
         from elastic_etcd.server.process import find_binary
 
         own = self._machines[number]
@@ -94,7 +97,7 @@ class Members:
         self._running[number] = subprocess.Popen(command, **quiet)
 
     def ended(self, number: int) -> None:
-        """Its machine is off."""
+        """Note that a member's machine is off."""
         if number in self._running:
             self._running.pop(number).wait()
 
@@ -103,10 +106,10 @@ class Running:
     """A job of three nodes on three machines, or of one.
 
     Args:
-        job: not started yet.
-        machines: of the nodes, and then of the etcd cluster, if there is one.
-        world: where they meet.
-        members: of the etcd cluster.
+        job: has no agents yet.
+        machines: those of the nodes, followed by those of the etcd cluster, if there is one.
+        world: the backend and its options.
+        members: the members of the etcd cluster, if there is one.
     """
 
     def __init__(self, job: Cluster, machines: Machines, world: World, members: Members | None) -> None:
@@ -115,22 +118,22 @@ class Running:
 
     @property
     def last(self) -> Machine:
-        """Of the nodes; it does not host the store."""
+        """The machine of the last node, which does not host the store."""
         return self.machines[self._nodes - 1]
 
     @property
     def keeps_workers(self) -> bool:
-        """Whether the loss of a host of the store is none for the nodes."""
+        """Whether the nodes and their workers survive the loss of a machine that hosts the store."""
         return self._members is not None
 
     def start(self, place: int) -> None:
-        """An agent there."""
+        """Start an agent on this machine."""
         more = {"PET_LOCAL_ADDR": self.machines[place].address, "TMPDIR": str(self.job.folder)}
         conf = ",".join([f"is_host={place == 0}", *self._conf])
         self.job.start_node(place, **(more | {"PET_RDZV_CONF": conf} if self._hosted else {}))
 
     def formed(self) -> bool:
-        """Let all three train."""
+        """Start all agents. Returns whether their workers train in time."""
         deadline = now() + FORM_LIMIT_S
         for place in range(self._nodes):
             self.start(place)
@@ -139,7 +142,7 @@ class Running:
         return self.job.wait_resumed(WORLD, (), STEPS, deadline) is not None
 
     def off(self, *places: int) -> None:
-        """These machines lose power, and come back with new agents."""
+        """Turn these machines off and, after a while, on again with new agents."""
         for place in places:
             self.machines[place].off()
         time.sleep(AWAY_S)
@@ -149,7 +152,7 @@ class Running:
             self.start(place)
 
     def host_off(self) -> None:
-        """As `off` for the machine of the store, or for one of those."""
+        """As `off`, for the machine of the store, or for one machine of the etcd cluster."""
         if self._members is None:
             self.off(0)
             return
@@ -160,7 +163,7 @@ class Running:
         self._members.start(0)
 
     def disk_lost(self) -> None:
-        """The first member of the etcd can write to no file any more. It learns that when it has to."""
+        """Keep the first etcd member from writing to any file, and kill a worker, so that it has to write."""
         host = self.machines[self._nodes if self._members is not None else 0]
         for process in map(psutil.Process, host.pids()):
             if process.name() == "etcd":
@@ -168,7 +171,7 @@ class Running:
         kill(self.job.workers()[2])
 
     def split(self, place: int, seconds: float) -> None:
-        """This machine does not reach the others for so long."""
+        """Cut this machine off from all others for a while."""
         others = [one for one in self.machines if one is not self.machines[place]]
         for other in others:
             self.machines.apart(self.machines[place], other)
@@ -179,13 +182,13 @@ class Running:
 
 @dataclass(frozen=True)
 class Loss:
-    """What happens.
+    """A loss.
 
     Args:
-        cause: does it.
-        world_size: of the world that must train afterwards.
-        heals: whether the time counts from when all is there again; the workers may be the old ones then.
-        of_store: it is the machine of the store that is lost, which may be none of the nodes'; then the same holds.
+        cause: makes it happen.
+        world_size: size of the world that must train afterwards.
+        heals: whether the loss ends before the time starts; the old workers may then keep training.
+        of_store: whether the store's machine is lost. If no node runs there, `heals` applies as well.
     """
 
     title: str
@@ -206,20 +209,20 @@ LOSSES = {
     "split_60": Loss("machine 0 cut off for 60 s, then", lambda one: one.split(0, 60), heals=True),
     "split_last_5": Loss("machine 2 cut off for 5 s, then", lambda one: one.split(2, 5), heals=True),
     "split_last_60": Loss("machine 2 cut off for 60 s, then", lambda one: one.split(2, 60), heals=True),
-    "disk": Loss("disk of a member of the etcd full, worker killed", lambda one: one.disk_lost()),
+    "disk": Loss("etcd member's disk full, worker killed", lambda one: one.disk_lost()),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class World:
-    """Where the nodes meet.
+    """A launcher with a rendezvous backend.
 
     Args:
-        hosted: whether the machine that hosts the store has to be told so; then only that one is the endpoint.
-        conf: more of its rendezvous options.
-        nodes: one, with three workers, or three, with one each.
-        members: of an etcd cluster, on machines of their own.
-        lacks: what cannot happen there.
+        hosted: whether an option has to name the store's host, which is then the only machine in the endpoint.
+        conf: more rendezvous options.
+        nodes: 1 (with three workers) or 3 (with one worker each).
+        members: number of members of a separate etcd cluster.
+        lacks: losses that cannot happen there.
     """
 
     launcher: str
@@ -257,9 +260,8 @@ class Figures:
         return [value for one in self.tries if (value := getattr(one, name)) is not None]
 
 
-def at_once(steps: Sequence[Step]) -> float:
-    """For how many seconds at most two groups of workers were at work at the same time: each from its first step to
-    its last."""
+def longest_overlap(steps: Sequence[Step]) -> float:
+    """The longest overlap of two groups of workers in seconds, each taken from its first step to its last."""
     groups: dict[str, list[float]] = {}
     for step in steps:
         groups.setdefault(step.group, []).append(step.at)
@@ -268,7 +270,7 @@ def at_once(steps: Sequence[Step]) -> float:
 
 
 def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, arguments: argparse.Namespace) -> Try:
-    """One job, from its start to its recovery or the limit."""
+    """Run one job until it recovers or reaches the limit."""
     with machines(world.nodes + world.members) as made:
         hosts = [machine.address for machine in made][world.nodes if world.members else 0 :]
         meeting = Meeting(world.backend, world.port, tuple(hosts[: 1 if world.hosted else None]))
@@ -283,7 +285,7 @@ def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, argu
 
 
 def lost(running: Running, loss: Loss, limit_s: float) -> Try:
-    """Let it happen, and see what becomes of the job."""
+    """Cause the loss, and watch the job."""
     job = running.job
     heals = loss.heals or (loss.of_store and running.keeps_workers)
     old = () if heals else tuple(job.workers().values())
@@ -292,7 +294,7 @@ def lost(running: Running, loss: Loss, limit_s: float) -> Try:
     if heals:
         at = now()
     back = job.wait_resumed(loss.world_size, old, STEPS, now() + limit_s, at)
-    made = Try("recovered", at_once_s=at_once(job.steps()))
+    made = Try("recovered", at_once_s=longest_overlap(job.steps()))
     if back is not None:
         made.recovery_s, made.workers_s = back.at - at, max(0.0, back.started - at)
         return made
@@ -305,12 +307,12 @@ def lost(running: Running, loss: Loss, limit_s: float) -> Try:
 
 
 def names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Reads some of these from the command line."""
+    """A parser for a comma-separated choice of these names."""
 
     def read(text: str) -> list[str]:
         found = text.split(",")
         if unknown := set(found) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))} (known: {', '.join(known)})")
         return found
 
     return read
@@ -321,14 +323,14 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--worlds", type=names(list(WORLDS)), default=list(USUAL), help=f"which ({','.join(WORLDS)})")
     made.add_argument("--losses", type=names(list(LOSSES)), default=list(LOSSES), help=f"which ({','.join(LOSSES)})")
-    made.add_argument("--runs", type=int, help="tries of each (3; with a world of torchrun 10)")
-    made.add_argument("--limit", type=float, default=90.0, help="seconds after which a try counts as hung (90)")
-    made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
+    made.add_argument("--runs", type=int, help="tries of each (3, or 10 if torchrun is measured)")
+    made.add_argument("--limit", type=float, default=90.0, help="seconds after which a try is considered hung (90)")
+    made.add_argument("--seed", type=int, default=1, help="seed of the pauses before losses (1)")
     return made
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All losses asked for, in all worlds asked for, in turn."""
+    """Measure the chosen losses, cycling through the chosen worlds."""
     if reason := missing():
         raise BenchmarkError(reason)
     commands = launchers(arguments)
@@ -349,7 +351,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def rows(loss: Loss, figures: dict[str, Figures], limit_s: float) -> list[Row]:
-    """The times of the tries that recovered, and how many failed or hung."""
+    """Rows with the times of the tries that recovered, and the number that failed or hung."""
     made = {where: len(of.tries) for where, of in figures.items()}
     notes = {where: note(of.tries, limit_s) for where, of in figures.items()}
     together = {where: max((one.at_once_s for one in of.tries), default=0.0) for where, of in figures.items()}
@@ -359,14 +361,14 @@ def rows(loss: Loss, figures: dict[str, Figures], limit_s: float) -> list[Row]:
                      notes=notes),
         Row.measured("- of that, until its workers were started", "s",
                      {where: of.times("workers_s") for where, of in figures.items()}, made=made),
-        *([Row("- two groups at work at once, at most", "s", together)] if any(together.values()) else []),
+        *([Row("- longest overlap of two groups", "s", together)] if any(together.values()) else []),
     ]  # fmt: skip
 
 
 def narrate(where: str, name: str, number: int, made: Try) -> None:
-    """One line per try: all of them take long."""
+    """Print a line per try, because all tries take long."""
     after = "" if made.recovery_s is None else f" after {made.recovery_s:.2f} s (workers {made.workers_s:.2f} s)"
-    print(f"{where} {name} {number + 1}: {made.outcome}{after}, two at once {made.at_once_s:.2f} s", flush=True)
+    print(f"{where} {name} {number + 1}: {made.outcome}{after}, two groups for {made.at_once_s:.2f} s", flush=True)
     if made.tail:
         print("".join(f"    {line}\n" for line in made.tail.splitlines()), flush=True)
 

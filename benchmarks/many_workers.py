@@ -1,8 +1,8 @@
-"""What do 64 workers on one machine cost? They are `sleep`, so all work seen is the launcher's.
+"""What do 64 workers on one machine cost? They only sleep, so all work is the launcher's. Measured are:
 
-- time from the start of the launcher to the start of the last worker;
-- processor time of the agent while nothing happens, in percent of one core;
-- time from SIGTERM to the agent until agent and workers are gone;
+- the time from the launcher's start to the start of the last worker;
+- processor time of the idle agent, in percent of one core;
+- the time from SIGTERM to the agent until agent and workers have exited;
 - the same for workers that ignore SIGTERM, with a grace period of `--grace` seconds.
 """
 
@@ -31,7 +31,7 @@ STUBBORN = ("--no-python", "sh", "-c", "trap '' TERM; exec sleep 1000")
 
 @dataclass
 class Observation:
-    """One job, from start to stop. `cpu_percent` is None where it was not measured."""
+    """Figures of one job. `cpu_percent` is None if it was not measured."""
 
     start_s: float
     cpu_percent: float | None
@@ -49,7 +49,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def steady_cpu(job: Job, seconds: float) -> float:
-    """Percent of a core that the agent uses while its workers sleep. In steps of 10 ms: 0.2 % over 5 s."""
+    """Percent of a core that the agent uses while its workers sleep. The steps of 10 ms are 0.2 % over 5 s."""
     time.sleep(SETTLE_S)
     before, at = cpu_seconds(job.pid), now()
     time.sleep(seconds)
@@ -57,7 +57,7 @@ def steady_cpu(job: Job, seconds: float) -> float:
 
 
 def stop(job: Job, pids: Sequence[int]) -> float:
-    """SIGTERM to the agent; seconds until it and all workers are gone."""
+    """Send SIGTERM to the agent. Returns the seconds until it and all workers have exited."""
     at = now()
     os.kill(job.pid, signal.SIGTERM)
     if wait_gone([job.pid, *pids], STOP_LIMIT_S) is None:
@@ -66,19 +66,19 @@ def stop(job: Job, pids: Sequence[int]) -> float:
 
 
 def observe(launcher: Sequence[str], arguments: argparse.Namespace, worker: Sequence[str], steady: bool) -> Observation:
-    """One job with workers of one kind."""
+    """Run one job with workers of one kind."""
     command = [*launcher, f"--nproc-per-node={arguments.workers}", f"--shutdown-timeout={arguments.grace}", *worker]
     with running(command) as job:
         pids = list(job.wait_workers(arguments.workers, now() + START_LIMIT_S).values())
         started = max(start_time(pid) for pid in pids) - job.started
         cpu = steady_cpu(job, arguments.steady_seconds) if steady else None
         if not steady:
-            time.sleep(SETTLE_S)  # Time for the last shell to set its trap.
+            time.sleep(SETTLE_S)  # until the last shell has set its trap
         return Observation(started, cpu, stop(job, pids))
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both kinds of workers under each launcher, alternating."""
+    """Measure both kinds of workers under each launcher, alternating."""
     commands = launchers(arguments)
     plain: dict[str, list[Observation]] = {name: [] for name in commands}
     stubborn: dict[str, list[Observation]] = {name: [] for name in commands}
@@ -94,8 +94,8 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.rows = [
         Row.measured("all workers started after", "s", starts),
         Row.measured("agent, steady state", "% of a core", cpu),
-        Row.measured("all gone after SIGTERM", "s", stops),
-        Row.measured("all gone after SIGTERM that workers ignore", "s", stubborn_stops, f"<= {arguments.grace + 1}"),
+        Row.measured("all exited after SIGTERM", "s", stops),
+        Row.measured("all exited after SIGTERM that workers ignore", "s", stubborn_stops, f"<= {arguments.grace + 1}"),
     ]
     report.measurements = {
         "plain": {name: [asdict(seen) for seen in all_seen] for name, all_seen in plain.items()},

@@ -1,16 +1,16 @@
-"""Put measured figures into a page of the docs, as tables between markers and a plot, and from there into the README.
+"""Put measured figures into a page of the docs, as tables and a plot, and from there into the README.
 
     python -m benchmarks.page [results.json ...]
 
-Tables and the plot go between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`, each in place of its
-predecessor. Tables that are not in the files stay, with the date on which they were measured. If `rendezvous` is among
-the results, the plot is drawn into `--plot`. A benchmark may be measured in pieces, one file each: name all of them in
-one call. If several files have a row, the last one counts. `--print` only shows the tables. Files of `benchmarks.gpu`
-make the page's section on GPU machines.
+New tables and the plot replace their predecessors between `<!-- measured: begin -->` and `<!-- measured: end -->` of
+`--page`. Tables that the files lack stay, with their date. If the results include `rendezvous`, the plot is drawn into
+`--plot`. Name all files of a benchmark that was measured in several parts in one call; if several files have the same
+row, the last one is used. `--print` only shows the tables. Files of `benchmarks.gpu` make the page's section on GPU
+machines.
 
-The page owns the figures. Each run also updates the table in `--readme`, which has some rows of the page (see
-`README`), and the table in `--survival`, which is the one of `losses`. Without files it does nothing else. Rows that
-the README should show but the page lacks are left out and named on standard error.
+Each run also copies figures from the page into the table of `--readme` (some rows, see `README`) and the table of
+`--survival` (those of `losses`). Without files it only does that. Rows of the README that the page lacks are left out
+and listed on standard error.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TITLES = {
-    "rendezvous": "Rendezvous: all join at once",
-    "steady": "Steady state: nothing happens",
-    "recovery": "Recovery: a job loses or gains something",
+    "rendezvous": "Rendezvous: all agents join together",
+    "steady": "Steady state: idle agents",
+    "recovery": "Recovery after a loss or a gain",
     "hello": "The launcher: two workers that print a line",
     "many_workers": "The launcher: 64 workers on one machine",
     "digits_kill": "The launcher: a training job whose worker is killed",
-    "warm": "Warm start: a worker is killed, and other first steps",
-    "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
+    "warm": "Warm start: time to the next or first step",
+    "etcd": "Over etcd (torchrun's etcd backends do not support current etcd versions)",
     "etcd_recovery": "Recovery over etcd",
     "losses": "Losses: a job of three machines",
     "losses_torchrun": "Losses: a job of three machines, against torchrun",
     "endurance": "1,000 rounds with killed agents",
-    "paper": "10,000 nodes on paper",
+    "paper": "Computed cost of 10,000 nodes",
     "timer": "Watchdog timers: what they cost a worker",
     "hangs": "Hangs: a worker that makes no progress",
 }
@@ -55,9 +55,9 @@ class Shown:
     """A row of the README's table.
 
     Args:
-        what: its first cell.
-        benchmark, row: where the page has it: a name among `TITLES`, and the first cell there, without the unit.
-        notes: show what is said of the figures instead of the figures.
+        what: the first cell.
+        benchmark, row: its place on the page: a key of `TITLES`, and the first cell there, without the unit.
+        notes: show the note of a figure instead of the figure.
     """
 
     what: str
@@ -79,32 +79,32 @@ README = (
     Shown("training job whose worker is killed: recovered", "digits_kill", "digits: recovered", notes=True),
     Shown("- kill to next epoch line, the user's wait", "digits_kill", "digits: kill to next epoch line"),
     Shown(
-        "- of that, survivor gone to new workers' start",
+        "- of that, survivor's exit to new workers' start",
         "digits_kill",
-        "digits: survivor gone to new workers' start",
+        "digits: survivor's exit to new workers' start",
     ),
     *_recovery("fixed size", "fixed"),
     *_recovery("like for like", "worker", "node", "sigterm", "third", "agent"),
     *_recovery(SETTINGS["own_store"].label, "worker", "third"),
     *_recovery("defaults", "worker", "node"),
 )
-"""A row is left out if the page lacks it, or does not give the number of tries."""
+"""A row is left out if the page lacks it or gives no number of tries."""
 
 ENOUGH = 10
 """With fewer tries, a cell of the README's table gives their number."""
 
 
 def cell(row: Mapping[str, Any], launcher: str) -> str:
-    """The figure and what is to be said of it."""
+    """A cell with the figure and its notes."""
     value, tries = row["values"].get(launcher), row.get("tries", {}).get(launcher)
-    told = described(Tries(**tries) if tries else None, row["notes"].get(launcher))
+    notes = described(Tries(**tries) if tries else None, row["notes"].get(launcher))
     if value is None:
-        return told or "-"
-    return f"{number(value)} ({told})" if told else number(value)
+        return notes or "-"
+    return f"{number(value)} ({notes})" if notes else number(value)
 
 
 def line(row: Mapping[str, Any], names: Sequence[str], compared: bool) -> str:
-    """One row of a table; with ratio and target, where there are any."""
+    """A row of a table, with ratio and target if the table has any."""
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
     met = {None: "", True: "yes", False: "**no**"}[row["met"]]
     ends = [ratio, row["target"], met] if compared else []
@@ -113,7 +113,7 @@ def line(row: Mapping[str, Any], names: Sequence[str], compared: bool) -> str:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """One benchmark."""
+    """The title, settings and table of a benchmark."""
     names = sides(row["values"] for row in report["rows"])
     compared = any(row["ratio"] is not None or row["target"] for row in report["rows"])
     ends = ["ratio", "target", "met"] if compared else []
@@ -133,7 +133,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def facts(*machines: Mapping[str, Any]) -> str:
-    """On what it was measured. The machines differ in date and load at most."""
+    """Describe the machines of a measurement, which differ only in date and load."""
     known = ("elastic-core", "elastic-c10d", "elastic-etcd", "torch")
     machine = machines[-1]
     versions = ", ".join(f"{name} {machine[name]}" for name in known if name in machine)
@@ -152,8 +152,8 @@ Measured = tuple[list[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def merged(contents: Sequence[Mapping[str, Any]]) -> list[Measured]:
-    """Machines and report for each benchmark, in the order of `TITLES`. If several files have the same benchmark, their
-    rows are put together; of the same row, the last file's counts."""
+    """Machines and report for each benchmark, in the order of `TITLES`. Reports of the same benchmark are merged; if
+    several files have the same row, the last one is used."""
     found: dict[str, Measured] = {}
     for content in contents:
         for report in content["reports"]:
@@ -165,7 +165,7 @@ def merged(contents: Sequence[Mapping[str, Any]]) -> list[Measured]:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two reports of one benchmark as one."""
+    """Merge two reports of one benchmark."""
     return {
         **second,
         "settings": {**first["settings"], **second["settings"]},
@@ -175,7 +175,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Rows by their title and the title of the row that they are a part of."""
+    """Rows by the label of their parent row and their own label."""
     named, whole = {}, ""
     for row in rows:
         whole = whole if row["what"].startswith("- ") else row["what"]
@@ -192,15 +192,15 @@ def _deep(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 
 def tables(contents: Sequence[Mapping[str, Any]]) -> str:
-    """All benchmarks, each with the machine it was measured on."""
+    """The tables of all benchmarks, each with its machines."""
     return "\n\n".join(f"{table(report)}\n\n{facts(*machines)}" for machines, report in merged(contents))
 
 
 def with_tables(page: str, measured: str) -> str:
-    """The page with new tables between its markers, and those that stood there of what was not measured anew.
+    """The page with new tables between its markers. Keeps old tables that have no successor.
 
     Raises:
-        ValueError: the markers are not there, each once and in order.
+        ValueError: the markers are missing, repeated or out of order.
     """
     before, there, after = apart(page)
     parts = {**sections(there), **sections(measured)}
@@ -210,20 +210,20 @@ def with_tables(page: str, measured: str) -> str:
 
 
 def apart(page: str) -> tuple[str, str, str]:
-    """What stands before, between and after the markers.
+    """The text before, between and after the markers.
 
     Raises:
-        ValueError: they are not there, each once and in order.
+        ValueError: the markers are missing, repeated or out of order.
     """
     before, begin, rest = page.partition(BEGIN)
     there, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in after:
-        raise ValueError(f"expected one '{BEGIN}' and after it one '{END}' in the page; put them where tables belong")
+        raise ValueError(f"the page needs one '{BEGIN}' and after it one '{END}', around the place for the tables")
     return before, there, after
 
 
 def with_figures(readme: str, page: str) -> str:
-    """The README with the figures of the page.
+    """The README with figures from the page.
 
     Raises:
         ValueError: the markers are missing, or the page has none of the rows.
@@ -232,7 +232,7 @@ def with_figures(readme: str, page: str) -> str:
     parts = sections(apart(page)[1])
     rows = [(row, found) for row in README if (found := shown(row, parts))]
     if not rows:
-        raise ValueError("no row of the README has its number of tries on the page; measure at least one")
+        raise ValueError("the page lacks all rows of the README, or their numbers of tries; measure at least one")
     versions = {
         version for row, _ in rows for version in re.findall(r"\btorch (\d+\.\d+)", parts[TITLES[row.benchmark]])
     }
@@ -241,31 +241,31 @@ def with_figures(readme: str, page: str) -> str:
 
 
 def left_out(page: str) -> list[str]:
-    """The rows of the README's table that the page does not have, or only without the number of tries."""
+    """The rows of the README's table that the page lacks, or gives without the number of tries."""
     parts = sections(apart(page)[1])
     return [row.what for row in README if shown(row, parts) is None]
 
 
 def with_losses(text: str, page: str) -> str:
-    """What is said of losses, with the figures of the page, but without the launcher's part of each.
+    """The page about losses with the table of `page`, without its rows of the launcher's part.
 
     Raises:
-        ValueError: the markers are not there, or the page has no such table.
+        ValueError: the markers or the table are missing.
     """
     before, _, after = apart(text)
     part = sections(apart(page)[1]).get(TITLES["losses"])
     if part is None:
-        raise ValueError(f"expected a table {TITLES['losses']!r}")
+        raise ValueError(f"the page has no table {TITLES['losses']!r}")
     table = [line for line in part.splitlines() if line.startswith("|") and not line.startswith("| - of that")]
     return "\n".join([f"{before}{BEGIN}", *table, f"{END}{after}"])
 
 
 def shown(row: Shown, parts: Mapping[str, str]) -> str | None:
-    """A row of the README's table. A figure has its unit, and a ratio two digits after the point, if torchrun has a
-    figure, too. None if the page lacks the row, or the number of tries of a cell.
+    """A row of the README's table: figures with their unit and, if torchrun has a figure, the ratio with two decimals.
+    None if the page lacks the row, or the number of tries of a cell.
 
     Raises:
-        ValueError: the page has it twice.
+        ValueError: the page has the row twice.
     """
     title = TITLES[row.benchmark]
     found = re.findall(
@@ -278,7 +278,11 @@ def shown(row: Shown, parts: Mapping[str, str]) -> str | None:
     unit, *values, ratio = found[0]
     if row.notes or not _FIGURE.fullmatch(values[1]):
         ratio = ""
-    cells = [row.what, *(_told(value, unit, row.notes) for value in values), f"{float(ratio):.2f}" if ratio else ""]
+    cells = [
+        row.what,
+        *(_with_unit(value, unit, row.notes) for value in values),
+        f"{float(ratio):.2f}" if ratio else "",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -293,19 +297,19 @@ def _tries(value: str) -> int:
     return int(found[1] or found[2]) if found else 0
 
 
-def _told(value: str, unit: str, notes: bool) -> str:
+def _with_unit(value: str, unit: str, notes: bool) -> str:
     found = _FIGURE.fullmatch(value)
     if not found:
         return value
     if notes and found[2]:
         return found[2]
     all_counted = _ALL.fullmatch(found[2] or "")
-    beside = f"worst {all_counted[1]}" if all_counted and _tries(value) >= ENOUGH else found[2]
-    return f"{found[1]} {unit} ({beside})"
+    note = f"worst {all_counted[1]}" if all_counted and _tries(value) >= ENOUGH else found[2]
+    return f"{found[1]} {unit} ({note})"
 
 
 def sections(measured: str) -> dict[str, str]:
-    """The tables by their titles, and under "" what comes before them, if anything does."""
+    """The tables by title, and any text before them under ""."""
     parts = (part.strip() for part in re.split(r"^(?=### )", measured, flags=re.MULTILINE))
     return {_title(part): part for part in parts if part}
 
@@ -332,8 +336,8 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Leaves with 1 and the reason when a page has no place for the tables."""
-    from benchmarks.gpu import section as gpu  # which makes its tables with this module
+    """Returns 1 and prints the reason if a page has no place for the tables."""
+    from benchmarks.gpu import section as gpu  # it imports this module
 
     arguments = options().parse_args()
     read = [json.loads(path.read_text()) for path in arguments.results]
@@ -364,17 +368,17 @@ def main() -> int:
 
 
 def plotted(contents: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Draw what there is to draw; whether there was anything."""
+    """Draw the plot if there are results for it. Returns whether there were any."""
     found = [report for _, report in merged(contents) if report["benchmark"] == "rendezvous"]
     for report in found:
-        from benchmarks.plot import draw  # Needs matplotlib, which nothing else here does.
+        from benchmarks.plot import draw  # needs matplotlib
 
         draw(report["measurements"], path)
     return bool(found)
 
 
 def image(page: Path, plot: Path) -> str:
-    """The plot, as the page shows it."""
+    """The Markdown that shows the plot on the page."""
     return f"![Time against the number of agents, both axes logarithmic]({os.path.relpath(plot, page.parent)})"
 
 

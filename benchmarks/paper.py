@@ -7,8 +7,7 @@ process, the best of `--repetitions`, because other work on the machine only add
 - *decide*: the membership policy, run once by the leader.
 - *look*: one read of the roster by the leader, from bytes to the list of late nodes.
 - *state*: the value under compare-and-swap, which every node reads when a round forms or ends.
-- *first round*: everything that a node which does not lead does from `begin` to the ranks of its workers, with six
-  heartbeats.
+- *first round*: all work of a follower from `begin` to the ranks of its workers, with six heartbeats.
 - *next round*: the same for a member of a round that ends, from the moment it learns this.
 - *newcomer*: the same for a node that finds a running round, which ends for it.
 """
@@ -59,36 +58,36 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[100, 1000, 10_000], help="N (100,1000,10000)")
-    made.add_argument("--repetitions", type=int, default=9, help="of each measurement (9)")
+    made.add_argument("--repetitions", type=int, default=9, help="repetitions of each measurement (9)")
     return made
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of so many nodes, on paper.
+    """A simulated job.
 
     Args:
-        entries: of all its nodes, as they announce themselves at first.
+        entries: the entries with which all nodes announce themselves at first.
     """
 
     settings: RendezvousSettings
     entries: tuple[Entry, ...]
 
     def roster(self, entries: Sequence[Entry], state: State) -> Roster:
-        """As a leader sees these."""
+        """The roster of these entries, as a leader sees it."""
         found = tuple(Registration(entry.key, entry, 1) for entry in entries)
         return Observation.of(self.settings).after_look(found, state, LATE).roster
 
     def after(self, entries: Sequence[Entry], state: State) -> State:
-        """The state that a leader writes who sees these, and has seen for long that they are enough."""
+        """The state that a leader writes after enough nodes have been present for long."""
         decision = decide(self.roster(entries, state), state, self.settings, LATE, BEGIN)
         if not isinstance(decision, Write):
-            raise BenchmarkError(f"expected a decision to write, found that the leader waits: {decision.reason}")
+            raise BenchmarkError(f"the leader waits instead of writing: {decision.reason}")
         return replace(decision.state, serial=decision.state.serial + 1)
 
 
 def job_of(nodes: int) -> Job:
-    """One with names, addresses, ports and labels of usual length. The same for the same number."""
+    """A job whose names, addresses, ports and labels have realistic lengths. The same for the same number of nodes."""
     chance = random.Random(nodes)
     settings = RendezvousSettings("pretrain-2026-11-21", max(1, nodes // 2), nodes, RendezvousTimeout())
     return Job(settings, tuple(_entry(number, chance) for number in range(nodes)))
@@ -112,26 +111,26 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While the block runs."""
+        """Count the time of the block."""
         begun = time.process_time()
         yield
         self.spent += (time.process_time() - begun) * 1000
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Milliseconds of processor time."""
+    """Processor time of `action` in milliseconds."""
     watch = Stopwatch()
     with watch.running():
         action()
     return watch.spent
 
 
-class Passage:
-    """A node that does not lead, on its way to a round. What others do meanwhile costs it nothing.
+class Follower:
+    """A node that does not lead, on its way to a round. Only its own work is timed.
 
     Args:
-        number: which node of the job it is; the others have announced themselves.
-        state: what stands in the store.
+        number: its number in the job; the other nodes have announced themselves.
+        state: the state in the store.
     """
 
     def __init__(self, job: Job, number: int, others: dict[str, Announced], state: State | None = None) -> None:
@@ -140,73 +139,74 @@ class Passage:
         self._memory = SharedMemory(entries={key: item for key, item in others.items() if key != own.key})
         self._store = MemoryBackend(self._memory)
         if state is not None:
-            self.others_write(state)
+            self.write_state(state)
         self._operations = Operations(MemoryBackend(self._memory))
         self._now = BEGIN
         self._node = Node(replace(own, address="", port=0), job.settings)
         self.watch = Stopwatch()
 
-    def others_write(self, state: State) -> None:
-        """The leader does, and this node is told."""
+    def write_state(self, state: State) -> None:
+        """Let the leader write a state."""
         self._store.set_state(encoded_state(state), self._memory.token)
 
     def joins(self) -> None:
-        """It begins to want a round, as the handler has it do."""
+        """Begin to join a round, as the handler does."""
         with self.watch.running():
             self._node.begin(self._now)
-        self._goes_on()
+        self._run()
         with self.watch.running():
             self._node.want(self._where, tuple(seat.key for seat in self._node.suspects(64)))
-        self._goes_on()
+        self._run()
 
     def beats(self, times: int) -> None:
-        """So much time passes; whoever leads beats as well."""
+        """Let the time of several heartbeats pass, with heartbeats of the leader."""
         for _ in range(times):
             self._now = later(self._now, 1.0)
             self._memory.lead += 1
-            self._goes_on()
+            self._run()
 
-    def hears(self, state: State) -> None:
-        """Of the next state."""
-        self.others_write(state)
+    def receives(self, state: State) -> None:
+        """Let the leader write a state, and notify the node of it."""
+        self.write_state(state)
         with self.watch.running():
             self._node.state_changed()
             self._node.verdict(self._now)
-        self._goes_on()
+        self._run()
 
     def arrives(self) -> None:
-        """What its handler and its agent ask of the round that it has come to. Raises BenchmarkError if it has not."""
+        """Query the round as handler and agent do. Raises BenchmarkError if the node is not in a round."""
         formed = self._node.membership.formed
         if formed is None or not self._node.membership.running:
-            raise BenchmarkError(f"expected a node that is in a round, found that it is {self._node.join_status.value}")
+            raise BenchmarkError(f"the node is in no round, but {self._node.join_status.value}")
         with self.watch.running():
             asked(formed, self._node.key)
 
-    def _goes_on(self) -> None:
+    def _run(self) -> None:
         with self.watch.running():
             while not isinstance(step := self._node.next(self._now), Idle):
                 self._node.answered(self._operations.perform(step), self._now)
                 if obstacle := self._node.obstacle(self._now):
-                    raise BenchmarkError(f"expected a node that comes to a round, found: {obstacle}")
+                    raise BenchmarkError(f"the node cannot join a round: {obstacle}")
 
 
 def asked(formed: State, key: str) -> None:
-    """What a member asks of the seats of its round: its rank, where rank 0 is, the round, the ranks of its workers."""
+    """Look up what a member needs from its round's seats: its rank, the address of rank 0, the round, and its workers'
+    ranks."""
     rank, host = formed.rank(key), formed.seats[0]
     if rank is None or not host.member.address:
-        raise BenchmarkError(f"expected a round with {key} in it, found none")
+        raise BenchmarkError(f"the round has no member {key}")
     agreed = described.Round(formed.round, formed.seats.members, formed.restarts, formed.reason)
     ranked_workers(agreed.members, rank)
 
 
 class Figures:
-    """Everything that is measured for one number of nodes; each method measures once."""
+    """All measurements for one number of nodes. Each method measures once."""
 
     def __init__(self, nodes: int) -> None:
         self.job = job = job_of(nodes)
         self.entries = entries = job.entries
         self.others = {entry.key: Announced(entry.key, encoded_entry(entry), 1) for entry in entries}
-        # A first round of all; or one of all but the last, which ends for that, and the next one.
+        # A first round with all nodes; and one without the last node, its end when that node arrives, and the next one.
         self.full = job.after(entries, State())
         self.running = job.after(entries[:-1], State())
         self.again = [replace(entry, after=self.running.round) for entry in entries]
@@ -217,7 +217,7 @@ class Figures:
 
     @property
     def state_kib(self) -> float:
-        """The state of the first round, as it is written."""
+        """Size of the first round's state, as written."""
         return len(self.data) / 1024
 
     def decide_gathering(self) -> float:
@@ -232,13 +232,13 @@ class Figures:
     def _decide(
         self, entries: Sequence[Entry], state: State, expected: type[Decision], since: Instant = BEGIN
     ) -> float:
-        state = decoded_state(encoded_state(state))  # nothing is known of it but what was read
+        state = decoded_state(encoded_state(state))  # without cached values, as if just read
         roster = self.job.roster(entries, state)
         watch = Stopwatch()
         with watch.running():
             decision = decide(roster, state, self.job.settings, LATE, since)
         if not isinstance(decision, expected):
-            raise BenchmarkError(f"expected a decision to {expected.__name__}, found: {decision.reason}")
+            raise BenchmarkError(f"the leader did not {expected.__name__.lower()}: {decision.reason}")
         return watch.spent
 
     def look_first(self) -> float:
@@ -254,7 +254,7 @@ class Figures:
         return Operations(MemoryBackend(SharedMemory(entries=dict(self.others)))), Observation.of(self.job.settings)
 
     def encode(self) -> float:
-        fresh = replace(self.full, seats=Seats(self.full.seats.text))  # of others it is known how they are packed
+        fresh = replace(self.full, seats=Seats(self.full.seats.text))  # without cached encodings
         return timed(lambda: encoded_state(fresh))
 
     def decode(self) -> float:
@@ -271,58 +271,58 @@ class Figures:
         return timed(lambda: asked(formed, self.entries[self.member].key))
 
     def first_round(self) -> float:
-        node = Passage(self.job, self.member, self.others)
+        node = Follower(self.job, self.member, self.others)
         node.joins()
         node.beats(BEATS)
-        node.hears(self.full)
+        node.receives(self.full)
         node.arrives()
         return node.watch.spent
 
     def next_round(self) -> float:
-        node = Passage(self.job, self.member, self.others)
+        node = Follower(self.job, self.member, self.others)
         node.joins()
-        node.hears(self.running)
+        node.receives(self.running)
         node.arrives()
         node.watch.spent = 0.0
-        node.hears(self.ended)
+        node.receives(self.ended)
         node.joins()
-        node.hears(self.next)
+        node.receives(self.next)
         node.arrives()
         return node.watch.spent
 
     def newcomer(self) -> float:
-        node = Passage(self.job, len(self.entries) - 1, self.others, self.running)
+        node = Follower(self.job, len(self.entries) - 1, self.others, self.running)
         node.joins()
-        node.hears(self.ended)
-        node.hears(self.next)
+        node.receives(self.ended)
+        node.receives(self.next)
         node.arrives()
         return node.watch.spent
 
 
 TIMES: dict[str, Callable[[Figures], float]] = {
-    "leader decides: gathers, one is missing": Figures.decide_gathering,
+    "leader decides: waits for the last node": Figures.decide_gathering,
     "leader decides: a round forms": Figures.decide_forming,
     "leader decides: a round runs": Figures.decide_running,
     "leader looks: all entries are new": Figures.look_first,
-    "leader looks: nothing is new but beats": Figures.look_again,
+    "leader looks: only heartbeats are new": Figures.look_again,
     "ranks of a first round": Figures.order,
     "ranks of a next round": Figures.order_again,
     "state: encode": Figures.encode,
     "state: decode": Figures.decode,
     "member asks for rank, host, workers' ranks": Figures.ask,
-    "first round, of one that does not lead": Figures.first_round,
-    "next round, of one that does not lead": Figures.next_round,
+    "first round of a follower": Figures.first_round,
+    "next round of a follower": Figures.next_round,
     "newcomer": Figures.newcomer,
 }
-BOUNDED = ("first round, of one that does not lead", "next round, of one that does not lead", "newcomer")
+BOUNDED = ("first round of a follower", "next round of a follower", "newcomer")
 
 
 def rows(nodes: int, state_kib: float, times: dict[str, list[float]]) -> list[Row]:
-    """The table for one number of nodes. The size comes first."""
+    """The rows for one number of nodes. The size of the state comes first."""
     found = [Row(f"{nodes} nodes: state", "KiB", {"elastic": state_kib})]
     found += [Row(f"{nodes} nodes: {what}", "ms", {"elastic": min(of)}) for what, of in times.items()]
     if nodes == TARGETS_HOLD_FOR:
-        _judge(found[0], STATE_KIB, "< 1536 (etcd takes 1.5 MiB)")
+        _judge(found[0], STATE_KIB, "< 1536 (etcd's limit is 1.5 MiB)")
         for row, what in zip(found[1:], times, strict=True):
             if what in BOUNDED:
                 _judge(row, FORMATION_MS, f"< {FORMATION_MS:g}")
@@ -335,7 +335,7 @@ def _judge(row: Row, limit: float, words: str) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Each number of nodes."""
+    """Measure each number of nodes."""
     report = Report("paper", {"repetitions": arguments.repetitions})
     if min(arguments.nodes, default=0) < FEWEST:
         raise BenchmarkError(f"expected --nodes of {FEWEST} or more, found {arguments.nodes}")

@@ -1,11 +1,11 @@
-"""An agent with a defect, for campaigns that show that their checker sees defects.
+"""Run an agent with a planted defect, to show that the campaign's checker finds defects.
 
     python -m benchmarks.planted NAME run <flags of elastic run>
 
-replaces a function or two of this process, and then does what `elastic` does with the rest of the line. Nothing else
-differs from a real agent: its processes, sockets and stores are real. `DEFECTS` has what there is. Those with an A and
-a number were in here once: experiments with real agents found them. What they did is put back in the code of today,
-which keeps some of it in other places. The others are what a checker has to see as well.
+replaces a function or two of this process, and then runs `elastic` with the remaining arguments. Apart from that the
+agent is real, with real processes, sockets and stores. `DEFECTS` lists all defects. Those with an A and a number are
+former bugs, which experiments with real agents found; they are recreated in today's code. The checker must find the
+invented ones, too.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from elastic_testing.campaign import Storm
 
 NOW_AND_THEN_S = 15.0
-"""After so many seconds of a healthy round, `round_without_cause` ends it."""
+"""`round_without_cause` ends a healthy round after this time."""
 
 STAY_S = 3.0
-"""For so long workers that should have been stopped run on, with `two_groups`."""
+"""With `two_groups`, workers that should have stopped keep running for this long."""
 
-LATELY_S = 10.0
-"""For so long after a call that nobody answered a put counts as given up, with `late_put`."""
+RECENT_S = 10.0
+"""With `late_put`, a put is also treated as abandoned if a call went unanswered within this time before it."""
 
 LEAK_BYTES = 2 * 2**20
 
 _LAST_CALL = "--rdzv-conf=last_call_timeout=1"
-"""What campaigns say, too: of two such flags the last one counts."""
+"""Campaigns set this as well. If a flag is given twice, the last one applies."""
 
 
 @dataclass(frozen=True)
 class Defect:
-    """What can be planted.
+    """A defect that can be planted.
 
     Args:
-        what: goes wrong for the user, in a sentence.
-        plant: replaces something, before the command line runs.
-        backends: where it can show, where it shows best first; of `benchmarks.campaign.WORLDS`.
-        kinds: of faults that bring it out; the fewest that do.
-        flags: of `elastic run`, where it needs others than the defaults.
-        faults: in a storm that brings it out.
-        like: what the job has to be like, of `benchmarks.campaign.Shape`; else that is drawn.
-        storm: one that is written by hand, where those that are drawn seldom bring it out.
+        what: the symptom for the user, in a sentence.
+        plant: patches the code before the command line runs.
+        backends: of `benchmarks.campaign.WORLDS`, those in which it can appear, the most reliable one first.
+        kinds: the smallest set of fault kinds that reveals it.
+        flags: options of `elastic run` that it needs in addition to the defaults.
+        faults: number of faults in a storm.
+        like: fields of `benchmarks.campaign.Shape` that the job needs; the seed draws the rest.
+        storm: a storm written by hand, if drawn storms seldom reveal the defect.
     """
 
     what: str
@@ -68,44 +68,44 @@ class Defect:
 
 
 def put(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
-    """Replace an attribute by what `around` makes of it."""
+    """Replace an attribute with the result of passing it to `around`."""
     setattr(owner, name, around(getattr(owner, name)))
 
 
 def module(name: str) -> Any:
-    """A module of elastic_core. Some packages have functions of the names of their modules, which hide these."""
+    """Import a module of elastic_core. Some packages export a function with a module's name, which hides the module."""
     return importlib.import_module(f"elastic_core.{name}")
 
 
 def own_place() -> int | None:
-    """The place of this agent in a campaign, whose node ids are `n0.3` and the like; None elsewhere."""
+    """This agent's place in a campaign, from a node id such as `n0.3`; None outside campaigns."""
     found = [match[1] for word in sys.argv if (match := re.match(r"--node-id=n(\d+)\.", word))]
     return int(found[-1]) if found else None
 
 
 def reword(pattern: str, instead: str) -> None:
-    """Replace words of this agent's command line that match; empty: leave them out."""
+    """Replace the matches of `pattern` in this agent's arguments, and drop an argument that becomes empty."""
     words = [re.sub(pattern, instead, word) for word in sys.argv]
     sys.argv[:] = [new for new, old in zip(words, sys.argv, strict=True) if new or not old]
 
 
 def decide_by(change: Callable[..., Any]) -> None:
-    """Let the policy be `change(decide, roster, state, settings, now, enough_since, settled)`."""
+    """Replace the policy with `change(decide, roster, state, settings, now, enough_since, settled)`."""
     put(module("rendezvous.node"), "decide", lambda decide: lambda *seen: change(decide, *seen))
 
 
-# -- found once: loss and silence
+# -- former bugs: loss and silence
 
 
 def no_grace() -> None:
-    """A store whose machine answers, and that does not, is missed as if all of it was away."""
+    """A silent store gets no extra time, although its machine still answers."""
     from elastic_c10d.tcp_connector import TcpConnector
 
     put(TcpConnector, "grace", lambda _: property(lambda self: 0.0))
 
 
 def fenced_exits() -> None:
-    """Who has fenced itself off stops its workers and ends, with the exit code of a store out of reach."""
+    """An agent that has stopped its own workers exits with the code for an unreachable store."""
     from elastic_core.agent.agent import SimpleElasticAgent
     from elastic_core.errors import RendezvousConnectionError
     from elastic_core.interfaces.handler import Outcome
@@ -127,7 +127,7 @@ def fenced_exits() -> None:
             if seen.found(Outcome.FENCED):
                 raise RendezvousConnectionError(decision.reason)
             performed(self, seen, decision)
-            raise AssertionError("a node that yields ends")
+            raise AssertionError("a node that yields exits")
 
         return performs
 
@@ -141,7 +141,7 @@ def host_pauses() -> None:
 
 
 def never_handed_over(only_when_done: bool = False) -> None:
-    """The host of the store takes it along, always or when its workers have succeeded."""
+    """The store's host does not hand the store over when it leaves: never, or not after its workers have succeeded."""
     from elastic_core.rendezvous.handler import DynamicRendezvousHandler
 
     def around(hand_over: Any) -> Any:
@@ -156,7 +156,7 @@ def never_handed_over(only_when_done: bool = False) -> None:
 
 
 def host_leaves_early() -> None:
-    """The flags make the others miss the store soon, since a campaign does not let them work on for long."""
+    """Flags shorten the failure timeout, because a campaign does not let the other nodes train for long."""
     host_pauses()
     never_handed_over(only_when_done=True)
 
@@ -173,7 +173,7 @@ def dead_entries_stay() -> None:
 
 
 def round_before_stop() -> None:
-    """At once, since workers of a campaign stop at once; it was after five seconds."""
+    """The bug waited five seconds. This waits for none, because a campaign's workers stop immediately."""
 
     def around(until: Any) -> Any:
         def soon(ready: Any, missing: Any, state: Any, settings: Any, since: Any) -> Any:
@@ -186,8 +186,8 @@ def round_before_stop() -> None:
 
 
 def late_put() -> None:
-    """The put that was given up is carried out when it harms most: as soon as a newer one stands. One that follows upon
-    a call that nobody answered counts as given up as well: it takes luck to stop a member in the middle of a put."""
+    """An abandoned put is carried out when it does the most harm: as soon as a newer one has succeeded. Stopping a
+    member in the middle of a put takes luck, so a put that follows an unanswered call is treated as abandoned, too."""
     from elastic_etcd.backend.backend import EtcdRendezvousBackend
     from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
     from elastic_etcd.client.values import Get, Put, Transaction, end_of
@@ -214,7 +214,7 @@ def late_put() -> None:
         if key in given_up and given_up[key][0] != entry:
             with contextlib.suppress(EtcdError):
                 self._client.transact(given_up.pop(key)[1])
-        elif unanswered and time.monotonic() - unanswered[-1] < LATELY_S:
+        elif unanswered and time.monotonic() - unanswered[-1] < RECENT_S:
             given_up.setdefault(key, (entry, asked))
         return max(0, done.ranges[1].count - 1)
 
@@ -235,7 +235,7 @@ def late_put() -> None:
 
 
 def drain_of_done() -> None:
-    """Who asks for the drain is another process, so it is the leader that ends the round here."""
+    """The drain request comes from another process, so the leader ends the round instead."""
     from elastic_core.rendezvous.model import Cause, ended
     from elastic_core.rendezvous.policy import Write
 
@@ -250,14 +250,14 @@ def drain_of_done() -> None:
 
 
 def no_lifelines() -> None:
-    """As there were none once: they tell at once of most agents that a lease tells of late."""
+    """Disable lifelines, as in versions before them. They report most dead agents long before the lease expires."""
     from elastic_core.rendezvous.lifeline import Lifeline
 
     put(Lifeline, "listen", lambda _: lambda self, address: 0)
 
 
 def lease_unknown() -> None:
-    """Agents that come again have the name of the one before here, as those of a job with `--node-id` have."""
+    """Restarted agents reuse their predecessor's name, as in a job with `--node-id`."""
     from elastic_core.rendezvous.settings import RendezvousSettings
 
     no_lifelines()
@@ -268,7 +268,7 @@ def lease_unknown() -> None:
 
 
 def leader_wedged() -> None:
-    """What the first leader writes of a later round is refused, as if it was too large."""
+    """The first leader's writes are refused in later rounds, as if the state was too large."""
     from elastic_core.rendezvous.driver import Operations
     from elastic_core.rendezvous.election import Election
 
@@ -290,7 +290,7 @@ def leader_wedged() -> None:
 
 
 def dead_after_success() -> None:
-    """That a member is done is noted only when all are."""
+    """A member's success is recorded only when all members have succeeded."""
     from elastic_core.rendezvous.observation import Observation
 
     def around(succeeded: Any) -> Any:
@@ -304,14 +304,14 @@ def dead_after_success() -> None:
 
 
 def waits_for_beat() -> None:
-    """Not only who leaves: whatever a node has to say. The flags make its next beat be far away."""
+    """Delays every message of a node, not only its departure. Flags make the next heartbeat distant."""
     from elastic_core.rendezvous.driver import Driver
 
     put(Driver, "wake", lambda _: lambda self: None)
 
 
 def own_limit() -> None:
-    """One place allows no restarts, and the others do. And `begin` undoes a `leave`."""
+    """The agent at place 0 allows no restarts; the other agents do. In addition, `begin` undoes a `leave`."""
     from elastic_core.rendezvous import model
     from elastic_core.rendezvous.attribution import is_certain
     from elastic_core.rendezvous.codec import bounded
@@ -327,8 +327,8 @@ def own_limit() -> None:
 
         def judged(state: Any, number: int, report: Any) -> Any:
             seen = replace(state, max_restarts=own)
-            told = model.failed(seen, number, report)
-            return state if told is seen else replace(told, max_restarts=state.max_restarts)
+            changed = model.failed(seen, number, report)
+            return state if changed is seen else replace(changed, max_restarts=state.max_restarts)
 
         self.request(ChangeState(judged, (self.membership.round, report)))
 
@@ -348,14 +348,14 @@ def apart_meet() -> None:
 
 
 def apart_for_long() -> Storm:
-    """Workers try to meet for half a minute; two rounds of them fail meanwhile."""
+    """Workers try to connect for half a minute, and two rounds fail in that time."""
     from elastic_testing.campaign import Fault, FaultWave
 
     return (FaultWave((Fault("apart", 0, lasts_s=85.0, other=1), Fault("worker_kill", 2, after_s=1.0))),)
 
 
 def host_told_to_go() -> None:
-    """Who waits for a round when the store has gone along with its host gives up as early as who runs workers."""
+    """A node that waits for a round gives up a lost store as early as a node that runs workers."""
     from elastic_core.rendezvous import messages
     from elastic_core.rendezvous.node import Node
 
@@ -375,7 +375,7 @@ def host_told_to_go() -> None:
 
 
 def names_by_pid() -> None:
-    """As in containers, of which each has its agent as process 1. A name that was given is left out for that."""
+    """Every agent is process 1, as in containers. Removes `--node-id`, so that the name is generated."""
     reword(r"^--node-id=.*$", "")
     for where in ("interfaces.node", "compose.agent"):
         put(module(where), "generated_name", lambda _: lambda host: f"{host}:1")
@@ -385,7 +385,7 @@ def names_by_pid() -> None:
 
 
 def two_groups() -> None:
-    """Workers of a round that is over for another cause than a failure run on while those of the next one start."""
+    """If a round ends without a failure, its workers keep running while the next round's workers start."""
     from elastic_core.agent.agent import SimpleElasticAgent
     from elastic_core.agent.interface import WorkerState
     from elastic_core.workers import sessions
@@ -453,8 +453,8 @@ def counted_twice() -> None:
 def not_counted() -> None:
     def around(counted_failure: Any) -> Any:
         def forgives(state: Any, incurable: bool = False) -> Any:
-            told = counted_failure(state, incurable)
-            return told if told is state or told.closed else replace(told, restarts=state.restarts)
+            after = counted_failure(state, incurable)
+            return after if after is state or after.closed else replace(after, restarts=state.restarts)
 
         return forgives
 
@@ -466,16 +466,16 @@ def loss_is_failure() -> None:
     supervise = module("agent.supervise")
 
     def around(cause_of: Any) -> Any:
-        def told(verdict: Any) -> Any:
+        def blames(verdict: Any) -> Any:
             cause = cause_of(verdict)
             return supervise.RestartCause.FAILURE if cause is supervise.RestartCause.LOST else cause
 
-        return told
+        return blames
 
     put(supervise, "_cause_of", around)
 
 
-# -- rounds that should not be, and that should
+# -- rounds without a reason, and missing rounds
 
 
 def round_without_cause() -> None:
@@ -501,7 +501,7 @@ def hasty() -> None:
 
 
 def news_lost() -> None:
-    """Of every third round a node that does not lead hears no end."""
+    """In every third round, only the leader learns that the round has ended."""
     from elastic_core.rendezvous.node import Node
 
     def around(state_changed: Any) -> Any:
@@ -556,7 +556,7 @@ def ids_ignored() -> None:
         put(owner, "__init__", around)
 
 
-# -- how workers and agents end
+# -- how workers and agents exit
 
 
 def killed_at_once() -> None:
@@ -605,7 +605,7 @@ def ends_with_0() -> None:
     put(SimpleElasticAgent, "_leave", around)
 
 
-# -- what is left behind, and what grows
+# -- leftovers and leaks
 
 
 def folder_left() -> None:
@@ -624,7 +624,7 @@ def folder_left() -> None:
 
 
 def process_left() -> None:
-    """Two minutes are longer than a checker waits, and do not fill a machine."""
+    """Two minutes outlast the checker's wait, but are short enough that the processes do not fill the machine."""
     started: list[Any] = []
 
     def helper() -> None:
@@ -658,7 +658,7 @@ def _with_every_round(do: Callable[[], object]) -> None:
 
 
 def no_lease() -> None:
-    """Who is killed, is cut off or loses its power is there for ever, where no lifeline tells of it."""
+    """A node that is killed, cut off or powered off stays listed forever, because its key has no lease."""
     from elastic_etcd.backend import backend
 
     no_lifelines()
@@ -687,7 +687,7 @@ def member_not_replaced() -> None:
 
     def around(following: Any) -> Any:
         def gives_up(self: Any, own: Any) -> Any:
-            return member.Wait("it has ended before") if self._process is not None else following(self, own)
+            return member.Wait("it has exited before") if self._process is not None else following(self, own)
 
         return gives_up
 
@@ -712,7 +712,7 @@ DEFECTS: dict[str, Defect] = {
         "the agent that hosts the store leaves after its exit barrier, and the other nodes lose the store",
         host_leaves_early, ("c10d",), ("done", "agent_term"),
         (f"{_LAST_CALL},keep_alive_max_attempt=2", "--exit-barrier-timeout=1"), 1),
-    # A4. A killed spare costs a round when another node begins to lead.
+    # A4. A killed spare costs a round when the leader changes.
     "dead_entries_stay": Defect(
         "a killed agent's entry is never removed, and the next leader treats it as alive",
         dead_entries_stay, ("sqlite", "c10d"), ("spare_kill", "machine_off", "link_cut"), (), 30),
@@ -817,11 +817,11 @@ DEFECTS: dict[str, Defect] = {
         "a served etcd member is not restarted when it has exited", member_not_replaced,
         ("etcd served",), ("member_kill",)),
 }  # fmt: skip
-"""By name. The first of `backends` is where it shows best."""
+"""All defects by name."""
 
 
 def main() -> NoReturn:
-    """Plant what the first word names, and be `elastic` with the rest."""
+    """Plant the defect that the first argument names, and run `elastic` with the rest."""
     if len(sys.argv) < 2 or sys.argv[1] not in DEFECTS:
         print(__doc__, *(f"  {name}: {defect.what}" for name, defect in DEFECTS.items()), sep="\n", file=sys.stderr)
         sys.exit(2)

@@ -14,17 +14,17 @@ mpl.use("Agg")
 from matplotlib import pyplot
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-# Told apart by colour, also by those who see few colours, and by shape.
+# The series differ in shape, and in colors that color-blind readers can distinguish.
 LOOKS = {"elastic": ("#0072B2", "o", "elastic-core"), "torchrun": ("#D55E00", "s", "stock torch")}
 
 
 def draw(measurements: Mapping[str, Any], path: Path) -> None:
-    """Every run as a dot, the medians as a line, and a cross where torchrun did not get all agents in."""
+    """Draw every run as a dot, the medians as a line, and a cross for each N at which torchrun failed."""
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for launcher, (colour, mark, label) in LOOKS.items():
+    for launcher, (color, mark, label) in LOOKS.items():
         times = {int(nodes): seconds for nodes, seconds in measurements["seconds"].get(launcher, {}).items() if seconds}
         if times:
-            _line(axes, times, colour, mark, label)
+            _line(axes, times, color, mark, label)
     beyond = {int(nodes): seen["seconds"] for nodes, seen in measurements["beyond"].items() if seen["errors"]}
     if beyond:
         axes.plot(*_sorted(beyond), "x", color=LOOKS["torchrun"][0], markersize=9, label="stock torch gave up here")
@@ -34,10 +34,10 @@ def draw(measurements: Mapping[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
-def _line(axes: Any, times: Mapping[int, Sequence[float]], colour: str, mark: str, label: str) -> None:
+def _line(axes: Any, times: Mapping[int, Sequence[float]], color: str, mark: str, label: str) -> None:
     for nodes, seconds in times.items():
-        axes.plot([nodes] * len(seconds), seconds, mark, color=colour, alpha=0.3, markersize=4)
-    axes.plot(*_sorted({nodes: median(of_n) for nodes, of_n in times.items()}), f"{mark}-", color=colour, label=label)
+        axes.plot([nodes] * len(seconds), seconds, mark, color=color, alpha=0.3, markersize=4)
+    axes.plot(*_sorted({nodes: median(of_n) for nodes, of_n in times.items()}), f"{mark}-", color=color, label=label)
 
 
 def _sorted(points: Mapping[int, float]) -> tuple[list[int], list[float]]:

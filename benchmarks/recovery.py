@@ -1,21 +1,21 @@
-"""How soon does a job of several nodes train again after it has lost or gained something?
+"""How soon does a job of several nodes train again after a loss or a gain?
 
 The agents of one job run on this machine, each with one worker that runs `workers/ddp.py` (DDP over gloo). Once they
-train, something happens. The time runs from that moment to the first optimizer step of the new world, of its slowest
-rank. A try has *recovered* when every rank of that world has made 5 steps, *failed* when all agents have exited before,
-and *hung* when it has not recovered within `--limit` seconds. It *trained on unaware* if it hung while the old workers,
-one of them without an agent, kept making steps.
+train, a scenario disturbs them. The time runs from that moment to the slowest rank's first optimizer step in the new
+world. A try has *recovered* if every rank of that world makes 5 steps, *failed* if all agents exit before, and *hung*
+if it has not recovered within `--limit` seconds. It *trained on unaware* if it hung while the old workers, one of them
+without an agent, kept making steps.
 
 - `worker`: two nodes; a worker gets SIGKILL, of each node in turn. Back at world size 2.
 - `node`: three nodes; an agent and its worker get SIGKILL (not the node that hosts the store). Back at world size 2.
 - `sigterm`: three nodes; an agent gets SIGTERM (not the host). Back at world size 2.
 - `third`: two nodes; a third agent starts. The time ends at the first step at world size 3.
-- `agent`: three nodes; an agent alone gets SIGKILL (not the host). Its worker must die too. Back at world size 2.
+- `agent`: three nodes; only an agent gets SIGKILL (not the host). Its worker must die, too. Back at world size 2.
 - `fixed`: as `worker`, with `--nnodes=2` and each launcher's defaults.
 
 The first five run with `--nnodes=2:3`, once with the same rendezvous settings for both launchers (`like`), and once
-with each launcher's defaults (`default`). `own_store` is `like` with a variable of torch's by which the workers host
-the store of their group; with torchrun, a store that is shared by all rounds gives new workers addresses of dead ones.
+with each launcher's defaults (`default`). `own_store` is `like` with a variable of torch by which workers host their
+group's store. Otherwise torchrun uses one store for all rounds, in which new workers find addresses of dead ones.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ FORM_LIMIT_S = 120.0
 AGENT_STARTED_S, AGENT_GONE_S = 1.0, 0.1
 TIMED_OUT = ("hung", "trained on unaware")
 UNAWARE_S = 2.0
-"""A worker whose last step is younger than this still trains."""
+"""A worker still trains if its last step is more recent than this."""
 
 SAME = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
-"""The --rdzv-conf that `like` gives both launchers: the defaults of elastic-core. A much shorter last call may end
-before all agents of a try have started."""
+"""The --rdzv-conf of `like` for both launchers: elastic-core's defaults. A much shorter last call may end before all
+agents of a try have started."""
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 """With it, workers host a new store for each round, and cannot read addresses of dead peers from an earlier one."""
@@ -53,12 +53,12 @@ OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 
 @dataclass(frozen=True)
 class Setting:
-    """What both launchers are given.
+    """Settings for both launchers.
 
     Args:
-        label: begins the titles of its rows.
-        options: of the launchers.
-        environ: variables, as NAME=VALUE.
+        label: prefix of row titles.
+        options: options of the launchers.
+        environ: environment variables, as NAME=VALUE.
     """
 
     label: str
@@ -66,7 +66,7 @@ class Setting:
     environ: tuple[str, ...] = ()
 
     def command(self, launcher: Sequence[str]) -> list[str]:
-        """The launcher with these variables."""
+        """The launcher's command with these variables."""
         return ["env", *self.environ, *launcher] if self.environ else list(launcher)
 
 
@@ -79,19 +79,20 @@ FIXED = Setting("fixed size")
 USUAL = ("like", "default")
 
 Meet = Callable[[], AbstractContextManager[Meeting | None]]
-"""Starts a store for a job to meet at; None: one of its nodes hosts it."""
+"""Starts a job's rendezvous store; None: one of the nodes hosts it."""
 
 
 @dataclass
 class Try:
-    """One job, in seconds. What did not come about is None.
+    """Times of one job in seconds; None: did not happen.
 
     Args:
         formed_s: from the start of the first agent until all nodes had trained.
         recovery_s: from the disturbance to the first step of the new world.
-        workers_s: until the last of its workers was started; what follows is import of torch and set-up of the group.
-        worker_gone_s: where only the agent was killed, until its worker was gone too.
-        tail: what the agents said last, where the job did not recover.
+        workers_s: from the disturbance until the last new worker was started; the rest of `recovery_s` is the import of
+            torch and the setup of the group.
+        worker_gone_s: if only an agent was killed, the time until its worker had exited, too.
+        tail: the last output of the agents, if the job did not recover.
     """
 
     outcome: str
@@ -104,14 +105,14 @@ class Try:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens to a job that trains.
+    """A disturbance of a job that trains.
 
     Args:
-        disturb: does it, given the cluster and the number of the try.
-        world_size: of the world that must train afterwards.
-        target_s: what is asked of ours, for every try.
+        disturb: causes it, given the cluster and the number of the try.
+        world_size: size of the world that must train afterwards.
+        target_s: limit for every try of elastic-core.
         nodes: as in --nnodes.
-        start: how many nodes train before.
+        start: number of nodes that train before.
         watch_worker: whether the worker of node 1 must die as well.
     """
 
@@ -125,35 +126,35 @@ class Scenario:
 
 
 def kill_worker(job: Cluster, number: int) -> None:
-    """Of each node in turn."""
+    """Kill a worker, of each node in turn."""
     kill(job.workers()[number % 2])
 
 
 def kill_node(job: Cluster, number: int) -> None:
-    """The agent first, or it would see its worker die."""
+    """Kill an agent and its worker. The agent dies first, so that it does not notice its worker's death."""
     worker = job.workers()[1]
     kill(job.agents[1].pid)
-    with suppress(ProcessLookupError):  # It may have died with its agent.
+    with suppress(ProcessLookupError):  # it may have died with its agent
         kill(worker)
 
 
 def end_agent(job: Cluster, number: int) -> None:
-    """As a scheduler does."""
+    """Send SIGTERM to an agent, as a scheduler does."""
     os.kill(job.agents[1].pid, signal.SIGTERM)
 
 
 def add_node(job: Cluster, number: int) -> None:
-    """Beyond the two that train."""
+    """Add a third node."""
     job.start_node()
 
 
 def kill_agent(job: Cluster, number: int) -> None:
-    """Its worker is left to itself, or not."""
+    """Kill only an agent."""
     kill(job.agents[1].pid)
 
 
 def kill(pid: int) -> None:
-    """A process of ours that has just been seen at work."""
+    """Kill a process of the job that was just seen training."""
     os.kill(pid, signal.SIGKILL)
 
 
@@ -170,18 +171,18 @@ SCENARIOS = {
 
 
 def scenarios(text: str) -> list[str]:
-    """Names on the command line."""
+    """Parse a comma-separated list of scenarios."""
     found = [name for name in text.split(",") if name]
     if unknown := set(found) - set(SCENARIOS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(SCENARIOS)}")
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))} (known: {', '.join(SCENARIOS)})")
     return found
 
 
 def settings(text: str) -> list[str]:
-    """Names on the command line."""
+    """Parse a comma-separated list of settings."""
     found = text.split(",")
     if unknown := set(found) - set(SETTINGS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(SETTINGS)}")
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))} (known: {', '.join(SETTINGS)})")
     return found
 
 
@@ -193,13 +194,13 @@ def options() -> argparse.ArgumentParser:
         "--settings", type=settings, default=list(USUAL), help=f"which of {','.join(SETTINGS)} ({','.join(USUAL)})"
     )
     made.add_argument("--runs", type=int, default=10, help="tries of each launcher (10)")
-    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
-    made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try is considered hung (60)")
+    made.add_argument("--seed", type=int, default=1, help="seed of the pauses before disturbances (1)")
     return made
 
 
 def form(job: Cluster, nodes: int = 2, world_size: int = 2) -> float | None:
-    """Let these nodes train; seconds from the first one's start, None if they do not."""
+    """Start these nodes. Returns the seconds from the first start until all train, or None if they do not."""
     first = job.start_node()
     deadline = first.started + FORM_LIMIT_S
     if nodes > 1:
@@ -218,7 +219,7 @@ def attempt(
     meet: Meet = nullcontext,
     more: tuple[str, ...] = (),
 ) -> Try:
-    """One job, from its start to its recovery or the limit, with more options of the launcher."""
+    """Run one job with more launcher options until it recovers or reaches the limit."""
     with meet() as meeting, cluster(launcher, scenario.nodes, meeting, Shape(options=more)) as job:
         formed = form(job, scenario.start, scenario.start)
         if formed is None:
@@ -230,7 +231,7 @@ def attempt(
 
 
 def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> Try:
-    """Let it happen, and see what becomes of the job."""
+    """Disturb the job, and watch it."""
     workers = job.workers()
     at = now()
     scenario.disturb(job, number)
@@ -250,16 +251,16 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
 
 
 def note(tries: Sequence[Try], limit_s: float) -> str:
-    """How many of them did not recover, and how they ended instead; empty if all recovered."""
-    said = []
+    """How many tries did not recover, by outcome; empty if all recovered."""
+    parts = []
     for outcome in sorted({one.outcome for one in tries} - {"recovered"}):
         count = sum(one.outcome == outcome for one in tries)
-        said.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome in TIMED_OUT else ""))
-    return ", ".join(said)
+        parts.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome in TIMED_OUT else ""))
+    return ", ".join(parts)
 
 
 def met(tries: Sequence[Try], scenario: Scenario) -> bool | None:
-    """Whether every try recovered in time, with the worker gone where it had to go. None of no tries."""
+    """Whether every try recovered in time, and its worker exited if it had to. None if there are no tries."""
     if not tries:
         return None
     in_time = all(one.recovery_s is not None and one.recovery_s <= scenario.target_s for one in tries)
@@ -267,12 +268,13 @@ def met(tries: Sequence[Try], scenario: Scenario) -> bool | None:
 
 
 def times(tries: Mapping[str, Sequence[Try]], name: str) -> dict[str, list[float]]:
-    """One kind of time of the tries in which it came about."""
+    """One kind of time, of the tries that have it."""
     return {who: [t for one in of_one if (t := getattr(one, name)) is not None] for who, of_one in tries.items()}
 
 
 def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float, label: str = "") -> list[Row]:
-    """The times of the tries that recovered, and how the other tries ended. Titles begin with the label."""
+    """Rows with the times of the tries that recovered, and the outcomes of the other tries. Titles begin with the
+    label."""
     counts = {name: len(of_one) for name, of_one in tries.items()}
     made = [
         Row.measured(
@@ -289,11 +291,11 @@ def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float,
     if not scenario.watch_worker:
         return [*made, Row.measured(started, "s", times(tries, "workers_s"), made=counts)]
     made.append(each_within(started, tries, "workers_s", AGENT_STARTED_S))
-    return [*made, each_within("- worker of the killed agent gone", tries, "worker_gone_s", AGENT_GONE_S)]
+    return [*made, each_within("- killed agent's worker exited", tries, "worker_gone_s", AGENT_GONE_S)]
 
 
 def each_within(what: str, tries: Mapping[str, Sequence[Try]], name: str, target_s: float) -> Row:
-    """One kind of time that has a target of its own, which every try of ours has to meet."""
+    """A row for one kind of time, with a target for every try of elastic-core."""
     found = times(tries, name)
     ours = tries.get("elastic", [])
     met = len(found["elastic"]) == len(ours) and max(found["elastic"]) <= target_s if ours else None
@@ -302,7 +304,7 @@ def each_within(what: str, tries: Mapping[str, Sequence[Try]], name: str, target
 
 
 def narrate(launcher: str, name: str, number: int, of: int, made: Try) -> None:
-    """One line per try: all of them take long."""
+    """Print a line per try, because all tries take long."""
     after = "" if made.recovery_s is None else f" after {made.recovery_s:.2f} s (workers {made.workers_s:.2f} s)"
     formed = "" if made.formed_s is None else f" (formed after {made.formed_s:.1f} s)"
     print(f"{launcher} {name} {number + 1}/{of}: {made.outcome}{after}{formed}", flush=True)
@@ -317,7 +319,7 @@ def run_scenario(
     meet: Meet = nullcontext,
     setting: Setting = FIXED,
 ) -> dict[str, list[Try]]:
-    """All tries, the launchers in turn."""
+    """Run all tries, alternating between the launchers."""
     tries: dict[str, list[Try]] = {launcher: [] for launcher in commands}
     for number in range(arguments.runs):
         for launcher, command in commands.items():
@@ -328,13 +330,13 @@ def run_scenario(
 
 
 def cells(chosen: Sequence[str], names: Sequence[str]) -> list[tuple[str, Setting]]:
-    """Scenario and setting of each measurement, the same scenario side by side; `fixed` is measured once."""
+    """Scenario and setting of each measurement, grouped by scenario. `fixed` is measured once."""
     made = [(name, SETTINGS[one]) for name in names if name != "fixed" for one in SETTINGS if one in chosen]
     return [*made, *([("fixed", FIXED)] if "fixed" in names else [])]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All scenarios asked for, with the settings asked for."""
+    """Measure the chosen scenarios with the chosen settings."""
     commands = launchers(arguments)
     report = Report("recovery", {"like_for_like": SAME, "nproc_per_node": 1})
     for name, setting in cells(arguments.settings, arguments.scenarios):

@@ -1,13 +1,13 @@
-"""How long do N agents need to agree, when all join at once?
+"""How long do N agents need to form a round if all join together?
 
-N agents as threads in 8 processes, one TCPStore in a process of its own, all on this machine, min = max = N. Handlers
-are made and connected beforehand. Measured is from the start of the first join to the return of the last one, and all
-must have got the same members and ranks 0 to N - 1.
+The N agents are threads in 8 processes, a TCPStore is a separate process, and min = max = N. All run on this machine.
+Handlers are connected beforehand. The time runs from the start of the first join to the return of the last one. All
+agents must get the same members, and ranks 0 to N - 1.
 
-A ratio compares with torchrun for the same N, or for the largest N that torchrun was measured with.
-`--signed-nodes` compares ours with a secret with ours without one, in turn. `--late-nodes` measures ours once more as
-`elastic run` makes its handlers: they connect when they join, so the time of connecting is in it.
-`--torchrun-fails-at 512` shows what happens beyond that.
+Ratios compare with torchrun at the same N, or at the largest N below it that torchrun was measured with.
+`--signed-nodes` compares elastic-core with and without a secret, in turn. `--late-nodes` measures elastic-core with
+handlers that connect when they join, as in `elastic run`. `--torchrun-fails-at 512` shows how torchrun fails beyond its
+limit.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from benchmarks.fleet import PROCESSES, Joined, fleet
 from benchmarks.job import BenchmarkError, launchers
 from benchmarks.report import Report, Row, main, median, parser
 
-# What ours may take, as a share of torchrun's time for the same N, or for 256.
+# Limits for elastic-core, as a share of torchrun's time at the same N, or at 256.
 TARGETS = {8: 0.1, 256: 0.08, 512: 0.15, 1024: 0.5}
-SIGNED = 1.1  # the same with a secret, as a share of the time without
+SIGNED = 1.1  # limit with a secret, as a share of the time without
 LIMIT_BEYOND_JOIN_S = 60
 
 
 def numbers(text: str) -> list[int]:
-    """Comma-separated, ascending."""
+    """Parse comma-separated numbers of agents; returns them in ascending order."""
     found = sorted({int(part) for part in text.split(",") if part})
     if found and found[0] < 1:
-        raise argparse.ArgumentTypeError(f"{found[0]} is no number of agents")
+        raise argparse.ArgumentTypeError(f"{found[0]} is not a number of agents")
     return found
 
 
@@ -39,17 +39,26 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[8, 256, 512, 1024], help="N for elastic (8,256,512,1024)")
     made.add_argument("--torchrun-nodes", type=numbers, default=[8, 256], help="N for torchrun (8,256)")
-    made.add_argument("--late-nodes", type=numbers, default=[256], help="N for elastic that connects late (256)")
-    made.add_argument("--signed-nodes", type=numbers, default=[8, 256, 1024], help="N with a secret (8,256,1024)")
-    made.add_argument("--runs", type=int, default=10, help="of each N (10)")
-    made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
-    made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N to show that torchrun fails there")
-    made.add_argument("--fail-timeout", type=int, default=60, help="join timeout for that, in seconds (60)")
+    made.add_argument(
+        "--late-nodes",
+        type=numbers,
+        default=[256],
+        help="N for elastic with handlers that connect when they join (256)",
+    )
+    made.add_argument(
+        "--signed-nodes", type=numbers, default=[8, 256, 1024], help="N for elastic with a secret (8,256,1024)"
+    )
+    made.add_argument("--runs", type=int, default=10, help="runs of each N (10)")
+    made.add_argument("--join-timeout", type=int, default=300, help="join timeout of both launchers in seconds (300)")
+    made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N at which to show that torchrun fails")
+    made.add_argument(
+        "--fail-timeout", type=int, default=60, help="join timeout for --torchrun-fails-at in seconds (60)"
+    )
     return made
 
 
 def once(launcher: str, nodes: int, join_timeout_s: int) -> Joined:
-    """One round of new agents against a new store."""
+    """Form one round of new agents over a new store."""
     try:
         with fleet(launcher, nodes, join_timeout_s) as ready:
             joined = ready.join(join_timeout_s + LIMIT_BEYOND_JOIN_S)
@@ -67,7 +76,7 @@ def formed(runs: Sequence[Joined]) -> list[float]:
 
 
 def seconds_row(what: str, runs: Mapping[str, Sequence[Joined]], against: float | None = None) -> Row:
-    """The time until all had joined."""
+    """A row with the time until all agents had joined."""
     return Row.measured(
         what,
         "s",
@@ -79,18 +88,18 @@ def seconds_row(what: str, runs: Mapping[str, Sequence[Joined]], against: float 
 
 
 def failures(runs: Sequence[Joined]) -> str:
-    """How many runs failed, and how the first of them did; empty if none."""
+    """How many runs failed, and the errors of the first one; empty if none failed."""
     failed = [run for run in runs if run.errors]
     return f"{len(failed)} of {len(runs)} failed: {'; '.join(failed[0].errors)}" if failed else ""
 
 
 def reference(times: Mapping[int, float | None], nodes: int) -> int | None:
-    """Which N of torchrun's `nodes` agents of ours are compared with: the largest one not above it."""
+    """The N of torchrun with which `nodes` agents are compared: the largest one not above it."""
     return max((measured for measured, time in times.items() if measured <= nodes and time is not None), default=None)
 
 
 def row(nodes: int, runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> Row:
-    """The medians for one N, compared with torchrun at the same N or below."""
+    """A row with the medians for one N, compared with torchrun at the same N or below."""
     made = seconds_row(f"{nodes} agents joined", {name: of_n[nodes] for name, of_n in runs.items() if nodes in of_n})
     stock = {measured: median(formed(of_n)) for measured, of_n in runs.get("torchrun", {}).items()}
     compared = reference(stock, nodes)
@@ -104,24 +113,24 @@ def row(nodes: int, runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> Row:
 
 
 def within(row: Row, limit: float) -> bool | None:
-    """Whether the ratio is; a failure of ours is a no."""
+    """Whether the ratio is within the limit; False if elastic-core failed."""
     if "elastic" in row.notes:
         return False
     return None if (ratio := row.ratio()) is None else ratio <= limit
 
 
 def rows(runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> list[Row]:
-    """One for each N."""
+    """A row for each N."""
     return [row(nodes, runs) for nodes in sorted({measured for of_one in runs.values() for measured in of_one})]
 
 
 def late_row(nodes: int, runs: Sequence[Joined]) -> Row:
-    """Ours with the time of connecting."""
+    """A row for elastic-core that includes the time to connect."""
     return seconds_row(f"{nodes} agents connected and joined", {"elastic": runs})
 
 
 def signed_row(nodes: int, signed: Sequence[Joined], plain: Sequence[Joined]) -> Row:
-    """With a secret, compared with none in the same run."""
+    """A row with a secret, compared with runs without one in the same measurement."""
     made = seconds_row(f"{nodes} agents joined, signed", {"elastic": signed}, median(formed(plain)))
     made.target = f"ratio <= {SIGNED:.2f} (to no secret)"
     made.met = within(made, SIGNED)
@@ -129,7 +138,7 @@ def signed_row(nodes: int, signed: Sequence[Joined], plain: Sequence[Joined]) ->
 
 
 def signed_rows(nodes: Sequence[int], runs: int, join_timeout_s: int) -> list[Row]:
-    """With and without in turn."""
+    """Measure with and without a secret in turn."""
     rows = []
     for number in nodes:
         names = ("elastic-signed", "elastic")
@@ -139,13 +148,13 @@ def signed_rows(nodes: Sequence[int], runs: int, join_timeout_s: int) -> list[Ro
 
 
 def failure_row(nodes: int, joined: Joined, timeout_s: int) -> Row:
-    """What torchrun said with more agents than it can take."""
-    said = "; ".join(joined.errors) or f"all joined after {joined.seconds:.1f} s"
-    return Row(f"{nodes} agents, join timeout {timeout_s} s", "s", {}, notes={"torchrun": said})
+    """A row with torchrun's errors at more agents than it supports."""
+    outcome = "; ".join(joined.errors) or f"all joined after {joined.seconds:.1f} s"
+    return Row(f"{nodes} agents, join timeout {timeout_s} s", "s", {}, notes={"torchrun": outcome})
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, dict[int, list[Joined]]]:
-    """All runs, by launcher and N. The launchers alternate, so that a change in the machine's load hits both."""
+    """All runs, by launcher and N. The launchers alternate, so that a change in the machine's load affects both."""
     sizes = {"elastic": arguments.nodes, "torchrun": arguments.torchrun_nodes}
     asked = {name: sizes[name] for name in launchers(arguments)}
     runs: dict[str, dict[int, list[Joined]]] = {name: {nodes: [] for nodes in asked[name]} for name in asked}
@@ -157,7 +166,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, dict[int, list[Joined]]]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both launchers, then ours with connecting, and what torchrun does beyond its limit, if that was asked for."""
+    """Measure both launchers, then elastic-core's other cases, and torchrun beyond its limit if requested."""
     runs = compare(arguments)
     late = {
         nodes: [once("elastic-late", nodes, arguments.join_timeout) for _ in range(arguments.runs)]

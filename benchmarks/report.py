@@ -1,4 +1,4 @@
-"""What a benchmark reports, to people and as JSON, and the command line that all of them have."""
+"""The results of a benchmark, as a table and as JSON, and the command line that all benchmarks share."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from benchmarks.job import LAUNCHERS, BenchmarkError
 from benchmarks.processes import adopt_orphans, end_descendants
 
 OURS = ("elastic", "warm")
-"""The names of what is measured; all others are what it is compared with."""
+"""Names of the measured side; all other names are references."""
 
 
 @dataclass(frozen=True)
 class Tries:
-    """The tries that a figure comes from.
+    """The tries behind a figure.
 
     Args:
-        made: all of them.
-        counted: those that have a figure. Median and worst are of these alone.
+        made: number of all tries.
+        counted: number of tries with a figure. Median and worst cover only these.
         worst: the worst figure.
     """
 
@@ -51,14 +51,14 @@ class Tries:
 
 @dataclass
 class Row:
-    """One measured quantity, for each launcher that was asked for.
+    """One measured quantity, for each chosen launcher.
 
     Args:
-        target: what it should be, in words.
-        against: what to divide by for the ratio, where it is not torchrun's figure in `values`.
-        met: whether it is what it should be; None where nothing was measured, or nothing is asked.
-        notes: for each launcher, what became of tries without a figure, such as "3 hung (60 s)".
-        tries: for each launcher, how many tries there were, and the worst.
+        target: the target in words.
+        against: the divisor of the ratio, if it is not torchrun's figure in `values`.
+        met: whether the target is met; None without a figure or a target.
+        notes: for each launcher, outcomes of tries without a figure, such as "3 hung (60 s)".
+        tries: for each launcher, the number of tries and the worst.
     """
 
     what: str
@@ -84,7 +84,7 @@ class Row:
         met: bool | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> Row:
-        """The medians of these figures, with the worst and the number of tries.
+        """Make a row with the medians of these figures, their worst and the number of tries.
 
         Args:
             made: for each launcher, the number of tries, if some may have no figure.
@@ -98,7 +98,7 @@ class Row:
         return cls(what, unit, medians(figures), target, against, met, shown, tries)
 
     def ratio(self) -> float | None:
-        """elastic / torchrun, where both are there and neither is nothing at all."""
+        """elastic / torchrun, if both have a figure and neither is 0."""
         ours = own(self.values)
         other = self.values.get("torchrun") if self.against is None else self.against
         return ours / other if ours and other else None
@@ -114,7 +114,7 @@ class Report:
     measurements: dict[str, Any] = field(default_factory=dict)
 
     def print(self) -> None:
-        """A table with one line for each row."""
+        """Print a table with one line for each row."""
         print(f"\n{self.benchmark}: " + ", ".join(f"{name} {value}" for name, value in self.settings.items()))
         names = sides(row.values for row in self.rows)
         print(f"{'':58}{''.join(f'{name:>10}' for name in names)}{'ratio':>8}  target")
@@ -126,11 +126,11 @@ class Report:
                 f"{'-' if ratio is None else f'{ratio:.2f}':>8}  {row.target}{verdict(row.met)}"
             )
             for name in names:
-                if told := described(row.tries.get(name), row.notes.get(name)):
-                    print(f"    {name}: {told}")
+                if note := described(row.tries.get(name), row.notes.get(name)):
+                    print(f"    {name}: {note}")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, ratios included."""
+        """The report for JSON, with ratios."""
         rows = [{**asdict(row), "ratio": row.ratio()} for row in self.rows]
         return {
             "benchmark": self.benchmark,
@@ -141,12 +141,12 @@ class Report:
 
 
 def described(tries: Tries | None, note: str | None) -> str:
-    """The text of a cell next to its figure."""
+    """The text after the figure of a cell."""
     return "; ".join(str(part) for part in (tries, note) if part)
 
 
 def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
-    """What is compared in these rows: elastic with torchrun, unless they say with what else."""
+    """The names of the sides in these rows; elastic and torchrun by default."""
     names = {name: None for of_one in values for name in of_one}
     ours = [name for name in (*OURS, "c10d") if name in names][:1] or [OURS[0]]
     others = [name for name in names if name not in (*ours, *LAUNCHERS)]
@@ -154,24 +154,24 @@ def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
 
 
 def own(values: Mapping[str, float | None]) -> float | None:
-    """Our figure."""
+    """The figure of the measured side."""
     return next((value for name in OURS if (value := values.get(name)) is not None), None)
 
 
 def number(value: float | None) -> str:
-    """Three digits that matter, or a dash for what was not measured."""
+    """The number with three significant digits, or a dash for None."""
     if value is None:
         return "-"
     return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def verdict(met: bool | None) -> str:
-    """To follow a target."""
+    """The verdict to print after a target."""
     return {None: "", True: ": met", False: ": NOT MET"}[met]
 
 
 def median(values: Sequence[float]) -> float | None:
-    """The median, or None of nothing."""
+    """The median, or None without values."""
     return statistics.median(values) if values else None
 
 
@@ -181,7 +181,7 @@ def medians(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What a reader needs to know before comparing these figures with others."""
+    """Facts about the machine and its software that a reader needs to compare figures."""
     versions = {}
     for name in ("elastic-core", "elastic-c10d", "elastic-etcd", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -198,17 +198,17 @@ def machine_facts() -> dict[str, Any]:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """A parser with the options that all benchmarks share."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument(
         "--launchers", default="elastic,torchrun", help="which to measure, comma-separated (elastic,torchrun)"
     )
-    made.add_argument("--json", type=Path, metavar="FILE", help="write results, settings and machine facts there")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write results, settings and machine facts to FILE")
     return made
 
 
 def main(measure: Callable[[argparse.Namespace], Report], options: argparse.ArgumentParser) -> int:
-    """Measure, print, write; leave with 1 and the reason when there is no figure to report."""
+    """Measure, print and write. Returns 1 and prints the reason if there is no figure to report."""
     arguments = options.parse_args()
     facts = machine_facts()
     try:
@@ -220,7 +220,7 @@ def main(measure: Callable[[argparse.Namespace], Report], options: argparse.Argu
 
 
 def conduct(measure: Callable[[argparse.Namespace], Report], arguments: argparse.Namespace) -> Report:
-    """Run one benchmark, print its table, and end whatever it may have left, also on Ctrl-C and SIGTERM."""
+    """Run one benchmark and print its table. Kills leftover processes, also on Ctrl-C and SIGTERM."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

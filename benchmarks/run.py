@@ -1,4 +1,4 @@
-"""Run several benchmarks with their default settings, one after the other, or one with settings of its own.
+"""Run several benchmarks with default settings one after the other, or a single one with its own options.
 
 python -m benchmarks.run all
 python -m benchmarks.run hello many_workers --json results.json
@@ -53,19 +53,19 @@ BENCHMARKS: dict[str, ModuleType] = {
 
 
 def names(text: str) -> str:
-    """One name on the command line."""
+    """Check the name of a benchmark."""
     if text != "all" and text not in BENCHMARKS:
-        raise argparse.ArgumentTypeError(f"'{text}' is none of all, {', '.join(BENCHMARKS)}")
+        raise argparse.ArgumentTypeError(f"unknown benchmark {text!r} (known: all, {', '.join(BENCHMARKS)})")
     return text
 
 
 def main() -> int:
-    """Leaves with 1 if a benchmark could not measure; the others run and are written all the same."""
+    """Returns 1 if a benchmark could not measure. The other benchmarks run and are written nevertheless."""
     options = parser(__doc__)
     options.add_argument("benchmarks", nargs="+", type=names, metavar="NAME", help=f"all, {', '.join(BENCHMARKS)}")
     arguments, own_options = options.parse_known_args()
     if own_options and (len(arguments.benchmarks) != 1 or "all" in arguments.benchmarks):
-        options.error(f"{' '.join(own_options)}: options of a benchmark go with one benchmark only")
+        options.error(f"{' '.join(own_options)}: a benchmark's own options require a single benchmark")
     facts, reports, failed = machine_facts(), [], False
     for name in BENCHMARKS if "all" in arguments.benchmarks else arguments.benchmarks:
         module = BENCHMARKS[name]

@@ -1,16 +1,16 @@
-"""What do N agents that have agreed cost the store while nothing happens?
+"""How much do N idle agents load the store?
 
-The same agents as in `rendezvous`. After they have joined, each does what an agent does while its workers run:
-torchrun's asks for waiting nodes every 0.1 s (of which one in ten reaches the store), ours asks only where its handler
-does not tell by itself. Counted are, over `--seconds`:
+Agents join as in `rendezvous`, and then act as agents do while their workers run. Torchrun's agent asks for waiting
+nodes every 0.1 s (its handler forwards one call in ten). The agent of elastic-core asks only if its handler does not
+notify it. Measured over `--seconds`:
 
-- requests to the store: segments with payload that the kernel of this machine sent for the agents to the store. A
-  client of TCPStore sends every request by itself, so they are what goes over the wire; `get` counts twice, being two
-  requests (wait for the key, read it). Several `set` in a row may share a segment.
-- bytes: payload in both directions, between agents and store and between agents.
-- processor time of the store and of all agents together, as a share of one core.
+- Requests to the store: segments with payload from agents to the store, as counted by the kernel. A TCPStore client
+  sends each request separately, so segments equal requests. `get` is two requests: wait for the key, then read it.
+  Several `set` in a row may share a segment.
+- Bytes: payload in both directions, between agents and store and between agents.
+- Processor time of the store, and of all agents together, as a share of one core.
 
-A try is a new store with new agents. Nothing happens in it, so its settings are the launchers' defaults.
+Each try has a new store and new agents. Settings are the launchers' defaults.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTLE_S = 5.0
 
 @dataclass(frozen=True)
 class Watched:
-    """What was counted in `seconds`. Processor times are shares of one core in percent."""
+    """Measurements of one try. Processor times are shares of one core in percent."""
 
     nodes: int
     seconds: float
@@ -44,12 +44,12 @@ class Watched:
 
     @property
     def requests_per_s(self) -> float:
-        """Of one agent."""
+        """Requests of one agent."""
         return self.traffic.requests / self.seconds / self.nodes
 
     @property
     def bytes_per_s(self) -> float:
-        """Of one agent."""
+        """Payload of one agent."""
         return (self.traffic.up + self.traffic.down + self.traffic.other) / self.seconds / self.nodes
 
 
@@ -60,12 +60,12 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--torchrun-nodes", type=numbers, default=[64, 256], help="N for torchrun (64,256)")
     made.add_argument("--seconds", type=float, default=10.0, help="how long to watch (10)")
     made.add_argument("--runs", type=int, default=10, help="tries of each N (10)")
-    made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
+    made.add_argument("--join-timeout", type=int, default=300, help="join timeout of both launchers in seconds (300)")
     return made
 
 
 def watch(agents: Fleet, seconds: float) -> Watched:
-    """Count for so long."""
+    """Watch the agents for this time."""
     polled = agents.follow()
     time.sleep(SETTLE_S)
     before, cpu_before, at = agents.look(), agents.cpu(), time.monotonic()
@@ -77,7 +77,7 @@ def watch(agents: Fleet, seconds: float) -> Watched:
 
 
 def once(launcher: str, nodes: int, arguments: argparse.Namespace) -> Watched:
-    """Let them join and watch them."""
+    """Let new agents join, and watch them."""
     with fleet(launcher, nodes, arguments.join_timeout) as agents:
         joined = agents.join(arguments.join_timeout + LIMIT_BEYOND_JOIN_S)
         if joined.errors:
@@ -92,7 +92,7 @@ def once(launcher: str, nodes: int, arguments: argparse.Namespace) -> Watched:
 
 
 def bounded(row: Row, limit: float, nodes: int) -> Row:
-    """The row with a target if it is for the N that the target is for."""
+    """The row, with a target if it has the N to which the target applies."""
     if nodes == TARGETS_HOLD_FOR:
         ours = row.values.get("elastic")
         row.target = f"<= {limit:g}"
@@ -101,7 +101,7 @@ def bounded(row: Row, limit: float, nodes: int) -> Row:
 
 
 def rows(nodes: int, seen: Mapping[str, Sequence[Watched]]) -> list[Row]:
-    """All that was counted for one N."""
+    """All rows for one N."""
 
     def row(what: str, unit: str, figure: Callable[[Watched], float]) -> Row:
         return Row.measured(
@@ -113,12 +113,12 @@ def rows(nodes: int, seen: Mapping[str, Sequence[Watched]]) -> list[Row]:
         bounded(row("payload", "bytes/s per agent", lambda one: one.bytes_per_s), BYTES_PER_S, nodes),
         row("connections to the store", "per agent", lambda one: one.traffic.connections / nodes),
         row("store's processor time", "% of a core", lambda one: one.store_cpu),
-        row("their processor time", "% of a core", lambda one: one.agents_cpu),
+        row("agents' processor time", "% of a core", lambda one: one.agents_cpu),
     ]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Each N, both launchers in turn."""
+    """Measure each N, alternating between the launchers."""
     sizes = {"elastic": arguments.nodes, "torchrun": arguments.torchrun_nodes}
     asked = {name: sizes[name] for name in launchers(arguments)}
     report = Report("steady", {"seconds": arguments.seconds})
@@ -136,7 +136,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def as_dicts(seen: Sequence[Watched]) -> list[dict[str, object]]:
-    """For JSON."""
+    """The measurements for JSON."""
     return [asdict(one) for one in seen]
 
 

@@ -1,10 +1,10 @@
-"""What does a watchdog timer cost a worker? Workers that enter and leave `with expires(...)` and do nothing else.
+"""What does a watchdog timer cost a worker? Workers enter and leave an empty `with expires(...)`. Measured are:
 
-- the round trip of one worker, and of several at once that leave the server no rest: acquire and release;
-- whether the server got every request of theirs.
+- the round trip (acquire and release) of one worker, and of several workers at the same time without pauses;
+- whether the server received every request.
 
-The server runs in this process, as it does in an agent; the workers are processes of their own. Both sides are called
-by their public names, and torch's server is asked for its count where it keeps it.
+The server runs in this process, as in an agent; the workers are separate processes. Both launchers are used through
+their public names, except that torch's request count is read from a private attribute.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from benchmarks.report import Report, Row, main, median, parser
 LIMIT_S = 120.0
 LOOK_S = 1.0
 WARM_UP = 2
-"""Requests of each worker that are not counted."""
+"""Requests of each worker that are left out of the figures."""
 
 TARGET_US = 50.0
 
 
 @dataclass
 class Run:
-    """What some workers measured at once.
+    """Measurements of several workers that ran at the same time.
 
     Args:
         took: microseconds of each round trip of each worker.
-        lost: requests that the server has not got.
-        errors: what broke workers before they were done.
-        seconds: from the first to the last round trip of all.
+        lost: requests that the server did not receive.
+        errors: errors of workers that failed before they were done.
+        seconds: from the first to the last round trip of all workers.
     """
 
     took: list[list[float]] = field(default_factory=list)
@@ -50,35 +50,35 @@ class Run:
     seconds: float = 0.0
 
     def sorted(self) -> list[float]:
-        """All round trips, the shortest first."""
+        """All round trips, shortest first."""
         return sorted(each for worker in self.took for each in worker)
 
     def slowest_median(self) -> float | None:
-        """The median of the worker that had to wait the longest."""
+        """The median of the slowest worker."""
         return max((median(worker) or 0.0 for worker in self.took), default=None)
 
     def p99(self) -> float | None:
-        """Of a hundred round trips one takes longer."""
+        """The 99th percentile of all round trips."""
         ordered = self.sorted()
         return ordered[len(ordered) * 99 // 100] if ordered else None
 
 
 Runs = Mapping[str, Sequence[Run]]
-"""By launcher."""
+"""Runs by launcher."""
 
 
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--workers", type=int, default=8, help="workers at once (8)")
-    made.add_argument("--count", type=int, default=10_000, help="round trips of each (10000)")
+    made.add_argument("--workers", type=int, default=8, help="workers at the same time (8)")
+    made.add_argument("--count", type=int, default=10_000, help="round trips of each worker (10000)")
     made.add_argument("--runs", type=int, default=10, help="tries of each launcher (10)")
     return made
 
 
 @contextmanager
 def serving(launcher: str, pipe: Path) -> Iterator[Callable[[], int]]:
-    """A server; gives what tells how many requests it has got."""
+    """Run a server during the block. Yields a function that returns the number of requests received."""
     server: Any
     if launcher == "elastic":
         from elastic_file_timer import FileTimerServer
@@ -98,7 +98,7 @@ def serving(launcher: str, pipe: Path) -> Iterator[Callable[[], int]]:
 
 
 def start_worker(launcher: str, pipe: Path, count: int, stack: ExitStack) -> subprocess.Popen[str]:
-    """One that is about to begin."""
+    """Start a worker, which waits for the order to begin."""
     command = [sys.executable, str(WORKERS / "timer.py"), launcher, str(pipe), str(count)]
     worker = stack.enter_context(
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -108,14 +108,14 @@ def start_worker(launcher: str, pipe: Path, count: int, stack: ExitStack) -> sub
 
 
 def run(launcher: str, workers: int, count: int) -> Run:
-    """So many workers at once."""
+    """Run several workers at the same time."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         pipe = Path(folder, "timers")
         got = stack.enter_context(serving(launcher, pipe))
         started = [start_worker(launcher, pipe, count, stack) for _ in range(workers)]
         for worker in started:
             if worker.stdout is None or worker.stdout.readline() != "ready\n":
-                raise BenchmarkError(f"a worker of {launcher} did not begin: {worker.wait(LIMIT_S)}")
+                raise BenchmarkError(f"a worker of {launcher} did not start: {worker.wait(LIMIT_S)}")
         begun = now()
         for worker in started:
             assert worker.stdin is not None
@@ -129,7 +129,7 @@ def run(launcher: str, workers: int, count: int) -> Run:
 
 
 def missing(got: Callable[[], int], sent: int) -> int:
-    """Of the round trips that were made: requests that do not come in within three turns of the server."""
+    """The number of requests that have not arrived after three turns of the server."""
     until = now() + 3 * LOOK_S
     while got() < sent and now() < until:
         time.sleep(0.01)
@@ -137,7 +137,7 @@ def missing(got: Callable[[], int], sent: int) -> int:
 
 
 def row(what: str, unit: str, runs: Runs, figure: Callable[[Run], float | None], target: float | None = None) -> Row:
-    """One figure of each run, with the verdict for ours."""
+    """A row with one figure of each run, and the verdict for elastic-core."""
     found = {name: [value for each in of_one if (value := figure(each)) is not None] for name, of_one in runs.items()}
     words = "" if target is None else "none" if target == 0 else f"< {target:.0f}"
     made = {name: len(of_one) for name, of_one in runs.items()}
@@ -148,7 +148,7 @@ def row(what: str, unit: str, runs: Runs, figure: Callable[[Run], float | None],
 
 
 def rows(alone: Runs, together: Runs, workers: int) -> list[Row]:
-    """The table."""
+    """The rows of the table."""
     failed = row("workers that failed", "", together, lambda each: float(len(each.errors)), 0)
     failed.notes = {
         name: errors[0] for name, of_one in together.items() if (errors := [e for each in of_one for e in each.errors])
@@ -157,20 +157,20 @@ def rows(alone: Runs, together: Runs, workers: int) -> list[Row]:
         row("round trip, one worker, median", "us", alone, Run.slowest_median, TARGET_US),
         row(f"round trip, {workers} workers, median", "us", together, lambda each: median(each.sorted()), TARGET_US),
         row("the same, of the slowest worker", "us", together, Run.slowest_median),
-        row("the same, 99 of 100 are faster", "us", together, Run.p99),
-        row("round trips of all in a second", "1/s", together, rate),
+        row("the same, 99th percentile", "us", together, Run.p99),
+        row("round trips of all workers", "1/s", together, rate),
         row("requests lost", "", together, lambda each: float(each.lost), 0),
         failed,
     ]
 
 
 def rate(each: Run) -> float | None:
-    """How many the server keeps up with."""
+    """Round trips per second of all workers together."""
     return len(each.sorted()) / each.seconds if each.seconds else None
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """One worker, then several, the launchers in turn."""
+    """Measure one worker, then several, alternating between the launchers."""
     names = list(launchers(arguments))
     alone: dict[str, list[Run]] = {name: [] for name in names}
     together: dict[str, list[Run]] = {name: [] for name in names}

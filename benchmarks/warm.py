@@ -1,14 +1,14 @@
-"""What does warm start bring? `elastic run --warm-start` next to `elastic run` without it, in turn.
+"""How much time does warm start save? Compares `elastic run --warm-start` with `elastic run`, in turn.
 
-- `node`: two workers of `workers/ddp.py` on one node. One is killed, again and again: to the next step of the slower.
-- `c10d`, `etcd`: the same with two nodes of one worker each (both on this machine).
-- `lightning`, `transformers`: as `node`, in a training with one of these. Passed over where it is not installed.
+- `node`: two workers of `workers/ddp.py` on one node. One is killed repeatedly; time to the slower rank's next step.
+- `c10d`, `etcd`: the same with two nodes of one worker each, both on this machine.
+- `lightning`, `transformers`: as `node`, in a training with that library. Skipped if it is not installed.
 - `start`: from the launcher's start to the first step, with and without a cache.
-- `memory`: what four workers hold, with the template, and the template's processor time while nothing happens.
+- `memory`: memory of four workers and the template, and the idle template's processor time.
 - `first_line`: from the agent's decision to the first line of Python in each of two workers.
 
-A job that starts warm is left alone until each of its agents has said that its template is ready; then its workers are
-killed several times.
+A warm job first waits until each agent has logged that its template is ready. Then its workers are killed several
+times.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Setting:
 
     Args:
         needs: a package that must be installed.
-        few: make `--few` tries.
+        few: whether to make only `--few` tries.
     """
 
     title: str
@@ -97,24 +97,24 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--parts", type=parts, default=list(PARTS), help=f"which ({','.join(PARTS)})")
-    made.add_argument("--runs", type=int, default=50, help="kills of a job on one node that starts warm (50)")
-    made.add_argument("--cold-runs", type=int, default=10, help="the same, cold (10)")
+    made.add_argument("--runs", type=int, default=50, help="kills of warm jobs on one node (50)")
+    made.add_argument("--cold-runs", type=int, default=10, help="kills of cold jobs on one node (10)")
     made.add_argument("--few", type=int, default=5, help="tries of each side in each other part (5)")
-    made.add_argument("--turns", type=int, default=5, help="jobs of each side that its tries are shared among (5)")
-    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
-    made.add_argument("--seed", type=int, default=1, help="of the pauses before something happens (1)")
+    made.add_argument("--turns", type=int, default=5, help="jobs among which each side's tries are shared (5)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try is considered hung (60)")
+    made.add_argument("--seed", type=int, default=1, help="seed of the pauses before kills (1)")
     return made
 
 
 def parts(text: str) -> list[str]:
-    """Names on the command line."""
+    """Parse a comma-separated list of parts."""
     if unknown := set(found := text.split(",")) - set(PARTS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))} (known: {', '.join(PARTS)})")
     return found
 
 
 def wait_template(agents: Sequence[Job]) -> list[int]:
-    """Until each has one that is ready; their process ids."""
+    """Wait until each agent has a template that is ready. Returns their process ids."""
     found = []
     for agent in agents:
         line = agent.wait_line(lambda text: "template ready: " in text, now() + FORM_LIMIT_S)
@@ -128,7 +128,7 @@ def wait_template(agents: Sequence[Job]) -> list[int]:
 
 
 def killed(side: str, command: Sequence[str], setting: Setting, count: int, arguments: argparse.Namespace) -> list[Try]:
-    """One job, and another one in its place when it has not recovered."""
+    """Kill workers of one job, and of a new job after each try that did not recover."""
     tries: list[Try] = []
     lot = random.Random(f"{arguments.seed}/{side}/{count}")
     while len(tries) < count:
@@ -148,12 +148,12 @@ def killed(side: str, command: Sequence[str], setting: Setting, count: int, argu
 
 
 def shares(count: int, turns: int) -> list[int]:
-    """How many tries each turn has."""
+    """The number of tries of each turn."""
     return [count // turns + (turn < count % turns) for turn in range(turns)]
 
 
 def kills(name: str, commands: Commands, arguments: argparse.Namespace, report: Report) -> None:
-    """All tries of a setting."""
+    """Make all tries of a setting."""
     setting = SETTINGS[name]
     if find_spec(setting.needs) is None:
         print(f"{name}: {setting.needs} is not installed")
@@ -170,7 +170,7 @@ def kills(name: str, commands: Commands, arguments: argparse.Namespace, report: 
 
 
 def recovery_rows(setting: Setting, tries: Mapping[str, Sequence[Try]], limit_s: float) -> list[Row]:
-    """The time of the whole, and its two parts."""
+    """Rows with the recovery time and its two parts."""
     back, workers = times(tries, "recovery_s"), times(tries, "workers_s")
     rest = {side: [whole - part for whole, part in zip(back[side], workers[side], strict=True)] for side in back}
     every = [one.recovery_s for one in tries.get("warm", [])]
@@ -180,15 +180,15 @@ def recovery_rows(setting: Setting, tries: Mapping[str, Sequence[Try]], limit_s:
     target = f"median <= {MEDIAN} of cold, every <= {EVERY}"
     made = {side: len(of_one) for side, of_one in tries.items()}
     whole = Row.measured(setting.title, "s", back, target, made=made, against=cold, met=is_met, notes=notes)
-    later = Row.measured("- from there on", "s", rest, made=made)
+    later = Row.measured("- after that", "s", rest, made=made)
     if setting.nodes > 1:
         later.target, later.met = f"every try <= {LATER_S} s", at_most(every and rest["warm"], 1.0, LATER_S, LATER_S)
     return [whole, Row.measured("- of that, until its workers were started", "s", workers, made=made), later]
 
 
 def at_most(values: Sequence[float | None], against: float | None, middle: float, every: float) -> bool | None:
-    """Whether there are all of them, with a median and each one of at most so many times `against`; None if there is
-    nothing to compare."""
+    """Whether no value is None, the median is at most `middle * against`, and each value at most `every * against`.
+    None if there is nothing to compare."""
     if not values or not against:
         return None
     known = [value for value in values if value is not None]
@@ -199,7 +199,8 @@ def at_most(values: Sequence[float | None], against: float | None, middle: float
 
 
 def first_start(commands: Commands, arguments: argparse.Namespace, report: Report) -> None:
-    """One node that begins at once; two of which the second one comes later; one that waits for others in vain."""
+    """Measure one node whose round forms immediately, two nodes of which one starts later, and one node that waits for
+    others in vain."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as cache:
         every = {**commands, "warm, cache": [*commands["warm"], f"--warm-start-cache={cache}"]}
         cases: dict[str, tuple[str, Callable[[Sequence[str]], float]]] = {
@@ -219,7 +220,7 @@ def first_start(commands: Commands, arguments: argparse.Namespace, report: Repor
 
 
 def start_rows(title: str, found: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Without a cache, and with one."""
+    """Rows without a cache and with one."""
     cold = median(found["cold"])
     both = ((title, found["warm"], 1.05), ("- the same with a cache", found["warm, cache"], 0.3))
     return [
@@ -236,7 +237,7 @@ def start_rows(title: str, found: Mapping[str, Sequence[float]]) -> list[Row]:
 
 
 def filled(command: Sequence[str]) -> None:
-    """Let a job of the same script write its cache."""
+    """Fill the cache with a job of the same script."""
     with cluster(command, "1", None, PAIR) as job:
         formed(form(job, 1), job)
         wait_template(job.agents)
@@ -244,20 +245,20 @@ def filled(command: Sequence[str]) -> None:
 
 
 def formed(seconds: float | None, job: Cluster) -> float:
-    """It must have been."""
+    """The time, after checking that the job formed."""
     if seconds is None:
         raise BenchmarkError(f"the job did not form.\n{job.tail()}")
     return seconds
 
 
 def from_start(command: Sequence[str]) -> float:
-    """From the start of the launcher to the first step of both workers."""
+    """Seconds from the launcher's start to the first step of both workers."""
     with cluster(command, "1", None, PAIR) as job:
         return formed(form(job, 1), job)
 
 
 def from_second(command: Sequence[str]) -> float:
-    """From the start of the second of two launchers."""
+    """Seconds from the start of the second of two launchers to the first step."""
     with cluster(command, "2", None, Shape()) as job:
         job.start_node()
         time.sleep(APART_S)
@@ -267,7 +268,7 @@ def from_second(command: Sequence[str]) -> float:
 
 
 def from_round(command: Sequence[str]) -> float:
-    """From the round of a node that has waited for another one."""
+    """Seconds to the first step from the round of a node that has waited for another node."""
     with cluster(command, "1:2", None, replace(PAIR, options=(LAST_CALL,))) as job:
         seconds = form(job, 1)
         agent = job.agents[0]
@@ -275,7 +276,7 @@ def from_round(command: Sequence[str]) -> float:
 
 
 def round_formed(agent: Job) -> float:
-    """When the last round did, as the agent's log has it, in seconds since boot. It counts whole milliseconds."""
+    """When the last round formed, in seconds since boot, from the agent's log, which has whole milliseconds."""
     found = [line.split()[0] for line in agent.output if " round formed: " in line]
     if not found:
         raise BenchmarkError(f"no round formed.\n{''.join(agent.output[-30:])}")
@@ -286,7 +287,7 @@ def round_formed(agent: Job) -> float:
 
 
 def memory(commands: Commands, arguments: argparse.Namespace, report: Report) -> None:
-    """Of jobs whose workers have been killed once."""
+    """Measure jobs whose workers have been killed once."""
     found: dict[str, list[dict[str, float]]] = {}
     for _ in range(min(3, arguments.few)):
         for side in ("warm", "cold"):
@@ -313,7 +314,7 @@ def memory(commands: Commands, arguments: argparse.Namespace, report: Report) ->
 
 
 def footprint(side: str, command: Sequence[str], limit_s: float) -> dict[str, float]:
-    """In MiB: what all hold, and the template of it; and the seconds for which that was busy."""
+    """Memory of all processes and of the template in MiB, and the template's processor time in seconds."""
     with cluster(command, "1", None, replace(PAIR, workers=WORKERS_OF_MEMORY)) as job:
         formed(form(job, 1, WORKERS_OF_MEMORY), job)
         templates = wait_template(job.agents) if side == "warm" else []
@@ -329,7 +330,7 @@ def footprint(side: str, command: Sequence[str], limit_s: float) -> dict[str, fl
 
 
 def proportional(pid: int) -> float:
-    """The memory of a process in MiB, of each page the part that falls to it."""
+    """The proportional set size of a process in MiB."""
     return int(re.findall(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)[0]) / 1024
 
 
@@ -337,7 +338,7 @@ def proportional(pid: int) -> float:
 
 
 def first_line(commands: Commands, arguments: argparse.Namespace, report: Report) -> None:
-    """Of two workers that note when they run it."""
+    """Measure two workers that print the time of their first line."""
     found: dict[str, list[tuple[float, float]]] = {}
     for turn in range(arguments.turns):
         for side in ("warm", "cold"):
@@ -346,7 +347,7 @@ def first_line(commands: Commands, arguments: argparse.Namespace, report: Report
             print(f"first_line: {side} {found[side][-share:]}", flush=True)
     whats = (
         "the agent's decision to the first line of a worker",
-        "- the same, of the other worker, which is started then",
+        "- the same for the other worker, started after it",
     )
     for place, what in enumerate(whats):
         seconds = {side: [one[place] for one in of_one] for side, of_one in found.items()}
@@ -357,25 +358,25 @@ def first_line(commands: Commands, arguments: argparse.Namespace, report: Report
 
 
 def lines_after_kills(side: str, command: Sequence[str], count: int) -> Iterator[tuple[float, float]]:
-    """For each kill the seconds from the round to each of both lines."""
+    """For each kill, the seconds from the round to the first line of each worker."""
     shape = ["--standalone", "--nproc-per-node=2", f"--max-restarts={ENDLESS}"]
     with running([*command, *shape, str(WORKERS / "first_line.py")]) as job:
-        told = both(job)
+        workers = both(job)
         if side == "warm":
             wait_template([job])
         for _ in range(count):
             time.sleep(MOST_PAUSE_S)
-            kill(told[0]["pid"])
-            told = both(job)
-            first, last = sorted(one["first_line"] - round_formed(job) for one in told)
+            kill(workers[0]["pid"])
+            workers = both(job)
+            first, last = sorted(one["first_line"] - round_formed(job) for one in workers)
             yield first, last
 
 
 def both(job: Job) -> list[dict[str, Any]]:
-    """What the next two workers say."""
+    """The output of the next two workers."""
     lines = [job.wait_line(lambda text: text.startswith('{"first_line"'), now() + FORM_LIMIT_S) for _ in range(2)]
     if None in lines:
-        raise BenchmarkError(f"not both workers said that they run.\n{''.join(job.output[-30:])}")
+        raise BenchmarkError(f"not both workers started.\n{''.join(job.output[-30:])}")
     return [json.loads(line.text) for line in lines if line]
 
 
@@ -384,10 +385,10 @@ PARTS = (*SETTINGS, *OTHERS)
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All parts asked for."""
+    """Measure the chosen parts."""
     found = launchers(arguments)
     if "elastic" not in found:
-        raise BenchmarkError("warm start is elastic's; --launchers lacks it")
+        raise BenchmarkError("warm start requires elastic in --launchers")
     commands = {"warm": [*found["elastic"], WARM], "cold": found["elastic"]}
     report = Report("warm", {"limit": arguments.limit})
     for part in arguments.parts:

@@ -1,6 +1,6 @@
-"""Writes requirements/*.txt: the versions and hashes of all that decides about a change, from the names in tox.ini.
+"""Write requirements/*.txt: versions and hashes of all packages that a change is checked with, from names in tox.ini.
 
-`tox run -e lock` takes the newest versions that fit. Torch is not in it: its wheels differ by the device they are for.
+`tox run -e lock` picks the newest versions that fit. Torch is left out, because its wheels differ by device.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[1]
 OLDEST_PYTHON = "3.10"
 _ALL = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 WITH_OURS = {"demo": [ROOT], "fuzz": _ALL, "py": _ALL, "run": _ALL}
-"""The distributions of ours that an environment installs, whose needs it has as well."""
+"""Our distributions that an environment installs, and whose dependencies it therefore needs."""
 _REFERENCE = re.compile(r"\{\[([\w:]+)\](\w+)\}")
 _NEED = re.compile(r'"([^"]+)"')
 _OURS = re.compile("elastic-|torch")
 
 
 def names(environment: str) -> list[str]:
-    """What is asked for, as requirements without what we and torch bring."""
+    """The requirements of an environment, without our distributions and torch."""
     tox = configparser.RawConfigParser()
     tox.read(ROOT / "tox.ini")
 
@@ -35,13 +35,13 @@ def names(environment: str) -> list[str]:
 
 
 def needs(folder: Path) -> list[str]:
-    """The dependencies of the distribution there, without its extras."""
+    """The dependencies of the distribution in this folder, without its extras."""
     found = re.search(r"^dependencies = \[(.*?)\]$", (folder / "pyproject.toml").read_text(), re.M | re.S)
     return _NEED.findall(found[1]) if found else []
 
 
 def environments() -> list[str]:
-    """Those that have a lock file."""
+    """The environments that have a lock file."""
     tox = configparser.RawConfigParser()
     tox.read(ROOT / "tox.ini")
     return list(tox["locked"])

@@ -1,8 +1,8 @@
-"""One version for all distributions: `python tools/version.py` tells it, `python tools/version.py 0.2.0` sets it.
+"""One version for all distributions: `python tools/version.py` prints it, `python tools/version.py 0.2.0` sets it.
 
-Each pyproject.toml says it by itself, so that each folder, and the sdist made of it, can be built alone. This file is
-what keeps them equal: setting it writes the version of every distribution, and what each needs of the others, at once;
-telling it fails if they differ. A plugin needs the core of its own minor release, and none that is older than itself.
+Each pyproject.toml has the version, so that each folder and its sdist can be built alone. This tool keeps them equal.
+Setting the version writes it into every distribution, together with the bounds on our other distributions. Printing it
+fails if they differ. A plugin needs a core of the same minor release that is not older than the plugin.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ FORM = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 
 
 def folders(root: Path = ROOT) -> list[Path]:
-    """Of all distributions, the core first."""
+    """The folders of all distributions, the core first."""
     return [root, *(path.parent for path in sorted(root.glob("plugins/*/pyproject.toml")))]
 
 
 def versions(root: Path = ROOT) -> dict[str, str]:
-    """What each folder says, by its name; `core` for the root."""
+    """The version in each folder, by the folder's name (`core` for the root)."""
     texts = {folder: (folder / "pyproject.toml").read_text() for folder in folders(root)}
     return {"core" if folder == root else folder.name: VERSION.findall(text)[0] for folder, text in texts.items()}
 
 
 def needs(root: Path = ROOT) -> set[str]:
-    """What the distributions ask of each other's versions; one item if all is well."""
+    """The bounds on each other's versions; a single one if all agree."""
     texts = [(folder / "pyproject.toml").read_text() for folder in folders(root)]
     return {bound for text in texts for _, bound in NEED.findall(listed(text))}
 
 
 def listed(text: str) -> str:
-    """The dependencies in it."""
+    """The dependencies in a pyproject.toml."""
     return "\n".join(re.findall(r"^dependencies = \[.*?\]$", text, re.M | re.S))
 
 
 def with_version(text: str, version: str) -> str:
-    """A pyproject.toml of this version."""
+    """The text of a pyproject.toml with this version."""
     text = VERSION.sub(f'version = "{version}"', text, count=1)
     before = listed(text)
     return text.replace(before, NEED.sub(rf'"\1~={version}"', before)) if before else text
 
 
 def set_version(version: str, root: Path = ROOT) -> None:
-    """Write it everywhere. Raises ValueError if it is no version."""
+    """Write the version into every pyproject.toml. Raises ValueError if it is malformed."""
     if not FORM.fullmatch(version):
         raise ValueError(f"expected a version such as 0.2.0 or 0.2.0rc1, found {version!r}")
     for folder in folders(root):
@@ -56,21 +56,21 @@ def set_version(version: str, root: Path = ROOT) -> None:
 
 
 def problem(root: Path = ROOT) -> str | None:
-    """Why these distributions do not belong together, or None."""
-    said, bounds = versions(root), needs(root)
-    version = said["core"]
-    if set(said.values()) == {version} and bounds == {f"~={version}"}:
+    """How the versions of these distributions disagree, or None."""
+    found, bounds = versions(root), needs(root)
+    version = found["core"]
+    if set(found.values()) == {version} and bounds == {f"~={version}"}:
         return None
     return (
-        f"expected {version} everywhere, and ~={version} of each other, found {said} and {sorted(bounds)}; "
+        f"expected {version} everywhere and bounds of ~={version}, found {found} and {sorted(bounds)}; "
         f"run: python tools/version.py {version}"
     )
 
 
 def main(argv: list[str]) -> str | None:
-    """What to exit with."""
+    """Set or print the version. Returns the error, if any, for sys.exit."""
     if len(argv) > 1:
-        return "expected one version or none: python tools/version.py [0.2.0]"
+        return "usage: python tools/version.py [VERSION]"
     try:
         for version in argv:
             set_version(version)

@@ -59,8 +59,8 @@ def installed() -> bool:
 
 @contextmanager
 def usable(wheels: Path) -> Iterator[None]:
-    """Within the block, this process and its descendants can import the core, the plugins and their needs. Does nothing
-    if all of these are installed.
+    """Make the core, the plugins and their dependencies importable for this process and its descendants, until the end
+    of the block. Does nothing if all of them are installed.
 
     Raises:
         MissingPackages: there is no wheel for a package that is not installed.
@@ -90,8 +90,8 @@ def usable(wheels: Path) -> Iterator[None]:
 
 
 def unpack(wheels: Path, names: Sequence[str], into: Path) -> None:
-    """Unpack the wheels of these packages. A package without a wheel is passed over, and so is a wheel for another
-    Python or machine: its module cannot be imported then."""
+    """Unpack the wheels of these packages. Skips packages without a wheel. A wheel for another Python or machine leaves
+    its module unimportable."""
     for name in names:
         for wheel in sorted(wheels.glob(f"{name}-*.whl")):
             with zipfile.ZipFile(wheel) as archive:
@@ -118,16 +118,16 @@ def project_facts(path: Path) -> dict[str, Any]:
 
 def advice(missing: Sequence[str], wheels: Path) -> str:
     """How to get packages that are neither installed nor among the wheels."""
-    said = [
+    lines = [
         f"{', '.join(missing)}: not installed, and {wheels} has no wheel that fits. On a machine with a network,",
         f"run  pip download --no-deps -d wheels {' '.join(missing)}",
         "in the checkout, and copy the checkout with its folder wheels to this machine (or use --wheels).",
     ]
     if compiled := [name for name in missing if name in COMPILED]:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        said += [
+        lines += [
             f"{', '.join(compiled)} is compiled, so its wheel has to fit this Python and machine. Add",
             f"    --only-binary=:all: --platform=manylinux2014_{os.uname().machine} --python-version={version}",
             "or install it from the system's packages (Debian's python3-psutil).",
         ]
-    return "\n".join(said)
+    return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""Choose the device that workers train on, and look at GPUs from outside: the processes that use them, and the memory
+"""Choose the device that workers train on, and observe GPUs from outside: the processes that use them, and the memory
 in use.
 
 NVIDIA's management library is called through ctypes, because pynvml may not be installed. In a container it often lists
-no processes, or their ids outside the container; /proc is asked as well for that reason.
+no processes, or their ids outside the container, so /proc is read as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = "/dev/nvidia"
 MOST_PROCESSES = 1024
 FACTS_LIMIT_S = 180
 
-# Asked in a process that ends, so that neither the suite nor its parts hold a CUDA context.
+# Runs in a short-lived process, so that neither the suite nor its parts hold a CUDA context.
 FACTS = """
 import json, torch
 cuda = torch.cuda
@@ -38,7 +38,7 @@ print(json.dumps({
 
 
 def on(kind: str, backend: str) -> dict[str, str]:
-    """Let workers that are started from now on train there; returns what to add to the settings of a report."""
+    """Let new workers train on this device. Returns entries for a report's settings."""
     os.environ |= {"BENCHMARK_DEVICE": kind, "BENCHMARK_BACKEND": backend}
     return {"backend": backend}
 
@@ -63,7 +63,7 @@ class Nvml:
         self._library = library
 
     def driver(self) -> str:
-        """The driver's version, or an empty text."""
+        """The driver's version, or ""."""
         text = ctypes.create_string_buffer(80)
         return text.value.decode() if self._library.nvmlSystemGetDriverVersion(text, 80) == 0 else ""
 
@@ -73,7 +73,7 @@ class Nvml:
         for handle in self._handles():
             count = ctypes.c_uint(MOST_PROCESSES)
             processes = (_Process * MOST_PROCESSES)()
-            with suppress(AttributeError):  # a driver that is older than this function
+            with suppress(AttributeError):  # older drivers lack this function
                 if self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes):
                     continue
                 found |= {processes[place].pid for place in range(count.value)}
@@ -99,7 +99,7 @@ class Nvml:
 
 @contextmanager
 def nvml(library: str = LIBRARY) -> Iterator[Nvml | None]:
-    """The library until the end of the block; None if there is none, or it finds no driver."""
+    """The library until the end of the block; None if it is missing or finds no driver."""
     try:
         loaded = ctypes.CDLL(library)
         ready = loaded.nvmlInit_v2() == 0
@@ -125,7 +125,7 @@ def opens_device(pid: int, files: str = FILES) -> bool:
 
 
 def users(pids: Collection[int], listed: Collection[int]) -> set[int]:
-    """Those of the processes that use a GPU: the library lists them, or they have its device file open."""
+    """The processes that use a GPU: the library lists them, or they have its device file open."""
     return {pid for pid in pids if pid in listed or opens_device(pid)}
 
 
@@ -146,10 +146,10 @@ def facts() -> dict[str, Any]:
 
 
 def why_none(found: Mapping[str, Any]) -> str:
-    """Why no GPU can be used, from `facts`; a driver without a GPU for torch deserves a word."""
+    """Why no GPU can be used, from `facts`. Mentions a loaded driver if torch finds no GPU."""
     if problem := found.get("problem"):
         return f"no CUDA device: {problem}"
     if driver := found.get("driver"):
         build = f"is built for CUDA {found['cuda']}" if found["cuda"] else "is built without CUDA"
-        return f"no CUDA device for torch, which {build}, though NVIDIA's driver {driver} is loaded"
+        return f"no CUDA device for torch, which {build}, although NVIDIA's driver {driver} is loaded"
     return "no CUDA device"

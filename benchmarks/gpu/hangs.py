@@ -1,4 +1,4 @@
-"""Workers on GPUs that hang: are they found?"""
+"""Are hanging workers on GPUs found?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.processes import end_descendants, now
 from benchmarks.report import Report, Row
 
 HANG_S, NOTICE_S, END_LIMIT_S = 5.0, 15.0, 120.0
-LOGS_S = 2 * HANG_S  # that a worker logs its steps, which makes its silence a sign
+LOGS_S = 2 * HANG_S  # for which workers log their steps first, so that later silence is suspicious
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Found:
     """One job with a worker that stops.
 
     Args:
-        problem: empty if a worker was killed for hanging and the next round ended well.
-        seconds: from the moment at which the worker stopped to a worker of the next round.
+        problem: empty if a worker was killed for hanging and the next round succeeded.
+        seconds: from the worker's stop to the start of a worker in the next round.
         blamed: the rank that was killed for hanging.
     """
 
@@ -44,7 +44,7 @@ PROGRESS = {"default": (), "log,beat": ("--hang-progress=log,beat",)}
 
 
 def hangs(arguments: argparse.Namespace, report: Report) -> None:
-    """With the default of `--hang-progress`, and without processor time, which a worker that spins uses."""
+    """Measure with the default of `--hang-progress`, and without processor time, which a spinning worker uses."""
     nccl = arguments.gpus > 1
     for way, title in HANGS.items():
         backend = "nccl" if nccl and way != "kernel" else "gloo"
@@ -70,7 +70,7 @@ def hangs(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def stopped(way: str, arguments: argparse.Namespace, backend: str, options: Sequence[str]) -> Found:
-    """One job, from its start to its end, or until the worker should have been found."""
+    """Run one job until it exits, or until the worker should have been found."""
     command = [
         *launcher_command("elastic"),
         *("--nproc-per-node=2", "--max-restarts=1", "--result-file=result.json"),
@@ -83,7 +83,7 @@ def stopped(way: str, arguments: argparse.Namespace, backend: str, options: Sequ
             found = followed(job, arguments.warmup)
             if not found.problem:
                 found.blamed = blamed(Path(folder) / "result.json")
-                found.problem = "" if found.blamed is not None else "ended for another reason than a hang"
+                found.problem = "" if found.blamed is not None else "failed for another reason than a hang"
         finally:
             job.stop()
             end_descendants()
@@ -94,10 +94,10 @@ def stopped(way: str, arguments: argparse.Namespace, backend: str, options: Sequ
 
 
 def followed(job: Job, warmup_s: float) -> Found:
-    """Until the next round has ended."""
+    """Watch the job until the next round has ended."""
     stops = wait_fact(job, "stops", job.started + warmup_s + LOGS_S + END_LIMIT_S)
     if stops is None:
-        return Found("no worker came to stop")
+        return Found("no worker stopped")
     back = wait_fact(job, "runs", now() + HANG_S + NOTICE_S)
     if back is None:
         return Found(f"not found within {HANG_S + NOTICE_S:g} s, --hang-timeout={HANG_S:g}")

@@ -21,17 +21,17 @@ from benchmarks.recovery import Scenario, Try, disturbed, form, kill, narrate
 from benchmarks.report import Report, Row, median
 
 SETTLE_S = 1.0
-"""How long a context that was destroyed may take to give its memory back."""
+"""Time for a destroyed context to free its memory."""
 
 GROWTH_MIB = 64.0
-"""By how much the memory in use may differ between two restarts. A context that is left takes several hundred."""
+"""Allowed difference in used memory between two restarts. A leaked context takes several hundred MiB."""
 
-# A worker is killed, again and again.
+# A worker is killed repeatedly.
 
 
 @contextmanager
 def training(command: Sequence[str], workers: int) -> Iterator[Cluster]:
-    """A job on one node that trains. Raises BenchmarkError if it does not come to train."""
+    """A job on one node that trains. Raises BenchmarkError if it does not start to train."""
     with cluster(command, "1", None, Shape(workers=workers, restarts=warm.ENDLESS)) as job:
         if form(job, 1, workers) is None:
             raise BenchmarkError(f"the job never trained.\n{job.tail()}")
@@ -39,13 +39,13 @@ def training(command: Sequence[str], workers: int) -> Iterator[Cluster]:
 
 
 def kill_in_turn(job: Cluster, number: int) -> None:
-    """Of all workers, each in its turn."""
+    """Kill a worker, each in its turn."""
     pids = [pid for _, pid in sorted(job.workers().items())]
     kill(pids[number % len(pids)])
 
 
 def kills(jobs: dict[str, Cluster], workers: int, count: int, limit_s: float) -> Iterator[tuple[str, Try]]:
-    """Kill a worker of each job in turn, so many times, each after a short pause. A job that does not heal is left."""
+    """Kill a worker of each job in turn, `count` times, each after a short pause. Drops a job that does not heal."""
     lot = random.Random(f"{sorted(jobs)}/{count}")
     alive = dict(jobs)
     for number in range(count):
@@ -59,7 +59,7 @@ def kills(jobs: dict[str, Cluster], workers: int, count: int, limit_s: float) ->
 
 
 def heals(arguments: argparse.Namespace, report: Report, workers: int) -> None:
-    """Cold, warm and with torchrun, side by side: does the job train again, and how soon?"""
+    """Measure whether and how soon a job trains again: cold, warm and with torchrun, side by side."""
     elastic = launcher_command("elastic")
     commands = {"warm": [*elastic, warm.WARM], "cold": elastic, "torchrun": launcher_command("torchrun")}
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def heals(arguments: argparse.Namespace, report: Report, workers: int) -> None:
 
 
 def healing_rows(workers: int, tries: dict[str, list[Try]], arguments: argparse.Namespace) -> list[Row]:
-    """How soon, and whether all kills were healed."""
+    """Rows with the recovery times, and whether all kills healed."""
     title = f"{workers} worker{'s' * (workers > 1)}, one killed: next step"
     rows = warm.recovery_rows(warm.Setting(title, Shape(workers=workers)), tries, arguments.try_limit)
     rows[0].target = f"{arguments.tries} of {arguments.tries} heal, cold and warm"
@@ -83,14 +83,14 @@ def healing_rows(workers: int, tries: dict[str, list[Try]], arguments: argparse.
 
 
 def heal(arguments: argparse.Namespace, report: Report) -> None:
-    """NCCL, a worker for each GPU: it takes no two of a group on one GPU."""
+    """Measure over NCCL with a worker for each GPU, because NCCL does not support two ranks on one GPU."""
     backend = "gloo" if arguments.device == "cpu" else "nccl"
     report.settings |= on(arguments.device, backend)
     heals(arguments, report, max(1, arguments.gpus))
 
 
 def shared(arguments: argparse.Namespace, report: Report) -> None:
-    """Two workers on one GPU, which gloo allows."""
+    """Measure two workers on one GPU over gloo, which supports that."""
     if arguments.device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     report.settings |= on(arguments.device, "gloo")
@@ -102,13 +102,13 @@ def shared(arguments: argparse.Namespace, report: Report) -> None:
 
 @dataclass
 class Look:
-    """One look at a job that starts warm.
+    """One observation of a job with warm start.
 
     Args:
-        templates, workers: how many run.
-        templates_with_torch: how many have imported torch; without it a template proves nothing.
-        templates_on_gpu, workers_on_gpu: how many of these use a GPU.
-        used_mib: memory in use on all GPUs; None if the library cannot be asked.
+        templates, workers: number of running processes.
+        templates_with_torch: number that have imported torch; a template without torch proves nothing.
+        templates_on_gpu, workers_on_gpu: number that use a GPU.
+        used_mib: memory in use on all GPUs; None if the library is unavailable.
     """
 
     templates: int
@@ -120,7 +120,7 @@ class Look:
 
 
 def look(job: Cluster, library: device.Nvml | None) -> Look:
-    """At the template and the workers of the job."""
+    """Observe the job's template and workers."""
     announced = [line for agent in job.agents for line in agent.output if "template ready: " in line]
     templates = {int(line.partition(" pid=")[2].split()[0]) for line in announced}
     templates = {pid for pid in templates if Path(f"/proc/{pid}").exists()}
@@ -137,7 +137,7 @@ def look(job: Cluster, library: device.Nvml | None) -> Look:
 
 
 def warm_start(arguments: argparse.Namespace, report: Report) -> None:
-    """The template must never use a GPU, the workers do, and a restart leaves no memory in use."""
+    """Check that the template never uses a GPU, that the workers do, and that a restart leaks no device memory."""
     report.settings |= on(arguments.device, "gloo" if arguments.device == "cpu" else "nccl")
     workers = max(1, arguments.gpus)
     looks: list[Look] = []
@@ -154,7 +154,7 @@ def warm_start(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def warm_rows(looks: Sequence[Look], tries: Sequence[Try], arguments: argparse.Namespace) -> list[Row]:
-    """The verdict of the looks. On a processor no context can be seen, so those rows have none."""
+    """Rows with the verdicts. Rows about contexts have none on a processor."""
     real = arguments.device == "cuda"
     templates, workers = sum(one.templates for one in looks), sum(one.workers for one in looks)
     holding, using = sum(one.templates_on_gpu for one in looks), sum(one.workers_on_gpu for one in looks)
@@ -206,7 +206,7 @@ def warm_rows(looks: Sequence[Look], tries: Sequence[Try], arguments: argparse.N
 
 
 def recover(arguments: argparse.Namespace, report: Report) -> None:
-    """Some scenarios of `recovery`, with workers on GPUs; over NCCL if there is one for each worker."""
+    """Run some scenarios of `recovery` with workers on GPUs, over NCCL if each worker has its own GPU."""
     report.settings |= on(arguments.device, "nccl" if arguments.gpus > 2 else "gloo")
     asked = argparse.Namespace(seed=1, limit=arguments.try_limit)
     for name in arguments.scenarios:

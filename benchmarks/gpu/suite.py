@@ -1,7 +1,7 @@
-"""Runs the parts of the suite, each in a process, and keeps what they found.
+"""Run the parts of the suite, each in its own process, and record their results.
 
-The JSON has `suite`, which is "gpu", and `parts`: for each name how the part ended (`outcome` and `why`), on which
-`device`, whether it is a `rehearsal`, for how many `seconds` it ran, the facts of the `machine`, and its `report`.
+The JSON has `suite`, which is "gpu", and `parts`. For each part it has the `outcome` and the reason (`why`), the
+`device`, whether it was a `rehearsal`, its duration in `seconds`, facts about the `machine`, and the `report`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from benchmarks.processes import adopt_orphans, end_descendants
 from benchmarks.report import Report, machine_facts
 
 END_LIMIT_S = 45.0
-"""How long a part that is stopped may take to end what it started."""
+"""Time for a part to stop its processes after SIGTERM."""
 
 BAD = ("failed", "broken", "timed out")
 
 
 def run(names: Sequence[str], arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run these parts one after the other; `words` is the command line, which each of them gets."""
+    """Run these parts one after the other. Each of them gets the arguments `words`."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found = device.facts()
@@ -56,7 +56,7 @@ def run(names: Sequence[str], arguments: argparse.Namespace, words: Sequence[str
 def conducted(
     name: str, arguments: argparse.Namespace, words: Sequence[str], found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Run one part in a process, and record how it ended; `found` is what `device.facts` returned."""
+    """Run one part in a process, and record its outcome. `found` is the result of `device.facts`."""
     gpus = len(found["gpus"])
     needs_gpu = PARTS[name].needs_gpu
     used = arguments.device if needs_gpu else "none"
@@ -83,7 +83,7 @@ def conducted(
 
 
 def ran(name: str, words: Sequence[str], gpus: int, path: Path, limit_s: float) -> bool:
-    """Run one part; whether it ended in time. One that does not is asked to end, then killed with all it started."""
+    """Run one part. Returns whether it ended in time; if not, terminates it, and then kills it and its descendants."""
     command = [sys.executable, "-m", "benchmarks.gpu", *words, f"--one={name}", f"--out={path}", f"--gpus={gpus}"]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
     try:
@@ -92,7 +92,7 @@ def ran(name: str, words: Sequence[str], gpus: int, path: Path, limit_s: float) 
     except subprocess.TimeoutExpired:
         return False
     finally:
-        process.terminate()  # does nothing to a process that has been waited for
+        process.terminate()  # does nothing to a process that has been reaped
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_LIMIT_S)
         process.kill()
@@ -101,7 +101,7 @@ def ran(name: str, words: Sequence[str], gpus: int, path: Path, limit_s: float) 
 
 
 def verdict(made: Mapping[str, Any], in_time: bool, limit_s: float) -> tuple[str, str]:
-    """How a part ended, and why; `made` is the content of its file, or empty."""
+    """The outcome of a part, and the reason. `made` is the content of its file, or empty."""
     if made.get("skipped"):
         return "skipped", made["skipped"]
     rows = made["report"]["rows"] if made.get("report") else []
@@ -114,7 +114,7 @@ def verdict(made: Mapping[str, Any], in_time: bool, limit_s: float) -> tuple[str
 
 
 def run_one(name: str, arguments: argparse.Namespace) -> int:
-    """The process of a part: measure, print, write what was found until it ended or was asked to."""
+    """Run one part in this process: measure, print, and write the results so far when it ends or is terminated."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     used = {"cuda": "cuda", "cpu": "cpu (a rehearsal, no figures of a GPU)"}[arguments.device]
@@ -141,7 +141,7 @@ def run_one(name: str, arguments: argparse.Namespace) -> int:
 
 
 def kept(path: Path | None) -> dict[str, Any]:
-    """The content of the file, if a run has written it before."""
+    """The content of the file, if an earlier run has written it."""
     if path and path.exists():
         content = json.loads(path.read_text())
         if content.get("suite") == "gpu":
@@ -150,7 +150,7 @@ def kept(path: Path | None) -> dict[str, Any]:
 
 
 def write(content: Mapping[str, Any], path: Path | None) -> None:
-    """In one step, so that a run that is cut off leaves a whole file."""
+    """Write the file atomically, so that an interrupted run leaves it intact."""
     if path is not None:
         part = path.with_name(f"{path.name}.part")
         part.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,16 +1,16 @@
-"""Many agents, each a thread with a rendezvous handler of its own, in one process.
+"""Many agents in one process, each a thread with a separate rendezvous handler.
 
     agents.py LAUNCHER PORT RUN_ID NODES FIRST COUNT JOIN_TIMEOUT_S [NAME=VALUE,...]
 
-The last are options of our rendezvous. Makes the handlers `FIRST` to `FIRST + COUNT - 1` of a job of `NODES` nodes
-against the store on `PORT`, and says so. Then it answers lines of JSON on standard input with one line each, and ends
-when the input does:
+The last argument has rendezvous options of elastic-core. Creates the handlers `FIRST` to `FIRST + COUNT - 1` of a job
+of `NODES` nodes with the store on `PORT`, and prints a line when they are ready. Then it answers each line of JSON on
+standard input with one line, and exits at the end of the input:
 
-    {"join": INSTANT}      let all join, at this instant of time.monotonic; says how many have, or have failed to
-    {"joined": true}       what each has got
-    {"follow": true}       do from now on what an agent does while its workers run
-    {"ended": true}        why the round is over for those of ours for whom it is
-    {"traffic": true}      what the kernel has counted on the connections of this process
+    {"join": INSTANT}      let all agents join at this instant of time.monotonic; returns how many have finished
+    {"joined": true}       the result of each join
+    {"follow": true}       from now on, act as an agent does while its workers run
+    {"ended": true}        the reasons of agents whose round has ended (elastic-core only)
+    {"traffic": true}      the kernel's counters of this process's connections
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from typing import Any
 
 from traffic import connections
 
-# How often torchrun's agent asks for waiting nodes while its workers run (--monitor-interval). What it asks of the
-# handler reaches the store once a second at most.
+# Interval at which torchrun's agent asks for waiting nodes while its workers run (--monitor-interval). The handler
+# forwards that to the store once a second at most.
 POLL_EVERY_S = 0.1
 HOST = "127.0.0.1"
 
-# Connections to one address are as many as there are ephemeral ports. Beyond so many agents each process connects to
-# another one of the machine's loopback addresses.
+# The number of ephemeral ports limits the connections to one address. With more agents than this, each process connects
+# to a different loopback address.
 MOST_AT_ONE_ADDRESS = 4096
 
-# Seconds after which a thread that waits for Python's lock asks for it, and asks again. By default it is 5 ms; hundreds
-# of threads that wait for one lock then do little else than wake up, which an agent with a process of its own never
-# sees.
+# Interval in seconds at which waiting threads request the interpreter lock. With the default of 5 ms, hundreds of
+# waiting threads would do little but wake up, which does not happen to an agent in a separate process.
 SWITCH_INTERVAL_S = 0.1
 
 
@@ -60,7 +59,7 @@ class Setting:
 
 @dataclass
 class Agent:
-    """One agent and what it has got. `start` and `end` of its join are instants of time.monotonic."""
+    """One agent and its results. `start` and `end` of its join are instants of time.monotonic."""
 
     name: str
     handler: Any
@@ -69,7 +68,7 @@ class Agent:
     rank: int = -1
     world_size: int = 0
     error: str = ""
-    info: Any = None  # Holds the round's store, which ends with its last reference.
+    info: Any = None  # holds the round's store, which is closed with its last reference
 
     def join(self, go: threading.Event) -> None:
         go.wait()
@@ -78,12 +77,12 @@ class Agent:
             self.info = self.handler.next_rendezvous()
             self.end = time.monotonic()
             self.rank, self.world_size = self.info.rank, self.info.world_size
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+        except Exception as error:  # noqa: BLE001 - any error is reported
             self.end = time.monotonic()
             self.error = f"{type(error).__name__}: {error}"[:300]
 
     def joined(self) -> dict[str, Any]:
-        """For JSON. All agree if all have the same digest of the members, which is empty where they are not told."""
+        """The result for JSON. Agents agree if their digests of the members are equal; torchrun's have none."""
         formed = getattr(self.info, "formed", None)
         members = [member.node for member in formed.members] if formed else []
         digest = hashlib.sha256("\n".join(members).encode()).hexdigest() if members else ""
@@ -93,7 +92,7 @@ class Agent:
         return {**{name: getattr(self, name) for name in shown}, "members": digest}
 
     def follow(self) -> None:
-        """torchrun's agent asks again and again; ours asks where its handler does not tell by itself."""
+        """Poll, as torchrun's agent does, and elastic-core's if its handler does not notify it."""
         while True:
             self.handler.num_nodes_waiting()
             time.sleep(POLL_EVERY_S)
@@ -104,7 +103,7 @@ def node_name(number: int) -> str:
 
 
 def elastic_handler(setting: Setting, number: int) -> Any:
-    """Ours, with its defaults."""
+    """A handler of elastic-core with defaults."""
     from elastic_c10d import create_backend
 
     from elastic_core.rendezvous import create_handler
@@ -116,7 +115,7 @@ def elastic_handler(setting: Setting, number: int) -> Any:
 
 def signed_handler(setting: Setting, number: int) -> Any:
     """The same, with a secret that all processes of the benchmark know."""
-    with tempfile.NamedTemporaryFile() as secret:  # which only this user can read
+    with tempfile.NamedTemporaryFile() as secret:  # readable by this user only
         secret.write(setting.run_id.encode() * 2)
         secret.flush()
         from elastic_c10d import create_backend
@@ -130,8 +129,8 @@ def signed_handler(setting: Setting, number: int) -> Any:
 
 
 def etcd_handler(setting: Setting, number: int) -> Any:
-    """Ours over etcd, as `elastic run` makes it: it connects when it is first asked to join."""
-    import grpc  # noqa: F401 - what it takes eight processes on a few cores to load this is another matter
+    """A handler over etcd that connects when it first joins, as in `elastic run`."""
+    import grpc  # noqa: F401 - keeps the import out of the measured time
     from elastic_etcd.client.messages import rpc
 
     from elastic_core.rendezvous import get_rendezvous_handler
@@ -166,8 +165,8 @@ def store_host(setting: Setting) -> str:
 
 
 def late_handler(setting: Setting, number: int) -> Any:
-    """Ours as `elastic run` makes it: it connects when it is first asked to join, and brings a store for each round."""
-    import torch.distributed  # noqa: F401 - what it takes to import torch is another matter
+    """A handler that connects when it first joins and makes a store for each round, as in `elastic run`."""
+    import torch.distributed  # noqa: F401 - keeps the import out of the measured time
 
     from elastic_core.rendezvous import get_rendezvous_handler
 
@@ -175,7 +174,7 @@ def late_handler(setting: Setting, number: int) -> Any:
 
 
 def torchrun_handler(setting: Setting, number: int) -> Any:
-    """Stock torch's, with its defaults."""
+    """A handler of torch with defaults."""
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
@@ -204,7 +203,7 @@ MAKERS: dict[str, Callable[[Setting, int], Any]] = {
 
 
 def join(agents: list[Agent], at: float) -> dict[str, Any]:
-    """All at once, at the given instant; returns when the last one is done."""
+    """Let all agents join at the given instant. Returns when the last one has finished."""
     go = threading.Event()
     threads = [threading.Thread(target=agent.join, args=(go,), daemon=True) for agent in agents]
     for thread in threads:
@@ -217,7 +216,7 @@ def join(agents: list[Agent], at: float) -> dict[str, Any]:
 
 
 def follow(agents: list[Agent]) -> dict[str, Any]:
-    """From now on, in threads of their own."""
+    """Start a polling thread for each agent that needs one."""
     polled = [agent for agent in agents if getattr(agent.handler, "polled", True)]
     for agent in polled:
         threading.Thread(target=agent.follow, daemon=True).start()
@@ -248,7 +247,7 @@ def main() -> None:
     print(json.dumps({"made": len(agents)}), flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(agents, json.loads(line))), flush=True)
-    os._exit(0)  # Handlers that would say goodbye to the store are not what is measured.
+    os._exit(0)  # skips the handlers' shutdown, which is not measured
 
 
 if __name__ == "__main__":

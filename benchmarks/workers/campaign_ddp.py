@@ -1,5 +1,5 @@
-"""The real worker of a campaign: DDP over gloo, with the history of the cheap one. It fails at once when it loses a
-peer, as real programs do."""
+"""A worker of a campaign that trains with DDP over gloo and writes the same history as the cheap worker. It fails
+immediately when it loses a peer, as real programs do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import distributed
 
 
 def train(rank: int, world: int, folder: str) -> int:
-    """Steps of DDP until all have been asked to finish; its exit code."""
+    """Train until all ranks have been asked to finish. Returns the exit code."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -28,19 +28,19 @@ def train(rank: int, world: int, folder: str) -> int:
         optimizer.zero_grad()
         model(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
-        told = torch.tensor([1 << rank, int(os.path.exists(os.path.join(folder, "finish")))])
-        distributed.all_reduce(told)
+        shared = torch.tensor([1 << rank, int(os.path.exists(os.path.join(folder, "finish")))])
+        distributed.all_reduce(shared)
         if rank == 0 or step == first:
-            tell("step", group=group, rank=rank, step=step, sum=int(told[0]))
+            tell("step", group=group, rank=rank, step=step, sum=int(shared[0]))
         if rank == 0 and step % SAVED_EVERY == 0:
             save(folder, step)
             tell("saved", group=group, step=step)
-        if told[1]:
-            return 0  # without a word to the others: in gloo's goodbye one of them may wait for ever
+        if shared[1]:
+            return 0  # without destroy_process_group, in which a rank of gloo may wait forever
         time.sleep(STEP_S)
 
 
 if __name__ == "__main__":
     code = main(train, says=False)
     sys.stdout.flush()
-    os._exit(code)  # a thread of gloo may still let go of the last tensor
+    os._exit(code)  # a thread of gloo may still release the last tensor

@@ -1,4 +1,4 @@
-"""A worker that prints as JSON which it is, and on which device it has computed: `python device.py cuda|cpu`."""
+"""A worker that prints its ranks and the device on which it has computed, as JSON: `python device.py cuda|cpu`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main(kind: str) -> None:
-    """A sum, on the GPU of this worker's local rank."""
+    """Compute a sum on the GPU of this worker's local rank."""
     local_rank = int(os.environ["LOCAL_RANK"])
     facts: dict[str, object] = {"local_rank": local_rank, "world_size": int(os.environ["WORLD_SIZE"])}
     if kind == "cuda":

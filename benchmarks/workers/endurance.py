@@ -1,15 +1,14 @@
-"""A job whose agents are killed again and again, and started anew, for many rounds.
+"""A job whose agents are killed and replaced repeatedly, for many rounds.
 
     endurance.py BACKEND PORT MANNER EVERY SEED CHECKPOINTS
 
-Four nodes, each a process with a rendezvous handler that follows its rounds as an agent does: it joins, waits for the
-end of the round, joins again. They are forked from this process, which has imported what they need, so that a start
-costs nothing. One of them is never killed; with the manner `leads` it asks for rank 0, with `follows` for the last one.
-In most steps a node, drawn by lot, reports a failure, which ends the round; in every `EVERY`th another agent gets a
-SIGKILL, while the round runs or while all are about to join, and one of the same name is started in its place.
+Each of the four nodes is a process with a rendezvous handler that acts as an agent does: it joins, waits for the end of
+the round, and joins again. Nodes are forked from this process, which has imported everything, so that they start fast.
+One node is never killed. With the manner `leads` it asks for rank 0, with `follows` for the last rank. In most steps a
+random node reports a failure, which ends the round. In every `EVERY`th step another agent gets SIGKILL, either while
+the round runs or just before the nodes join, and an agent of the same name replaces it.
 
-Once the job has come to a round of `CHECKPOINTS`, a line of JSON says what stands in the store and what the survivor
-has.
+At each round of `CHECKPOINTS`, it prints a line of JSON with the contents of the store and the survivor's resources.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ RUN_ID = "endurance"
 NODES, LEAST = 4, 3
 INTERVAL_S, ATTEMPTS = 0.1, 5
 ROUND_LIMIT_S = 60.0
-MOST_DELAY_S = 0.03  # of a kill, while all are about to join
-SETTLE_S = 4.0  # until the dead are held to be gone: leases of 2 s, slots that nobody fills, looks
-QUIET_S = 1.5  # until what the last round has made stale is cleared away
+MOST_DELAY_S = 0.03  # of a kill just before nodes join
+SETTLE_S = 4.0  # until dead nodes are removed: leases of 2 s, empty slots, looks
+QUIET_S = 1.5  # until stale entries of the last round are removed
 SURVIVOR = f"node{NODES - 1}"
 PLACES = {"leads": 0, "follows": NODES - 1}
 PR_SET_PDEATHSIG = 1
@@ -45,8 +44,8 @@ FORK = multiprocessing.get_context("fork")
 
 
 def live(parameters: Any, pipe: Connection) -> None:
-    """Be a node, in a process of its own that ends with its parent: join, follow the round, join again. Tells each
-    round that it comes to, and reports a failed worker when told to."""
+    """Act as a node, in a process that dies with its parent: join, follow the round, join again. Sends each round that
+    it has joined through the pipe, and reports a failed worker for each message from it."""
     from elastic_core.errors import ProcessFailure
     from elastic_core.rendezvous import get_rendezvous_handler
 
@@ -71,7 +70,7 @@ def live(parameters: Any, pipe: Connection) -> None:
 
 
 class Agent:
-    """A node's process, the pipe to it, and the round that it came to last, with the number of its nodes."""
+    """A node's process, the pipe to it, and the last round that it has joined, with the round's number of nodes."""
 
     def __init__(self, parameters: Any) -> None:
         self.pipe, its_end = FORK.Pipe()
@@ -81,18 +80,18 @@ class Agent:
         self.round = (0, 0)
 
     def fail(self) -> None:
-        """Have it report that a worker failed."""
-        self.pipe.send("asked to")
+        """Have it report a failed worker."""
+        self.pipe.send("requested")
 
     def kill(self) -> None:
-        """As the kernel does that runs out of memory."""
+        """Kill it, as the kernel does when it runs out of memory."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 class Job:
-    """The nodes of a job, by name. They end with this process."""
+    """The nodes of a job, by name. They die with this process."""
 
     def __init__(self, backend: str, port: str, place: int, chance: random.Random) -> None:
         self._backend, self._port, self._place = backend, port, place
@@ -123,7 +122,7 @@ class Job:
         return Agent(parameters)
 
     def come_to_round(self, after: int) -> int:
-        """Wait until all are in one round, and return its number, which is above `after`."""
+        """Wait until all nodes are in one round after round `after`, and return its number."""
         until = time.monotonic() + ROUND_LIMIT_S
         while True:
             (number, size), *others = {agent.round for agent in self.agents.values()}
@@ -133,12 +132,12 @@ class Job:
             ready = wait(list(by_pipe), max(0.0, until - time.monotonic()))
             if not ready:
                 found = {name: agent.round for name, agent in self.agents.items()}
-                raise RuntimeError(f"no round of all within {ROUND_LIMIT_S:g} s after round {after}: {found}")
+                raise RuntimeError(f"no round of all nodes within {ROUND_LIMIT_S:g} s after round {after}: {found}")
             for pipe in ready:
-                self.agents[by_pipe[pipe]].round = pipe.recv()  # EOFError: it ended, and nobody killed it
+                self.agents[by_pipe[pipe]].round = pipe.recv()  # EOFError: it has exited without a kill
 
     def end_round(self, kill: bool) -> None:
-        """By a report, by a kill, or by both at nearly the same moment."""
+        """End the round by a report, by a kill, or by both at nearly the same moment."""
         victim = self._chance.choice([name for name in self.agents if name != SURVIVOR])
         while_joining = self._chance.random() < 0.5
         if not kill or while_joining:
@@ -151,7 +150,7 @@ class Job:
 
 
 def held_by(pid: int) -> dict[str, int]:
-    """What a process has; memory in KiB, without pages of files: each new path through a library touches some."""
+    """Resources of a process. Memory is in KiB without file pages, because each new code path touches some of them."""
     process = psutil.Process(pid)
     memory = process.memory_info()
     anonymous = (memory.rss - memory.shared) // 1024
@@ -159,8 +158,8 @@ def held_by(pid: int) -> dict[str, int]:
 
 
 def in_tcp_store(port: str) -> dict[str, int]:
-    """How many keys stand there, and their bytes with those of their values. No connection is left, which nodes that
-    are started later would share."""
+    """The number of keys, and the bytes of keys and values. Leaves no connection open, because nodes that are forked
+    later would share it."""
     from torch.distributed import TCPStore
 
     store = TCPStore(HOST, int(port), is_master=False)
@@ -170,7 +169,7 @@ def in_tcp_store(port: str) -> dict[str, int]:
 
 
 def in_etcd(port: str) -> dict[str, int]:
-    """The same by etcd's gateway for JSON, so that this process has no gRPC that runs; and how many leases."""
+    """The same and the number of leases, through etcd's JSON gateway, so that gRPC is not active in this process."""
 
     def ask(method: str, **request: str) -> Any:
         body = json.dumps(request).encode()
@@ -184,11 +183,11 @@ def in_etcd(port: str) -> dict[str, int]:
 
 
 def prepare(backend: str) -> None:
-    """Import what nodes need, so that none of them has to."""
+    """Import all modules that nodes need before they are forked."""
     import elastic_core.rendezvous  # noqa: F401
 
     if backend == "c10d":
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as agents have it: torch tells of every wait that ends
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as in agents: torch logs every wait that ends
         import torch.distributed  # noqa: F401
     else:
         import grpc  # noqa: F401

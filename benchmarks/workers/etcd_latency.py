@@ -1,5 +1,7 @@
-"""One operation at a time, of a store in etcd and of the plain calls below it: `etcd_latency.py PORT COUNT`. Prints the
-median of each in seconds, as JSON. They alternate, so that a change in the machine's load hits both."""
+"""Measure single operations of a store in etcd and the plain calls below them: `etcd_latency.py PORT COUNT`.
+
+Prints the median of each in seconds, as JSON. They alternate, so that a change in the machine's load affects both.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ WARM_UP = 50
 
 
 def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
-    """What each operation cannot do without: one call of etcd's, and the message for it."""
+    """For each operation, the single etcd call that it needs at least."""
     calls = rpc()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     written = type(calls.txn.request().success.add().request_put)
@@ -30,7 +32,7 @@ def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
     def swap(number: int) -> object:
         request = calls.txn.request()
         condition = request.compare.add()
-        condition.target, condition.key, condition.create_revision = 1, key, number  # never so
+        condition.target, condition.key, condition.create_revision = 1, key, number  # never true
         for operations in (request.success, request.failure):
             change = operations.add().request_put
             change.key, change.value = key, b"value"
@@ -45,7 +47,7 @@ def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
 
 
 def store_calls(store: EtcdStore) -> dict[str, Callable[[int], object]]:
-    """The operations."""
+    """The store's operations."""
     store.set("key", "value")
     store.set("swapped", "0")
     return {
@@ -57,7 +59,7 @@ def store_calls(store: EtcdStore) -> dict[str, Callable[[int], object]]:
 
 
 def seconds(call: Callable[[int], object], number: int) -> float:
-    """Of one."""
+    """Duration of one call."""
     begun = time.perf_counter()
     call(number)
     return time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""An etcd on a disk in memory, ended with this process. Prints its port, and ends when its standard input does."""
+"""An etcd on a disk in memory. Prints its port, and stops at the end of standard input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A worker of which rank 1 hangs in the first round: `python hanging.py elastic|torchrun timer|progress SECONDS`.
+"""Workers of which rank 1 hangs in the first round: `python hanging.py elastic|torchrun timer|progress SECONDS`.
 
-With `timer` it does so in a timer of that many seconds, with `progress` just so. It prints as JSON who it is and when
-it should have moved on, and has a child. The others print a line now and then, and say so when they are asked to end.
-Times are seconds since boot.
+With `timer` it hangs inside a timer of that many seconds, with `progress` outside of any. It has a child process, and
+prints JSON with its process id and its deadline. The other workers print a line every 0.1 s, and another one when they
+get SIGTERM. Times are seconds since boot.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from contextlib import nullcontext
 
 
 def now() -> float:
-    """The clock of the benchmark."""
+    """Seconds since boot, as in `benchmarks.processes`."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def say(**facts: object) -> None:
-    """One line, in one piece."""
+    """Print a line of JSON in one write."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
 def timer(launcher: str, seconds: float):  # type: ignore[no-untyped-def]
-    """Of the launcher's own library."""
+    """A timer from the launcher's library."""
     if launcher == "elastic":
         from elastic_core.watchdog import expires
 
@@ -39,12 +39,12 @@ def timer(launcher: str, seconds: float):  # type: ignore[no-untyped-def]
 
 
 def hang_here() -> None:
-    """What the stack has to name."""
+    """Hang in a function whose name must appear in the reported stack."""
     time.sleep(1000)
 
 
 def main(launcher: str, way: str, seconds: float) -> None:
-    """The first round hangs, the next one ends well."""
+    """Hang in the first round, and succeed in the next one."""
     round_ = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     say(runs=os.getpid(), round=round_, at=now())
     if round_:
@@ -57,11 +57,11 @@ def main(launcher: str, way: str, seconds: float) -> None:
             say(hangs=os.getpid(), child=child.pid, due=due)
             hang_here()
 
-    def told(signum: int, frame: object) -> None:
-        say(told=signum)
+    def on_sigterm(signum: int, frame: object) -> None:
+        say(terminated=signum)
         sys.exit(1)
 
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, on_sigterm)
     while True:
         say(works=os.getpid())
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The smallest worker: no torch, no waiting. What is left to measure is the launcher."""
+"""A minimal worker without torch, so that only the launcher is measured."""
 
 import os
 

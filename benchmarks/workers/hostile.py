@@ -1,8 +1,8 @@
-"""Clients that mean ill, for the benchmark `health`: `hostile.py slow PORT COUNT` or `hostile.py malformed PORT`.
+"""Hostile clients for the benchmark `health`: `hostile.py slow PORT COUNT` or `hostile.py malformed PORT`.
 
-`slow` holds COUNT connections, each of which sends a byte of a request now and then; one that is closed is made anew
-after two seconds. `malformed` sends what is no request, one after the other as fast as it is let, from eight
-connections at a time. Both print one line when they are at it, and `malformed` one for each hundred that were sent.
+`slow` holds COUNT connections that send a request byte by byte, and reopens closed ones after two seconds. `malformed`
+sends invalid requests over eight connections at a time, as fast as they are accepted. Both print a line when they have
+started; `malformed` prints another line for every hundred requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD = b"GET /status HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 
 
 def connect(port: int) -> socket.socket:
-    """A connection that is being made."""
+    """Start to connect."""
     link = socket.socket()
     link.setblocking(False)
     link.connect_ex(("127.0.0.1", port))
@@ -31,7 +31,7 @@ def connect(port: int) -> socket.socket:
 
 
 def slow(port: int, count: int) -> None:
-    """Until it is killed."""
+    """Hold slow connections until the process is killed."""
     links = selectors.DefaultSelector()
     sent: dict[socket.socket, int] = {}
     due = [time.monotonic()] * count
@@ -44,7 +44,7 @@ def slow(port: int, count: int) -> None:
             sent[link] = 0
 
     renew()
-    print("slow clients are there", flush=True)
+    print("slow clients are connected", flush=True)
     while True:
         for key, _ in links.select(EVERY_S):
             gone = key.fileobj
@@ -60,7 +60,7 @@ def slow(port: int, count: int) -> None:
 
 
 def malformed(chance: random.Random) -> bytes:
-    """What is no request."""
+    """An invalid request."""
     return chance.choice(
         (
             chance.randbytes(chance.randint(1, 2000)) + b"\r\n\r\n",
@@ -74,7 +74,7 @@ def malformed(chance: random.Random) -> bytes:
 
 
 def flood(port: int, seed: int, count: Count) -> None:
-    """Until the process is killed."""
+    """Send invalid requests until the process is killed."""
     chance = random.Random(seed)
     while True:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), LIMIT_S) as link:
@@ -86,7 +86,7 @@ def flood(port: int, seed: int, count: Count) -> None:
 
 
 class Count:
-    """Of all threads."""
+    """Counts the requests of all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A worker that waits, and stops at once when told to: Python leaves SIGTERM to the kernel unless a script asks."""
+"""A worker that sleeps and dies immediately on SIGTERM, because Python installs no handler for it by default."""
 
 import time
 

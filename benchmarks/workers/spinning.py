@@ -4,8 +4,8 @@
 - `absent`: rank 1 sleeps instead of entering an all-reduce, in which rank 0 waits.
 - `crossed`: rank 0 waits in an all-reduce of one group, rank 1 in one of another group.
 
-All of them work for WORK_S seconds first and print a line now and then. Rank 1 prints when it stops. On a processor the
-kernel is a loop. The next round ends well.
+All workers first work for WORK_S seconds and print lines in that time. Rank 1 prints when it stops. On a processor, the
+kernel is a loop. The next round succeeds.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ CYCLES = 10**18  # years
 
 
 def now() -> float:
-    """The clock of the benchmark."""
+    """Seconds since boot, as in `benchmarks.processes`."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def say(**facts: object) -> None:
-    """One line, in one piece."""
+    """Print a line of JSON in one write."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
 def work(seconds: float) -> None:
-    """Print a line now and then."""
+    """Print lines for this time."""
     until = now() + seconds
     while now() < until:
         say(works=os.getpid())
@@ -96,7 +96,7 @@ def crossed(device: str, backend: str, work_s: float) -> None:
 
 
 def meet(device: str, backend: str) -> Any:
-    """Form the group, with one all-reduce that ends well; returns the tensor."""
+    """Form the group with one successful all-reduce, and return its tensor."""
     import torch
     import torch.distributed as dist
 
@@ -109,7 +109,7 @@ def meet(device: str, backend: str) -> Any:
 
 
 def finish(device: str) -> None:
-    """Wait for the GPU, as a script does that looks at its loss."""
+    """Wait for the GPU, like a script that reads its loss."""
     if device == "cuda":
         import torch
 
@@ -120,7 +120,7 @@ WAYS = {"kernel": kernel, "absent": absent, "crossed": crossed}
 
 
 def main(way: str, device: str, backend: str, work_s: float) -> None:
-    """The first round stops, the next one ends well."""
+    """Stop in the first round, and succeed in the next one."""
     round_ = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     say(runs=os.getpid(), round=round_, at=now())
     if not round_:

@@ -1,4 +1,4 @@
-"""Tells of the steps that a worker's optimizer makes, in the file that BENCHMARK_STEPS names."""
+"""Records a worker's optimizer steps in the file that BENCHMARK_STEPS names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 
-def telling() -> Callable[[], None]:
-    """What to call after each step of this process."""
+def step_recorder() -> Callable[[], None]:
+    """A function to call after each step of this process."""
     lines = os.open(os.environ["BENCHMARK_STEPS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     identity = {
         "node": int(os.environ["BENCHMARK_NODE"]),
@@ -21,8 +21,8 @@ def telling() -> Callable[[], None]:
         "group": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
     }
 
-    def tell() -> None:
+    def record() -> None:
         line = {"at": time.clock_gettime(time.CLOCK_BOOTTIME), **identity}
-        os.write(lines, (json.dumps(line) + "\n").encode())  # One write, so that lines of several workers stay whole.
+        os.write(lines, (json.dumps(line) + "\n").encode())  # one write, so that lines of several workers do not mix
 
-    return tell
+    return record

@@ -1,4 +1,4 @@
-"""A TCPStore in a process of its own. Prints its port, and ends when its standard input does."""
+"""A TCPStore. Prints its port, and exits at the end of standard input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A worker that acquires and releases timers as fast as it can: `python timer.py elastic|torchrun PIPE COUNT`. It says
-that it is ready, begins when a line comes in, and prints as JSON how many microseconds each round trip took."""
+"""A worker that acquires and releases timers as fast as it can: `python timer.py elastic|torchrun PIPE COUNT`.
+
+It prints a line when it is ready, starts when it reads a line, and prints the microseconds of each round trip as JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from time import perf_counter
 
 
 def main(launcher: str, pipe: str, count: int) -> None:
-    """Each round trip is the block of a user, with nothing in it."""
+    """Measure round trips, each of which is an empty `with` block."""
     if launcher == "elastic":
         from elastic_file_timer import FileTimerClient, expires
     else:

@@ -1,4 +1,4 @@
-"""What the kernel has counted on the TCP sockets of this process."""
+"""The kernel's counters of this process's TCP sockets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SIZE = 256
 
 @dataclass(frozen=True)
 class Counted:
-    """One connection since it was opened. Bytes are payload, without the headers of TCP and IP.
+    """Counters of one connection since it was opened. Bytes are payload, without the headers of TCP and IP.
 
-    `requests` are segments with payload that this side sent. A client of TCPStore writes each request at once and waits
-    for its answer before the next, so they are the requests, for all but one: `set` has no answer, and several in a row
-    may share a segment. `get` and `multi_get` are two requests each: wait until the key is there, then read it.
+    `requests` are segments with payload that this side sent. A TCPStore client writes each request in one piece and
+    waits for its reply, so segments equal requests. Only `set` has no reply, so several `set` in a row may share a
+    segment. `get` and `multi_get` are two requests each: wait for the key, then read it.
     """
 
     peer_port: int
@@ -30,7 +30,7 @@ class Counted:
 
 
 def connections() -> dict[str, Counted]:
-    """All established TCP connections of this process, by the inode of the socket, which no other one has meanwhile."""
+    """All established TCP connections of this process by their sockets' inodes, which are unique while they exist."""
     found = {}
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -44,7 +44,7 @@ def _look(descriptor: int) -> Counted | None:
     with socket.socket(fileno=os.dup(descriptor)) as handle:
         if handle.family not in (socket.AF_INET, socket.AF_INET6) or handle.type != socket.SOCK_STREAM:
             return None
-        port = handle.getpeername()[1]  # OSError for one that listens
+        port = handle.getpeername()[1]  # OSError for a listening socket
         info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)
     (requests,) = struct.unpack_from("=I", info, _DATA_SEGMENTS_OUT)

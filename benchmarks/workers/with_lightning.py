@@ -1,4 +1,4 @@
-"""A training with lightning on two workers: a small model, until somebody ends it."""
+"""A lightning script for two workers, which trains a small model until it is killed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import lightning
 import torch
-from steps import telling
+from steps import step_recorder
 
 PAUSE_S = 0.02
 
 
 class Model(lightning.LightningModule):
-    """One layer."""
+    """A model with one layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,19 +24,19 @@ class Model(lightning.LightningModule):
         return self.layer(batch[0]).square().mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """A plain one."""
+        """The optimizer."""
         return torch.optim.SGD(self.parameters(), 0.01)
 
 
-class Telling(lightning.Callback):
-    """After each step."""
+class StepRecorder(lightning.Callback):
+    """Records each step."""
 
     def __init__(self) -> None:
-        self.tell = telling()
+        self.record = step_recorder()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """It is made."""
-        self.tell()
+        """Record the step."""
+        self.record()
         time.sleep(PAUSE_S)
 
 
@@ -51,7 +51,7 @@ if __name__ == "__main__":
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Telling()],
+        callbacks=[StepRecorder()],
     )
     samples = torch.utils.data.TensorDataset(torch.randn(1024, 32))
     trainer.fit(Model(), torch.utils.data.DataLoader(samples, batch_size=4))

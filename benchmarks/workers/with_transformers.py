@@ -1,4 +1,4 @@
-"""A training with the Trainer of transformers: a tiny model of random weights, until somebody ends it."""
+"""A script with the Trainer of transformers, which trains a tiny model with random weights until it is killed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import time
 from typing import Any
 
 import torch
-from steps import telling
+from steps import step_recorder
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 PAUSE_S = 0.02
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
-class Telling(TrainerCallback):
-    """After each step."""
+class StepRecorder(TrainerCallback):
+    """Records each step."""
 
     def __init__(self) -> None:
-        self.tell = telling()
+        self.record = step_recorder()
 
     def on_step_end(self, *_: Any, **more: Any) -> None:
-        """It is made."""
-        self.tell()
+        """Record the step."""
+        self.record()
         time.sleep(PAUSE_S)
 
 
@@ -39,4 +39,4 @@ if __name__ == "__main__":
         disable_tqdm=True,
         logging_strategy="no",
     )
-    Trainer(model, arguments, train_dataset=samples, callbacks=[Telling()]).train()
+    Trainer(model, arguments, train_dataset=samples, callbacks=[StepRecorder()]).train()

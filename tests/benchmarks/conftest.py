@@ -1,4 +1,4 @@
-"""The benchmarks are in no wheel: they are found in the checkout, after everything that is installed."""
+"""Makes the benchmarks importable. No wheel has them, so the checkout comes last in the path."""
 
 from __future__ import annotations
 

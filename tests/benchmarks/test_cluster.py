@@ -1,4 +1,4 @@
-"""When a job counts as training again, from the steps that its workers have written."""
+"""When a job is considered to train again, from the recorded steps of its workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from benchmarks.cluster import Cluster, Meeting, Step, StepFile, resumed
-from benchmarks.losses import at_once
+from benchmarks.losses import longest_overlap
 from benchmarks.processes import now
 
 pytestmark = pytest.mark.integration
@@ -19,40 +19,40 @@ def steps(rank, times, restart=0, world_size=2, pid=1):
     return [Step(at, 0, pid, rank, world_size, restart) for at in times]
 
 
-def test_the_slowest_rank_counts():
+def test_recovery_is_measured_at_the_slowest_rank():
     assert resumed(steps(0, [1.0, 2.0], pid=7) + steps(1, [1.5, 2.5], pid=8), 2, 2) == (1.5, {7, 8})
 
 
-def test_a_rank_that_has_not_made_its_steps_is_waited_for():
+def test_recovery_waits_for_every_ranks_steps():
     assert resumed(steps(0, [1.0, 2.0]) + steps(1, [1.5]), 2, 2) is None
     assert resumed([], 1, 1) is None
 
 
-def test_processes_of_two_rounds_are_no_world():
+def test_processes_of_two_rounds_form_no_world():
     assert resumed(steps(0, [1.0, 2.0], pid=7) + steps(1, [3.5, 4.5], pid=8), 2, 2) is None
 
 
-def test_nodes_with_different_restart_counts_are_a_world():
+def test_nodes_with_different_restart_counts_form_a_world():
     """torchrun counts a restart only on the node whose worker failed."""
     late = steps(0, [3.0, 4.0], restart=1, pid=7) + steps(1, [3.5, 4.5], restart=0, pid=8)
     assert resumed(late, 2, 2) == (3.5, {7, 8})
 
 
-def test_a_restart_that_came_to_nothing_is_passed_over():
+def test_failed_restart_is_ignored():
     early = steps(0, [1.0], restart=0)
     late = steps(0, [3.0, 4.0], restart=1, pid=2) + steps(1, [3.5, 4.5], restart=1, pid=3)
     assert resumed(early + late, 2, 2) == (3.5, {2, 3})
 
 
-def test_for_how_long_two_groups_were_at_work_at_once():
+def test_overlap_of_two_groups_is_measured():
     def group(name, *times):
         return [replace(step, group=name) for step in steps(0, times)]
 
-    assert at_once(group("a", 1.0, 2.0) + group("b", 2.5, 9.0)) == 0.0
-    assert at_once(group("a", 1.0, 4.0) + group("b", 2.5, 9.0) + group("c", 8.0, 10.0)) == 1.5
+    assert longest_overlap(group("a", 1.0, 2.0) + group("b", 2.5, 9.0)) == 0.0
+    assert longest_overlap(group("a", 1.0, 4.0) + group("b", 2.5, 9.0) + group("c", 8.0, 10.0)) == 1.5
 
 
-def test_lines_are_read_once_and_whole(tmp_path):
+def test_lines_are_read_once_and_completely(tmp_path):
     file = StepFile(tmp_path / "steps")
     assert file.more() == []
     first, second = steps(0, [1.0, 2.0])
@@ -68,7 +68,7 @@ def test_lines_are_read_once_and_whole(tmp_path):
 
 
 def trains(folder, age, **changed):
-    """Whether a worker, which is this process, trains, after a step of that age."""
+    """Whether this process, as a worker whose last step has this age, is considered to train."""
     job = Cluster(["launcher"], "1", folder, Meeting("c10d", 29400))
     step = replace(steps(0, [now() - age], pid=os.getpid())[0], **changed)
     (folder / "steps").write_text(json.dumps(asdict(step)) + "\n")
@@ -83,5 +83,5 @@ def test_worker_without_a_recent_step_does_not_train(tmp_path):
     assert not trains(tmp_path, 5.0)
 
 
-def test_other_workers_do_not_count_as_training(tmp_path):
+def test_steps_of_other_workers_are_ignored(tmp_path):
     assert not trains(tmp_path, 0.5, pid=os.getpid() + 1)

@@ -1,4 +1,4 @@
-"""A job whose agents are killed leaves nothing behind that grows: a short one here, one of 1,000 rounds at night."""
+"""Nothing grows in a job whose agents are killed: a short job in every run, one of 1,000 rounds in the nightly tier."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from benchmarks import endurance
 pytest.importorskip("torch")
 pytest.importorskip("grpc")
 
-# Over c10d there are as many old versions of the state after 40 rounds as are kept.
+# Over c10d, the number of kept old states reaches its limit after 40 rounds.
 SHORT = [("c10d", "follows", (40, 80), 5), ("etcd", "leads", (10, 30), 5)]
-AT_NIGHT = pytest.mark.nightly, pytest.mark.timeout(1800)
+NIGHTLY = pytest.mark.nightly, pytest.mark.timeout(1800)
 LONG = [
-    pytest.param(backend, manner, (100, 500, 1000), 10, marks=AT_NIGHT)
+    pytest.param(backend, manner, (100, 500, 1000), 10, marks=NIGHTLY)
     for backend in endurance.SERVERS
     for manner in endurance.MANNERS
 ]

@@ -1,4 +1,4 @@
-"""What the numbers of many agents are made of: the verdict on a round, the traffic between two looks, the shares."""
+"""The figures of many agents: the verdict on a round, and the traffic between two looks."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def agents(count, **changes):
     ]
 
 
-def test_the_time_is_from_the_first_start_to_the_last_return():
+def test_join_time_runs_from_first_start_to_last_return():
     joined = verdict(agents(5), 5)
     assert joined == Joined(pytest.approx(2.4))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "error"),
     [
         ({"rank": 0}, "ranks are not 0 to 2"),
         ({"world_size": 2}, "world sizes are not all 3"),
         ({"error": "TimeoutError: no"}, "3 of 3 did not join"),
     ],
 )
-def test_a_round_that_is_not_right_is_told(changes, said):
-    assert verdict(agents(3, **changes), 3).errors[0] == said
+def test_inconsistent_round_is_reported(changes, error):
+    assert verdict(agents(3, **changes), 3).errors[0] == error
 
 
-def test_members_that_differ_are_told():
+def test_different_members_are_reported():
     first, *others = agents(3)
     assert verdict([{**first, "members": "y"}, *others], 3).errors == ("the members are not the same for all",)
 
@@ -53,13 +53,13 @@ def look(**counted):
     return {"peer_port": 7, "sent": 0, "received": 0, "requests": 0} | counted
 
 
-def test_traffic_is_what_was_counted_between_two_looks():
+def test_traffic_is_the_difference_of_two_looks():
     before = [{"a": look(sent=10, received=20, requests=1)}, {}]
     after = [{"a": look(sent=15, received=40, requests=4)}, {"b": look(sent=3, received=4, requests=2)}]
     assert traffic_between(before, after, 7) == Traffic(2, 5, 8, 24, 0)
 
 
-def test_a_byte_between_agents_counts_once():
+def test_byte_between_agents_is_counted_once():
     before = [{}, {}]
     after = [{"a": look(peer_port=8, sent=9, received=1)}, {"b": look(peer_port=9, sent=1, received=9)}]
     assert traffic_between(before, after, 7) == Traffic(other=10)
@@ -71,7 +71,7 @@ def pair():
         return client, server.accept()[0]
 
 
-def test_the_kernel_counts_payload_and_segments():
+def test_kernel_counts_payload_and_segments():
     client, server = pair()
     with client, server:
         port = server.getsockname()[1]
@@ -123,7 +123,7 @@ print(json.dumps(counts))
 
 
 @pytest.mark.torch
-def test_a_request_to_a_tcp_store_is_one_segment():
+def test_tcp_store_request_is_one_segment():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RES_OPTIONS": "timeout:1 attempts:1"}
     done = subprocess.run(
         [sys.executable, "-c", STORE], env=environment, capture_output=True, text=True, timeout=100, check=False
@@ -134,8 +134,8 @@ def test_a_request_to_a_tcp_store_is_one_segment():
 
 
 @pytest.mark.torch
-def test_a_round_that_is_over_is_told_with_its_reason():
-    """Else no false alarm would ever be counted."""
+def test_ended_round_is_reported_with_its_reason():
+    """Otherwise `alarms` would never count a false alarm."""
     with fleet("elastic", 3, 100, "keep_alive_interval=0.5,keep_alive_max_attempt=100") as agents:
         assert not agents.join(100).errors
         assert agents.ended() == []

@@ -1,4 +1,4 @@
-"""The GPU suite's decisions and files: sizes, verdicts, metadata, the JSON and the section of the docs."""
+"""The GPU suite's decisions and files: sizes, verdicts, metadata, the JSON and its section in the docs."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def verdicts(seen, kind="cuda", restarts=3, tries=3):
     ("changes", "failed"),
     [
         ({"templates_on_gpu": 1}, {"template"}),
-        ({"workers_on_gpu": 1}, {"template", "workers"}),  # what shows no worker shows no template either
+        ({"workers_on_gpu": 1}, {"template", "workers"}),  # if workers cannot be seen, templates cannot either
         ({"templates_with_torch": 0}, {"torch"}),
     ],
 )
-def test_what_a_look_shows_decides(changes, failed):
+def test_warm_verdict_follows_the_observations(changes, failed):
     assert {name for name, met in verdicts(looks(**changes)).items() if met is False} == failed
 
 
-def test_memory_that_grows_fails_the_check():
+def test_growing_memory_fails_the_check():
     grown = [*looks(3), *looks(1, used_mib=500.0 + 2 * kills.GROWTH_MIB)]
     assert verdicts(grown)["last"] is False
     assert verdicts(looks(used_mib=None))["last"] is None
 
 
-def test_restart_that_did_not_heal_fails_the_check():
+def test_restart_without_recovery_fails_the_check():
     assert verdicts(looks(), tries=2)["healed"] is False
 
 
@@ -73,7 +73,7 @@ def test_rehearsal_gives_no_verdict_on_contexts():
     assert (found["template"], found["workers"], found["last"]) == (None, None, None)
 
 
-def test_heal_is_met_only_when_every_kill_healed():
+def test_heal_is_met_only_if_every_kill_healed():
     arguments = argparse.Namespace(tries=1, try_limit=60.0)
     good, bad = Try("recovered", recovery_s=1.0, workers_s=0.1), Try("hung")
     healed = kills.healing_rows(1, {"cold": [good], "warm": [good]}, arguments)[0]
@@ -149,7 +149,7 @@ def test_section_prefers_figures_to_a_later_skip():
     assert "Not measured (no CUDA device): `heal`, `warm`." in section.section([later])
 
 
-def test_docs_have_a_place_for_the_section():
+def test_docs_have_the_markers_of_the_section():
     text = (ROOT / "docs" / "project" / "benchmarks.md").read_text()
     assert "| it [s] |" in section.with_section(text, [content(heal=record())])
 

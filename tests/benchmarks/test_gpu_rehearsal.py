@@ -1,4 +1,4 @@
-"""The GPU suite as a command: rehearsed on a processor, without a GPU, in a checkout that is not installed."""
+"""The GPU suite's command: in a rehearsal on the processor, without a GPU, and in a checkout that is not installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ except MissingPackages as error:
 
 
 def suite(*words, folder):
-    """Exit code, output and the parts of the JSON."""
+    """Run the suite. Returns its exit code, its output, and the parts of its JSON."""
     path = folder / "gpu.json"
     command = [sys.executable, "-m", "benchmarks.gpu", *words, f"--json={path}"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -38,11 +38,11 @@ def suite(*words, folder):
 
 @pytest.mark.nightly
 def test_rehearsal_of_two_parts_passes_and_is_marked(tmp_path):
-    code, said, parts = suite("count", "heal", "--device=cpu", "--tries=1", folder=tmp_path)
+    code, output, parts = suite("count", "heal", "--device=cpu", "--tries=1", folder=tmp_path)
     assert (code, {name: one["outcome"] for name, one in parts.items()}) == (
         0,
         {"count": "passed", "heal": "passed"},
-    ), said
+    ), output
     assert all(one["rehearsal"] and one["device"] == "cpu" and one["machine"]["gpus"] == [] for one in parts.values())
     started, *_ = parts["count"]["report"]["rows"]
     assert started["values"] == {"elastic": len(os.sched_getaffinity(0))}
@@ -50,21 +50,21 @@ def test_rehearsal_of_two_parts_passes_and_is_marked(tmp_path):
     assert healed["met"] and healed["values"]["cold"] > 0 and healed["values"]["warm"] > 0
 
 
-def test_without_a_gpu_its_parts_are_skipped(tmp_path):
-    code, said, parts = suite("heal", "count", folder=tmp_path)
+def test_gpu_parts_are_skipped_without_a_gpu(tmp_path):
+    code, output, parts = suite("heal", "count", folder=tmp_path)
     assert code == 0
-    assert "heal: skipped: no CUDA device" in said and "count: skipped: no CUDA device" in said
+    assert "heal: skipped: no CUDA device" in output and "count: skipped: no CUDA device" in output
     assert all(one["report"] is None and not one["rehearsal"] for one in parts.values())
 
 
-def test_part_that_takes_too_long_ends_no_other(tmp_path):
-    code, said, parts = suite("hangs", "shared", "--device=cpu", "--warmup=200", "--limit=1.5", folder=tmp_path)
-    assert code == 1, said
+def test_other_parts_run_after_one_timed_out(tmp_path):
+    code, output, parts = suite("hangs", "shared", "--device=cpu", "--warmup=200", "--limit=1.5", folder=tmp_path)
+    assert code == 1, output
     assert {name: one["outcome"] for name, one in parts.items()} == {"hangs": "timed out", "shared": "timed out"}
 
 
 def wheel_of(name, folder):
-    """A wheel of an installed package."""
+    """Make a wheel of an installed package."""
     with zipfile.ZipFile(folder / f"{name}-{metadata.version(name)}-py3-none-any.whl", "w") as wheel:
         for file in metadata.files(name) or ():
             if file.parts[0] == name:
@@ -72,7 +72,7 @@ def wheel_of(name, folder):
 
 
 def plugins(wheels):
-    """What a Python without any installed package does with the checkout."""
+    """Run `elastic plugins` in the checkout with a Python that has no installed packages."""
     command = [sys.executable, "-S", "-c", PLUGINS, str(wheels)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
@@ -87,7 +87,7 @@ def test_bare_checkout_finds_its_plugins(tmp_path):
     assert found["failed"] == []
 
 
-def test_missing_packages_are_named_with_the_remedy(tmp_path):
+def test_missing_packages_are_reported_with_the_remedy(tmp_path):
     done = plugins(tmp_path)
     assert done.returncode == 1
     assert "pip download --no-deps -d wheels pluggy psutil structlog" in done.stderr

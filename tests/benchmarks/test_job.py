@@ -1,5 +1,4 @@
-"""A job under watch: all that it prints is seen, and it is asked to leave before it is killed, so that it leaves
-nothing behind."""
+"""A benchmark's job: all of its output is read, and it is terminated before it is killed, so that it can clean up."""
 
 from __future__ import annotations
 
@@ -54,20 +53,20 @@ def run(folder, manner, limit):
     return int(done.stdout)
 
 
-def test_the_launcher_tidies_up_before_the_rest_is_killed(tmp_path):
+def test_launcher_cleans_up_before_descendants_are_killed(tmp_path):
     helper = run(tmp_path / "scratch", "obeys", 30)
     assert not (tmp_path / "scratch").exists()
     assert not os.path.exists(f"/proc/{helper}")
 
 
-def test_a_launcher_that_will_not_leave_is_killed_with_all_that_it_started(tmp_path):
+def test_stubborn_launcher_is_killed_with_its_descendants(tmp_path):
     helper = run(tmp_path / "scratch", "ignores", 0.2)
     assert (tmp_path / "scratch").exists()
     assert not os.path.exists(f"/proc/{helper}")
 
 
 class ReadLate(Job):
-    """Its output is read when it has ended."""
+    """A job whose output is read only after it has exited."""
 
     def _read(self):
         self.process.wait()
@@ -75,7 +74,7 @@ class ReadLate(Job):
         super()._read()
 
 
-def test_the_last_words_of_a_job_that_has_ended_are_waited_for(tmp_path):
+def test_last_output_of_an_exited_job_is_read(tmp_path):
     job = ReadLate([sys.executable, "-S", "-c", "print('one'); print('two')"], tmp_path)
     assert job.wait_line(lambda line: line == "two\n", now() + 60).text == "two\n"
     assert job.wait_line(lambda line: True, now() + 60) is None

@@ -1,4 +1,4 @@
-"""Tables of measured figures in the docs, and the README's table, which comes from them."""
+"""Tables of measured figures in the docs, and the README's table, which is made from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCH = {**MACHINE, "torch": "3.0"}
 
 
 def content(name, *rows, machine=TORCH, settings=(), measurements=()):
-    """As `--json` writes it."""
+    """The content of a file that `--json` writes."""
     report = Report(name, dict(settings), list(rows), dict(measurements)).as_dict()
     return json.loads(json.dumps({"machine": machine, "reports": [report]}))
 
@@ -34,7 +34,7 @@ def test_readme_has_the_figures_of_the_page():
     assert page.with_figures(README, FIGURES) == README, "run: python -m benchmarks.page"
 
 
-def test_pieces_of_a_benchmark_are_one_table():
+def test_parts_of_a_benchmark_make_one_table():
     part = "- of that, until its workers were started"
     first = content("recovery", seconds("a"), seconds(part), seconds("b"), seconds(part), settings={"limit": 60})
     second = content(
@@ -47,7 +47,7 @@ def test_pieces_of_a_benchmark_are_one_table():
     assert report["settings"] == {"limit": 60}
 
 
-def test_measurements_of_pieces_are_put_together():
+def test_measurements_of_parts_are_merged():
     pieces = [
         content("rendezvous", seconds(), measurements={"seconds": {name: {"8": [1.0]}}})
         for name in ("elastic", "torchrun")

@@ -1,4 +1,4 @@
-"""The benchmark on paper runs, for few nodes; and what is no time holds for 10,000."""
+"""The benchmark `paper` runs with a few nodes, and the size of the state holds for 10,000."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def measured(*nodes):
     return paper.measure(arguments)
 
 
-def test_every_figure_is_there_for_every_number_of_nodes():
+def test_all_figures_exist_for_every_number_of_nodes():
     report = measured(2, 20)
     assert [row.what.partition(": ")[0] for row in report.rows] == ["2 nodes"] * 14 + ["20 nodes"] * 14
     assert all(row.values["elastic"] > 0 for row in report.rows)
@@ -22,5 +22,5 @@ def test_every_figure_is_there_for_every_number_of_nodes():
     assert len(report.measurements["20"]["milliseconds"]["newcomer"]) == 1
 
 
-def test_the_state_of_10000_nodes_fits_into_etcd():
+def test_state_of_10000_nodes_fits_into_etcd():
     assert paper.Figures(10_000).state_kib < paper.STATE_KIB

@@ -1,4 +1,4 @@
-"""Rows of the table that are made of the tries of a recovery, or of a job whose worker is killed."""
+"""Rows from tries of recovery, of losses, and of a job whose worker is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 def tries(*outcomes):
-    """A number is a recovery after so many seconds."""
+    """Tries with these outcomes; a number is a recovery after that many seconds."""
     return [
         Try(one) if isinstance(one, str) else Try("recovered", recovery_s=one, workers_s=one / 2) for one in outcomes
     ]
@@ -21,7 +21,7 @@ def first_row(ours, theirs, name="worker", label=""):
     return recovery.rows(SCENARIOS[name], {"elastic": ours, "torchrun": theirs}, 60, label)[0]
 
 
-def test_tries_that_did_not_recover_are_counted():
+def test_failed_and_hung_tries_are_counted():
     row = first_row(tries(1.0), tries(4.0, "failed", "hung", "trained on unaware", "hung"))
     assert str(row.tries["torchrun"]) == "median of 1 of 5 tries, worst 4"
     assert row.notes == {"torchrun": "1 failed, 2 hung (60 s), 1 trained on unaware (60 s)"}

@@ -1,4 +1,4 @@
-"""What the benchmark of warm start makes of what it has measured, and a table with three sides."""
+"""Verdicts of the warm start benchmark."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def tries(*seconds):
     ("recovered", "expected"),
     [(tries(0.3, 0.4, 0.6), True), (tries(0.3, 0.4, 0.8), False), (tries(0.3, 0.5, 0.6), False), ([], None)],
 )
-def test_the_median_and_each_try_count(recovered, expected):
+def test_target_covers_the_median_and_every_try(recovered, expected):
     rows = warm.recovery_rows(warm.SETTINGS["node"], {"warm": recovered, "cold": tries(2.0)}, 60)
     assert rows[0].met is expected
 
 
-def test_a_try_that_did_not_recover_counts():
+def test_hung_try_misses_the_target():
     rows = warm.recovery_rows(warm.SETTINGS["c10d"], {"warm": [*tries(0.3), Try("hung")], "cold": tries(2.0)}, 60)
     assert [row.met for row in rows] == [False, None, True]
     assert rows[0].notes["warm"] == "1 hung (60 s)"
