@@ -38,8 +38,8 @@ def settings() -> str:
 _CONFIG_FILE = """\
 ## config file
 
-The config file is the one given with `--config`, or the nearest `elastic.toml`, or `pyproject.toml` with a table
-`[tool.elastic]`, in the current folder or a parent. A key is a flag without its leading dashes; dashes and underscores
+The config file is the one given with `--config`, or else the nearest `elastic.toml` or `pyproject.toml` (with a table
+`[tool.elastic]`) in the current folder or a parent. A key is a flag without its leading dashes; dashes and underscores
 are equivalent. Values may be TOML strings, numbers, booleans, lists and tables. For the table `[rendezvous]`, see
 [Configuration](../guides/configuration.md).
 

@@ -95,7 +95,7 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous endpoint is loopback": "the job may have several nodes, but other machines cannot reach the endpoint",
     "rendezvous endpoint is localhost": "other machines can join, but must use this machine's name or address",
     "workers' store lost": "the workers' store could not start, or its host process ended, for the given reason",
-    "file limit raised": "the store's host allows more open files, for its connections; the fields show the new limit",
+    "file limit raised": "the store's host has raised its limit of open files; the fields show the old and new limits",
     "store served": "elastic serve now serves the store at the given endpoint",
     "store served no more": "elastic serve received a signal, and closes the store and all its connections",
     "etcd server started": "the job's etcd server is running; the fields show its binary and version",
