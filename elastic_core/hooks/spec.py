@@ -104,9 +104,9 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
 @hookspec
 def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
-    """Register key-value stores. If several processes can share the store (`StoreRecord.shared`), the core
-    also provides a rendezvous backend of the same name, with the store's options and the common backend options. Users
-    select it with `--rdzv-backend`.
+    """Register key-value stores. If several processes can share the store (`StoreRecord.shared`), the core also
+    provides a rendezvous backend of the same name, with the store's options and the common backend options. Users
+    select the backend with `--rdzv-backend`.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
     `elastic_rendezvous_backends`. An exception disables only this plugin, and `elastic plugins` shows it.
