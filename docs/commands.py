@@ -22,9 +22,8 @@ def page(note: str) -> str:
         "# Commands\n",
         note,
         "For `elastic run`, see [Settings](settings.md). Flags that these commands share with it have the same",
-        "variables and config file keys; all other flags have none. The default backend of status, drain and serve is",
-        "c10d.",
-        "Exit codes that are not listed are [those of `elastic run`](exit-codes.md).\n",
+        "variables and config file keys; their other flags have none. The default backend of status, drain and serve",
+        "is c10d. Other exit codes have [the same meaning as for `elastic run`](exit-codes.md).\n",
     ]
     return "\n".join([*parts, *(line for name in COMMANDS for line in _section(name))])
 

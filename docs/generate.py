@@ -25,8 +25,8 @@ def settings() -> str:
     parts = [
         "# Settings\n",
         _NOTE,
-        "Precedence: flag, variables in the order shown, [config file](#config-file), [scheduler](#scheduler),",
-        "default.\n",
+        "If several sources set a value, the first of these wins: flag, variables in the order shown,",
+        "[config file](#config-file), [scheduler](#scheduler), default.\n",
     ]
     for group in GROUPS:
         parts += [f"## {group}\n", "| flag | default | meaning | variables |", "|---|---|---|---|"]
@@ -38,9 +38,9 @@ def settings() -> str:
 _CONFIG_FILE = """\
 ## config file
 
-The file is `elastic.toml`, or `pyproject.toml` with a table `[tool.elastic]`: the nearest one in the current folder or
-a parent, or the one given with `--config`. A key is a flag without its leading dashes; dashes and underscores are
-equivalent. Values may be TOML lists, tables, numbers and booleans. For the table `[rendezvous]`, see
+The config file is the one given with `--config`, or else the nearest `elastic.toml` or `pyproject.toml` (with a table
+`[tool.elastic]`) in the current folder or a parent. A key is a flag without its leading dashes; dashes and underscores
+are equivalent. Values may be TOML strings, numbers, booleans, lists and tables. For the table `[rendezvous]`, see
 [Configuration](../guides/configuration.md).
 
 ```toml
@@ -59,7 +59,7 @@ join_timeout = 900
 def _scheduler() -> list[str]:
     rows = [f"| `{SPECS[name].flag}` | {', '.join(f'`{each}`' for each in names)} |" for name, names in READ.items()]
     about = (
-        "Variables of [Slurm](../guides/slurm.md), in the tasks of a multi-node step, and of",
+        "The variables come from [Slurm](../guides/slurm.md), in the tasks of a multi-node step, and from",
         "[Kubernetes](../guides/kubernetes.md), in the pods of a multi-node Indexed Job.\n",
     )
     return ["## scheduler\n", *about, "| flag | variables |", "|---|---|", *rows, ""]
@@ -69,7 +69,7 @@ def _setting_row(name: str) -> str:
     spec = SPECS[name]
     flags = ", ".join(f"`{flag}`" for flag in (spec.short, f"{spec.flag} {spec.metavar}".strip()) if flag)
     default = f"{'unset' if spec.default == '' else as_word(spec.default)} {spec.unit}".strip()
-    keys = f" File: also {', '.join(f'`{alias}`' for alias in spec.aliases)}." if spec.aliases else ""
+    keys = f" Also {', '.join(f'`{alias}`' for alias in spec.aliases)} in a config file." if spec.aliases else ""
     variables = ", ".join(f"`{variable}`" for variable in spec.variables())
     cells = (flags, f"`{default}`", f"{spec.help}.{keys}", variables)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -78,14 +78,18 @@ def _setting_row(name: str) -> str:
 def exit_codes() -> str:
     """Every exit code of `elastic run`."""
     rows = [f"| {code.value} | `{code.name}` | {meaning} |" for code, meaning in EXIT_CODE_MEANING.items()]
-    signal_row = "| 128 + n | - | signal n ended the agent; its workers are stopped |"
+    signal_row = "| 128 + n | - | signal n ended the agent; its workers were stopped |"
     return "\n".join(["# Exit codes\n", _NOTE, "| code | name | meaning |", "|---|---|---|", *rows, signal_row, ""])
 
 
 def log_events() -> str:
     """Every event name of the agent's log."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
-    head = ["# Log events\n", _NOTE, "The field `event` of each line of `--log-format json`.\n"]
+    head = [
+        "# Log events\n",
+        _NOTE,
+        "The field `event` of each line of `--log-format json`. Plugins may log other events.\n",
+    ]
     return "\n".join([*head, "| event | meaning |", "|---|---|", *rows, ""])
 
 
@@ -94,7 +98,7 @@ def hooks() -> str:
     parts = [
         "# Hooks\n",
         _NOTE,
-        "In the order in which a launch calls them. See [writing a plugin](../extend/plugins.md).\n",
+        "All hooks, in the order in which a launch calls them. See [Writing a plugin](../extend/plugins.md).\n",
     ]
     for name in HOOKS:
         function = getattr(hookspecs, name)

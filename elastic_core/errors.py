@@ -34,18 +34,19 @@ class ExitCode(enum.IntEnum):
 
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.SUCCESS: "all workers succeeded; other commands: the command succeeded",
-    ExitCode.WORKER_FAILED: "user code failed, and no restart was left or could help",
+    ExitCode.WORKER_FAILED: "user code failed, and no restart was left or would have helped",
     ExitCode.BAD_CONFIGURATION: (
         "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail"
     ),
     ExitCode.RENDEZVOUS_TIMEOUT: (
-        "too few nodes joined before the join timeout; drain: the node did not leave in time; doctor: too few nodes met"
+        "too few nodes joined before the join timeout; drain: the node did not leave in time;"
+        " doctor: too few nodes joined"
     ),
     ExitCode.STORE_UNREACHABLE: (
         "the rendezvous store is unreachable; doctor: only if a store was expected or appears to run at the endpoint"
     ),
-    ExitCode.CLOSED_BY_ANOTHER_NODE: "another node closed the job",
-    ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
+    ExitCode.CLOSED_BY_ANOTHER_NODE: "another node has closed the job",
+    ExitCode.WORKER_WOULD_NOT_DIE: "a process in uninterruptible sleep survived SIGKILL and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason, which the message gives",
     ExitCode.NOT_FOUND: "status, drain: the store has no job with this id; drain: the job has no such node",
     ExitCode.DRAINED: "this node was drained: its workers were stopped or had failed; the job continues without it",

@@ -109,8 +109,10 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             summary="single-node jobs",
             factory=create_handler,
             options=(
-                Option("master_addr", str, None, f"address of the workers' store; unset: --local-addr or {_LOOPBACK}"),
-                Option("master_port", int, None, "port of the workers' store; unset: a free port in each round"),
+                Option(
+                    "master_addr", str, None, f"address of the workers' store; by default --local-addr or {_LOOPBACK}"
+                ),
+                Option("master_port", int, None, "port of the workers' store; by default a free port in each round"),
             ),
         )
     ]

@@ -161,7 +161,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
     codes = {code: meaning.partition("; ")[0] for code, meaning in EXIT_CODE_MEANING.items()}
     del codes[ExitCode.NOT_FOUND]
     told = [f"  {code:<3} {meaning}" for code, meaning in codes.items()]
-    told.append("  128 + n: signal n ended the agent; its workers are stopped")
+    told.append("  128 + n: signal n ended the agent; its workers were stopped")
     return "\n\n".join([_HEAD.rstrip(), *groups, f"example:\n  {_EXAMPLE}", _paragraph("exit codes", told)])
 
 

@@ -77,17 +77,17 @@ class Settings:
         1,
         parse_process_count,
         "nodes",
-        "workers on this node: a number, or auto, cpu, gpu, xpu or another accelerator for one worker per device",
+        "workers on this node: a number, or one per device: auto, cpu, gpu, xpu or another accelerator",
         "N|WHAT",
     )
     node_rank: int | None = setting(
-        None, _count, "nodes", "rank of this node: mandatory with the static backend, otherwise a hint", "N"
+        None, _count, "nodes", "rank of this node: required by the static backend, a hint for other backends", "N"
     )
     node_id: str | None = setting(
         None,
         parse_filled_text,
         "nodes",
-        "unique name of this node in the job, for status and drain; unset: <hostname>:<pid>.<random>",
+        "unique name of this node in the job, for status and drain; by default <hostname>:<pid>.<random>",
         "NAME",
         torchrun=False,
     )
@@ -95,31 +95,31 @@ class Settings:
         None,
         parse_filled_text,
         "nodes",
-        "with the static backend, address of rank 0's machine: the agents' rendezvous, and MASTER_ADDR of this node's"
-        " workers; with local, address of the workers' store; unset: 127.0.0.1, or with local the value of"
-        " --local-addr",
+        "with the static backend, address of rank 0's machine, for the agents' rendezvous and as MASTER_ADDR of this"
+        " node's workers (127.0.0.1 if unset); with local, address of the workers' store (--local-addr or 127.0.0.1 if"
+        " unset)",
         "HOST",
     )
     master_port: int | None = setting(
         None,
         _port,
         "nodes",
-        "with the static backend, port of the agents' rendezvous (the workers' store gets a new port in each round);"
-        " with local, port of the workers' store; unset: 29500 with static, a free port with local",
+        "with the static backend, port of the agents' rendezvous (29500 if unset; the workers' store gets a new port in"
+        " each round); with local, port of the workers' store (a free port if unset)",
         "PORT",
     )
     local_addr: str | None = setting(
-        None, parse_filled_text, "nodes", "address at which other nodes reach this node; used without a check", "HOST"
+        None, parse_filled_text, "nodes", "address at which other nodes can reach this node; not verified", "HOST"
     )
     standalone: bool = setting(
-        False, parse_boolean, "rendezvous", "single-node job: overrides backend, endpoint, id and master"
+        False, parse_boolean, "rendezvous", "run a single-node job; overrides backend, endpoint, id and master"
     )
     rdzv_backend: str = setting(
         "",
         parse_text,
         "rendezvous",
-        "rendezvous backend; unset: local for one node without an endpoint, static for a fixed number of nodes with"
-        " --master-addr and no endpoint, otherwise c10d",
+        "rendezvous backend; by default local for one node without an endpoint, static for a fixed number of nodes with"
+        " --master-addr and no endpoint, and c10d otherwise",
         "NAME",
         aliases=("backend",),
     )
@@ -127,7 +127,7 @@ class Settings:
         "",
         parse_text,
         "rendezvous",
-        "address of the rendezvous; c10d and etcd accept several",
+        "address of the rendezvous; c10d and etcd accept a list",
         "HOST[:PORT]",
         aliases=("endpoint",),
     )
@@ -135,24 +135,23 @@ class Settings:
         None,
         parse_filled_text,
         "rendezvous",
-        "id of the job, the same on every node; generated for a single node",
+        "id of the job, which must be the same on every node; generated for a single node",
         "ID",
         aliases=("run_id",),
     )
     rdzv_conf: Mapping[str, str] = setting(
-        {}, parse_options, "rendezvous", "options of the backend; may be repeated", "K=V,..", adds_up=True
+        {}, parse_options, "rendezvous", "options for the backend; may be repeated", "K=V,..", adds_up=True
     )
     rdzv_secret_file: str | None = setting(
         None,
         parse_filled_text,
         "rendezvous",
-        "file with the shared signing secret, the same on every node; a second line adds another accepted secret"
-        " (for rotation)",
+        "file with the signing secret that all nodes share; a second line adds another secret to accept (for rotation)",
         "FILE",
         torchrun=False,
     )
     max_restarts: int = setting(
-        0, _count, "workers", "how often failed workers are restarted; membership changes do not use a restart", "N"
+        0, _count, "workers", "how often to restart failed workers; membership changes do not use up a restart", "N"
     )
     role: str = setting("default", parse_text, "workers", "role name of the workers", "NAME")
     module: bool = setting(
@@ -166,31 +165,31 @@ class Settings:
         "spawn",
         choice("spawn", "fork", "forkserver"),
         "workers",
-        "start method of workers that run a Python function",
+        "start method for workers that run a Python function",
         "spawn|fork|forkserver",
     )
     monitor_interval: float = _duration(
-        0.1, "workers", "time until the first poll of a rendezvous handler that must be polled for new nodes"
+        0.1, "workers", "delay before the first poll of a rendezvous handler that must be polled for new nodes"
     )
     numa_binding: str | None = setting(
         None,
         choice("node", "socket", "exclusive", "core-complex"),
         "workers",
-        "bind workers to the cores near their device; workers that cannot be bound are logged",
+        "bind each worker to the cores near its device; workers that cannot be bound are logged",
         "node|socket|exclusive|core-complex",
     )
     warm_start: bool = setting(
         False,
         parse_boolean,
         "workers",
-        "fork workers from a process that has imported their modules; the same as --worker-starter=warm",
+        "fork workers from a process that has already imported their modules; same as --worker-starter=warm",
         torchrun=False,
     )
     warm_start_cache: Path | None = setting(
         None,
         parse_path,
         "workers",
-        "folder that stores the list of modules to import, so that the next run's first start is warm, too",
+        "folder for the list of modules to import, so that the first start of the next run is also warm",
         "DIR",
         torchrun=False,
     )
@@ -198,19 +197,19 @@ class Settings:
         (),
         parse_texts,
         "workers",
-        "modules and packages that are not imported in advance, only by workers",
+        "modules and packages to leave to the workers, not to import in advance",
         "MODULES",
         torchrun=False,
     )
     virtual_local_rank: bool = setting(
-        False, parse_boolean, "workers", "every worker sees LOCAL_RANK=0 and only its own device"
+        False, parse_boolean, "workers", "give every worker LOCAL_RANK=0 and only its own device"
     )
     log_dir: Path | None = setting(None, parse_path, "output", "folder for the workers' log files", "DIR")
     redirects: StreamMap = setting(
         StreamMap(),
         parse_stream_map,
         "output",
-        "streams to write to files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank",
+        "streams to redirect to files: 0 none, 1 stdout, 2 stderr, 3 both; may differ by local rank",
         "0..3|R:0..3,..",
         short="-r",
     )
@@ -218,12 +217,12 @@ class Settings:
         StreamMap(),
         parse_stream_map,
         "output",
-        "streams to write to files and to the console; syntax as for --redirects",
+        "streams to write to both files and the console; same syntax as --redirects",
         "0..3|R:0..3,..",
         short="-t",
     )
     local_ranks_filter: frozenset[int] = setting(
-        frozenset[int](), parse_ranks, "output", "only these local ranks write to the console; empty: all", "R,R,.."
+        frozenset[int](), parse_ranks, "output", "local ranks that write to the console; all if empty", "R,R,.."
     )
     duplicate_stdout_filters: tuple[str, ...] = setting(
         (),
@@ -237,14 +236,14 @@ class Settings:
         None,
         parse_text,
         "output",
-        "prefix of a worker's lines on the console; unset: `[${role_name}${local_rank}]:` with --tee, else "
-        "`[rank${rank}] ` if several workers write to a terminal; empty: none",
+        "prefix of a worker's lines on the console; an empty value disables it; by default "
+        "`[${role_name}${local_rank}]:` with --tee, otherwise `[rank${rank}] ` if several workers write to a terminal",
         "TEXT",
         torchrun=False,
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},
     )
     result_file: Path | None = setting(
-        None, parse_path, "output", "write the job's outcome to this file, as JSON", "PATH", torchrun=False
+        None, parse_path, "output", "write the job's outcome to this file as JSON", "PATH", torchrun=False
     )
     log_format: str = setting(
         "human",
@@ -264,7 +263,7 @@ class Settings:
         fallbacks=("LOGLEVEL",),
     )
     signals_to_handle: tuple[signal.Signals, ...] = setting(
-        _SIGNALS, parse_signals, "stopping", "signals on which the agent stops the workers", "SIGNAL,.."
+        _SIGNALS, parse_signals, "stopping", "signals that make the agent stop its workers and exit", "SIGNAL,.."
     )
     shutdown_timeout: float = _duration(
         30.0,
@@ -275,13 +274,13 @@ class Settings:
     exit_barrier_timeout: float = _duration(
         300.0,
         "stopping",
-        "how long a node whose workers have succeeded waits for the other nodes; 0: it does not wait",
+        "how long a node whose workers have succeeded waits for the other nodes; 0 to not wait",
         torchrun=False,
     )
     kill_timeout: float = _duration(
         10.0,
         "stopping",
-        "how long to wait for a process to end after SIGKILL; then it is reported and abandoned",
+        "how long to wait for a process to exit after SIGKILL before it is reported and abandoned",
         seconds(above=0),
         torchrun=False,
         also_reads={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": _if_positive},
@@ -289,7 +288,7 @@ class Settings:
     hang_timeout: float = _duration(
         0.0,
         "watching",
-        "time without progress after which a worker is considered hung and killed; 0 or none: off",
+        "time without progress after which a worker is considered hung and is killed; 0 or none to disable",
         seconds_or_none,
         "S|none",
         torchrun=False,
@@ -297,7 +296,7 @@ class Settings:
     hang_warmup: float = _duration(
         60.0,
         "watching",
-        "hang detection starts this long after the workers, to allow for imports, data loading and the first step",
+        "delay before hang detection starts, to allow for imports, data loading and the first step",
         torchrun=False,
     )
     hang_progress: tuple[str, ...] = setting(
@@ -313,19 +312,19 @@ class Settings:
         None,
         parse_name_or_none,
         "plugins",
-        "watchdog that finds hung workers; none: off",
+        "watchdog that detects hung workers; none to disable",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_ENABLE_FILE_TIMER": lambda text: "file" if text == "1" else ""},
     )
     watchdog_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the watchdog", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the watchdog", "K=V,..", adds_up=True, torchrun=False
     )
     health: str | None = setting(
         None,
         parse_name_or_none,
         "plugins",
-        "health endpoint of this agent; none: off; http if only --health-port is set",
+        "health endpoint of this agent; none to disable; defaults to http if --health-port is set",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: choices.HEALTH_ENDPOINT},
@@ -340,7 +339,7 @@ class Settings:
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": str},
     )
     health_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the health endpoint", "K=V,..", adds_up=True, torchrun=False
     )
     event_log_handler: str = setting(
         "null",
@@ -353,40 +352,40 @@ class Settings:
         None,
         parse_filled_text,
         "plugins",
-        "worker starter; unset: subprocess for scripts and commands, --start-method for functions",
+        "worker starter; by default subprocess for scripts and commands, --start-method for functions",
         "NAME",
         torchrun=False,
     )
     worker_starter_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the worker starter", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the worker starter", "K=V,..", adds_up=True, torchrun=False
     )
     rank_policy: str = setting(
         "keep",
         parse_filled_text,
         "plugins",
-        "rank order of the nodes: keep, host, or a plugin's policy; the same on every node",
+        "rank order of the nodes: keep, host, or a plugin's policy; must be the same on every node",
         "NAME",
         torchrun=False,
     )
     rank_policy_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the rank policy", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the rank policy", "K=V,..", adds_up=True, torchrun=False
     )
     plugins: tuple[str, ...] | None = setting(
         None,
         parse_names,
         "plugins",
-        "distributions whose plugins may be loaded, in addition to the core's; unset: all that are installed",
+        "distributions whose plugins may load, in addition to the core's; by default all that are installed",
         "NAME,..",
         torchrun=False,
     )
     logs_specs: str | None = setting(
-        None, parse_filled_text, "plugins", "entry point in the group torchrun.logs_specs", "NAME"
+        None, parse_filled_text, "plugins", "name of an entry point in the group torchrun.logs_specs", "NAME"
     )
     config: Path | None = setting(
         None,
         parse_path,
         "configuration",
-        "config file; unset: the nearest elastic.toml or pyproject.toml with [tool.elastic] in this folder or a parent",
+        "config file; by default the nearest elastic.toml or pyproject.toml with [tool.elastic], here or in a parent",
         "FILE",
         torchrun=False,
     )

@@ -20,11 +20,22 @@ KEEP_ALIVE_MAX_ATTEMPT = 5
 
 BACKEND_OPTIONS: tuple[Option, ...] = (
     Option("join_timeout", float, JOIN, "time limit for a round to form while no other round runs", "seconds", above=0),
-    Option("last_call_timeout", float, LAST_CALL, "how long to wait for more than MIN nodes", "seconds", least=0),
+    Option(
+        "last_call_timeout",
+        float,
+        LAST_CALL,
+        "how long to wait for more nodes after MIN have joined",
+        "seconds",
+        least=0,
+    ),
     Option("close_timeout", float, CLOSE, "time limit for members of an ended round to rejoin", "seconds", above=0),
-    Option("heartbeat_timeout", float, HEARTBEAT, "time until a silent store is logged", "seconds", above=0),
-    Option("connect_timeout", float, CONNECT, "time limit for the first answer of the store", "seconds", above=0),
+    Option(
+        "heartbeat_timeout", float, HEARTBEAT, "time until a silent store is logged as an outage", "seconds", above=0
+    ),
+    Option("connect_timeout", float, CONNECT, "time limit for the store's first answer", "seconds", above=0),
     Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between a node's heartbeats", "seconds", above=0),
-    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missed heartbeats before a node is lost", least=2),
+    Option(
+        "keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missed heartbeats after which a node is lost", least=2
+    ),
     Option("secret_file", str, None, "file with the shared signing secret; same as --rdzv-secret-file"),
 )

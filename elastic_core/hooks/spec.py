@@ -57,8 +57,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
     """Add options to `elastic run`.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, before
-    the command line is read. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, before
+    the command line is read. An exception disables only this plugin, and `elastic plugins` shows it.
 
     Like the core's own options, each option becomes a flag, an environment variable and a key of the config file. An
     option whose name another plugin or the core uses is omitted, and the conflict is reported.
@@ -75,10 +75,10 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ignore[empty-body]
-    """Register rendezvous backends, selected by `--rdzv-backend`: ways for nodes to find each other.
+    """Register rendezvous backends, through which nodes find each other. Users select one with `--rdzv-backend`.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, before
-    the configuration is read. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, before
+    the configuration is read. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first round. If it raises,
     the launch ends with exit code 2 and an error that names the plugin.
@@ -104,21 +104,20 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
 @hookspec
 def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
-    """Register key-value stores. For a store that processes share (`StoreRecord.shared`), the core provides a
-    rendezvous backend of the same name, selected by `--rdzv-backend`. The backend has the store's options and the
-    common backend options.
+    """Register key-value stores. If several processes can share the store (`StoreRecord.shared`), the core also
+    provides a rendezvous backend of the same name, with the store's options and the common backend options. Users
+    select the backend with `--rdzv-backend`.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_rendezvous_backends`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_rendezvous_backends`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
     three connections, each used by only one thread at a time. The context has the store's options. The endpoint is
     passed as the option `endpoint`, `url` or `path`, whichever the store declares, or as `host` and `port`.
 
-    The core treats an exception of the factory as a store outage and tries again. However, a ConfigurationError, a
-    failed import, and errors that usually indicate a bug (TypeError, ValueError, LookupError and the like) end the
-    agent with exit code 2. After an error of a store operation, the core opens a new connection. Every operation must
-    have a timeout.
+    The core treats an exception in the factory as a store outage, and retries. However, a ConfigurationError, a failed
+    import, or an error that usually indicates a bug (such as TypeError, ValueError or LookupError) ends the agent with
+    exit code 2. After a store operation fails, the core opens a new connection. Every operation must have a timeout.
 
     A complete plugin::
 
@@ -137,10 +136,10 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
-    """Register watchdogs, selected by `--watchdog`: ways to detect hung workers.
+    """Register watchdogs, which detect hung workers. Users select one with `--watchdog`.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_stores`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_stores`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
@@ -164,10 +163,10 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[empty-body]
-    """Register health endpoints, selected by `--health`, which report the agent's health.
+    """Register health endpoints, which report the agent's health. Users select one with `--health`.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_watchdogs`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_watchdogs`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin.
@@ -189,11 +188,11 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
 @hookspec
 def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empty-body]
-    """Register worker starters, selected by `--worker-starter`. Without that flag, `subprocess` starts commands, and
-    the starter named by `--start-method` starts functions.
+    """Register worker starters. Users select one with `--worker-starter`. By default, `subprocess` starts commands, and
+    the starter that `--start-method` names starts functions.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_health_endpoints`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_health_endpoints`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
@@ -240,16 +239,17 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
 
 @hookspec
 def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-body]
-    """Register rank policies, selected by `--rank-policy`, which order the nodes of a round. Without that flag, nodes
-    keep their ranks, and new nodes take the ranks of those that have left or failed.
+    """Register rank policies, which order the nodes of a round. Users select one with `--rank-policy`. By default,
+    nodes keep their ranks, and new nodes take the ranks of nodes that have left or failed.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_worker_starters`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_worker_starters`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
     `elastic_core.plugin.RankPolicy`. The leader calls its policy for every round, so configure the same policy on all
-    nodes. If it raises or does not return exactly the given nodes, the error is logged and the default order is used.
+    nodes. If the policy raises or does not return exactly the given nodes, the core logs the error and uses the default
+    order.
 
     A complete plugin::
 
@@ -269,8 +269,8 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
     """Register health checks of this machine. `elastic doctor` runs them before a job, and a health endpoint shows
     their results while a job runs.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_rank_policies`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_rank_policies`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The factories of all records are called concurrently, each in a separate thread: once by `elastic doctor`, and at
     most once a minute by an agent when a client queries its health endpoint. A check must have no side effects. It
@@ -295,14 +295,14 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 
 @hookspec
 def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
-    """Register commands, called as `elastic NAME`. A plugin cannot replace a command of elastic itself.
+    """Register commands, called as `elastic NAME`. A plugin cannot replace a built-in command.
 
-    Called once in each process that loads plugins (agent or command line, not workers), in the loading thread, after
-    `elastic_health_checks`. An exception disables only this plugin; `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows it.
 
-    The record's factory runs the command, in the main thread. `elastic NAME --help` is generated from the record. A
-    ConfigurationError ends the command with exit code 2, and other errors of elastic-core with the exit codes of
-    `elastic run`. Any other exception ends it with exit code 2 and an error that names the plugin.
+    The record's factory runs the command in the main thread. The output of `elastic NAME --help` comes from the record.
+    If the factory raises a ConfigurationError, the command exits with 2; other elastic-core errors have the same exit
+    codes as in `elastic run`. Any other exception ends the command with exit code 2 and an error that names the plugin.
 
     A complete plugin::
 
@@ -377,7 +377,7 @@ def elastic_workers_started(fact: WorkersStarted, context: Context) -> None:
 
 @hookspec
 def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
-    """A worker of this node has exited by itself.
+    """A worker of this node has exited on its own.
 
     Called once per worker, whether it succeeded or failed, in the agent's process and thread, as soon as the agent
     notices the exit. Not called for workers that the agent stops. An exception is logged with the plugin's name and

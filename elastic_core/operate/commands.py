@@ -23,10 +23,10 @@ ROOM = 1000
 """The smallest number of nodes that a served store is sized for."""
 
 _JOB = {
-    "rdzv_backend": f"the job's backend; unset: {choices.BACKEND}",
-    "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept several",
+    "rdzv_backend": f"the job's backend; by default {choices.BACKEND}",
+    "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept a list",
     "rdzv_id": "id of the job; required unless the backend has a default",
-    "rdzv_conf": "options of the backend, the same as the job's; may be repeated",
+    "rdzv_conf": "options for the backend, the same as the job's; may be repeated",
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
@@ -63,17 +63,17 @@ DRAIN = Command(
     """\
 usage: elastic drain NODE --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
-Asks one node to leave the job, and waits until it has left. The node stops its workers and its agent
-exits with 9 (0 if no worker has run, or all have succeeded); the other nodes continue without it.
-NODE is a node's id, or a host name or rank that matches exactly one node.
+Asks one node to leave the job, and waits until it has left. The node stops its workers, and its
+agent exits with 9 (with 0 if none of its workers has run, or all have succeeded). The other nodes
+continue without it. NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
-    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0: do not wait", "S", "seconds"),),
+    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0 to not wait", "S", "seconds"),),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
-        ExitCode.SUCCESS: "the node has left; with --timeout=0: it was asked to leave",
-        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked to leave, but did not leave in time",
+        ExitCode.SUCCESS: "the node has left; with --timeout=0, it was asked to leave",
+        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked to leave, but did not do so in time",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no such node, or no job with this id",
     },
@@ -84,13 +84,13 @@ SERVE = Command(
     """\
 usage: elastic serve --rdzv-endpoint [HOST:]PORT [flags]
 
-Hosts a rendezvous store for jobs in a separate process, outside the training nodes. Runs until it
+Hosts a rendezvous store for jobs in a separate process, outside the training nodes, until it
 receives SIGTERM or SIGINT.
 """,
     {
-        "rdzv_backend": f"the backend whose store to serve; unset: {choices.BACKEND}",
-        "rdzv_endpoint": "address to serve on; without a host: all addresses of this machine",
-        "nnodes": f"number of nodes to size the store for: MAX, but at least {ROOM}",
+        "rdzv_backend": f"backend whose store to serve; by default {choices.BACKEND}",
+        "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
+        "nnodes": f"number of nodes to size the store for: the greater of MAX and {ROOM}",
         "log_format": "format of the log on stderr",
         "log_level": "minimum level of log messages",
     },
@@ -134,7 +134,7 @@ PLUGINS = Command(
     """\
 usage: elastic plugins [flags]
 
-Lists the installed plugins, what each provides, and which failed to load and why.
+Lists the installed plugins and what each provides, and explains why others failed to load.
 """,
     {},
     (_JSON,),

@@ -13,14 +13,14 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "result-file.md").read_text()
 OF_RUN, OF_FAILURE = PAGE.split("\nA failure:\n")
 TYPES = {
-    "whole number": int,
+    "integer": int,
     "number": float,
     "boolean": bool,
-    "text": str,
+    "string": str,
     "object": dict,
     "null": type(None),
     "list": list,
-    "list of texts": list,
+    "list of strings": list,
 }
 FAIL = "import os; assert os.environ['RANK'] == '0', 'no samples'"
 

@@ -86,7 +86,7 @@ def test_the_keys_of_what_plugins_lists_are_told(part, full):
 
 def test_every_document_says_which_version_of_its_schema_it_has(full):
     explained = explain.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
-    told = re.findall(r"^\| `version` \| number \| of this schema, (\d+) \|", (REFERENCE / "json.md").read_text(), re.M)
+    told = re.findall(r"^\| `version` .* version of this schema: (\d+)", (REFERENCE / "json.md").read_text(), re.M)
     assert [int(number) for number in told] == [explained["version"], full["version"]]
 
 

@@ -30,29 +30,31 @@ _CONNECTION = (
         "seconds",
         least=0,
     ),
-    Option("read_timeout", float, 60.0, "time limit of a store operation", "seconds", above=0),
+    Option("read_timeout", float, 60.0, "time limit for a store operation", "seconds", above=0),
 )
 _FIRST = Option(
     "connect_timeout",
     float,
     None,
-    "time limit of the first connection; unset: join_timeout, because a node that joins hosts the store",
+    "time limit for the first connection; by default join_timeout, because the store's host must join first",
     "seconds",
     above=0,
 )
 _SHARED = tuple(_FIRST if option.name == _FIRST.name else option for option in SHARED)
 C10D = (
     *_SHARED,
-    Option("store_type", str, "tcp", "tcp, or file: the endpoint is then the path of a file that all nodes share"),
-    Option("is_host", bool, None, "whether this node hosts the store; unset: the node that can bind the endpoint"),
+    Option("store_type", str, "tcp", "tcp, or file if the endpoint is the path of a file that all nodes share"),
+    Option(
+        "is_host", bool, None, "whether this node hosts the store; by default the node that can bind the endpoint does"
+    ),
     *_CONNECTION,
 )
 _FILE = tuple(option for option in C10D if option.name not in ("store_type", "is_host", "read_timeout"))
 _STATIC = (
     *(option for option in _SHARED if option.name not in ("join_timeout", "last_call_timeout")),
-    Option("master_addr", str, None, "address of rank 0, used without an endpoint; unset: 127.0.0.1"),
-    Option("master_port", int, None, "port of rank 0; unset: 29500"),
-    Option("rank", int, None, "rank that this node must get, counting from 0"),
+    Option("master_addr", str, None, "address of rank 0, used without an endpoint (127.0.0.1 if unset)"),
+    Option("master_port", int, None, "port of rank 0 (29500 if unset)"),
+    Option("rank", int, None, "rank of this node, counting from 0"),
     Option("timeout", float, 600.0, "how long all nodes may take to join", "seconds", above=0),
     *_CONNECTION,
 )
@@ -230,7 +232,7 @@ def elastic_stores() -> list[StoreRecord]:
             (
                 Option("host", str, "127.0.0.1", "name or address of the server"),
                 Option("port", int, 29400, "port of the server"),
-                Option("is_host", bool, None, "whether this process hosts the server; unset: yes if the port is free"),
+                Option("is_host", bool, None, "whether this process hosts the server; by default, if the port is free"),
                 Option("timeout", float, 300.0, "time limit for connecting and waiting for keys", "seconds", above=0),
             ),
         ),

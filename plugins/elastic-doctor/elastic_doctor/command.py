@@ -56,15 +56,21 @@ class DoctorOptions:
 DOCTOR: tuple[Spec, ...] = (
     own_flag("json", parse_boolean, False, "print JSON"),
     own_flag("expect_store", parse_boolean, False, "report an unreachable store as a fault"),
-    own_flag("peers", integer(0), 0, "number of doctors, including this one, that connect and compare versions", "N"),
     own_flag(
-        "timeout", seconds(above=0), DoctorOptions.timeout, "time limit of each check that may hang", "S", "seconds"
+        "peers",
+        integer(0),
+        0,
+        "number of doctors, including this one, that connect to each other and compare versions",
+        "N",
+    ),
+    own_flag(
+        "timeout", seconds(above=0), DoctorOptions.timeout, "time limit for each check that may hang", "S", "seconds"
     ),
     own_flag(
         "peers_timeout",
         seconds(above=0),
         DoctorOptions.peers_timeout,
-        "how long to wait until all doctors have joined",
+        "how long to wait for all doctors to join",
         "S",
         "seconds",
     ),
@@ -85,7 +91,7 @@ usage: elastic doctor [flags] [flags of elastic run] [script]
 
 Checks whether a run with the same flags, variables and config file would work on this machine:
 plugins, versions, limits, torch, names and addresses, and the connection to the store. It starts no
-workers and changes nothing. Each problem is reported with a remedy. The script is ignored. For the
+workers and changes nothing. It reports each problem with a remedy, and ignores the script. For the
 flags of elastic run, see elastic run --help.
 """,
         DOCTOR,
@@ -94,6 +100,6 @@ flags of elastic run, see elastic run --help.
             ExitCode.SUCCESS: "no faults; there may be warnings",
             ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
             ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors joined (--peers)",
-            ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens or it was expected",
+            ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens or --expect-store is set",
         },
     )

@@ -11,30 +11,34 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
 
 CONNECTION = (
-    Option("read_timeout", float, 5.0, "time limit of an operation, over all members", "seconds", above=0),
-    Option("protocol", str, None, "http or https; unset: as in the endpoints, or https if a certificate is set"),
-    Option("ca_cert", str, None, "PEM file of the CAs that sign the servers' certificates; unset: the system CAs"),
-    Option("ssl_cert", str, None, "PEM file of this client's certificate"),
-    Option("ssl_cert_key", str, None, "PEM file of the certificate's private key"),
-    Option("user", str, None, "name to log in with"),
+    Option("read_timeout", float, 5.0, "time limit for an operation, across all members", "seconds", above=0),
+    Option("protocol", str, None, "http or https; by default as in the endpoints, or https if a certificate is set"),
+    Option(
+        "ca_cert", str, None, "PEM file with the CAs that sign the servers' certificates; by default the system's CAs"
+    ),
+    Option("ssl_cert", str, None, "PEM file with this client's certificate"),
+    Option("ssl_cert_key", str, None, "PEM file with the certificate's private key"),
+    Option("user", str, None, "user name to authenticate with"),
     Option("password", str, None, "the user's password; safer in a file or the environment", secret=True),
     Option("password_file", str, None, "file with the password, which other users must not be able to read"),
-    Option("password_env", str, None, "environment variable with the password; unset: ELASTIC_ETCD_PASSWORD"),
-    Option("insecure_password", bool, False, "send the password in plain text, readable on the network"),
+    Option("password_env", str, None, "environment variable with the password; by default ELASTIC_ETCD_PASSWORD"),
+    Option("insecure_password", bool, False, "allow the password to be sent unencrypted over the network"),
     Option("prefix", str, "elastic", "prefix of all keys"),
 )
 LEASE_TTL = Option(
     "lease_ttl",
     float,
     None,
-    "time until etcd drops a silent node; unset: keep_alive_interval times keep_alive_max_attempt",
+    "time until etcd drops a silent node; by default keep_alive_interval times keep_alive_max_attempt",
     "seconds",
     least=2,
 )
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
-    Option("serve_peer_port", int, None, "peer port of these members; unset: each port plus 1", least=1),
-    Option("serve_folder", str, None, "folder for the members' data, such as /dev/shm; unset: the temporary folder"),
+    Option("serve_peer_port", int, None, "peer port of these members; by default each port plus 1", least=1),
+    Option(
+        "serve_folder", str, None, "folder for the members' data, such as /dev/shm; by default the temporary folder"
+    ),
 )
 ETCD = (
     *SHARED,
@@ -121,7 +125,7 @@ def elastic_stores() -> list[StoreRecord]:
             "a store in an etcd cluster",
             _store,
             (
-                Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, separated by commas"),
+                Option("endpoint", str, "127.0.0.1:2379", "host:port of the members, separated by commas"),
                 *CONNECTION,
                 Option("timeout", float, 300.0, "how long to wait for a key", "seconds", above=0),
             ),

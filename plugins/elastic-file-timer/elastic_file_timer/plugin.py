@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 1.0
 """Seconds between two checks of the pipe. Clients wait longer than this for a removed pipe."""
 
-_PATH = Option("path", str, None, "path of the pipe; unset: TORCHELASTIC_TIMER_FILE, or a pipe in a private folder")
+_PATH = Option("path", str, None, "path of the pipe; by default TORCHELASTIC_TIMER_FILE, or a pipe in a private folder")
 
 
 @hookimpl

@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000
 _OPTIONS = (
-    Option("host", str, "127.0.0.1", "address or name to listen on; 0.0.0.0 for all of IPv4, :: for all"),
-    Option("allowed_hosts", str, None, "names of this machine in requests, separated by spaces; * matches any part"),
-    Option("token", str, None, "bearer token, for all but the probes; visible in the process list", secret=True),
+    Option("host", str, "127.0.0.1", "address or name to listen on; 0.0.0.0 for all IPv4 addresses, :: for all"),
+    Option(
+        "allowed_hosts", str, None, "host names to accept in requests, separated by spaces; * matches any characters"
+    ),
+    Option(
+        "token", str, None, "bearer token for all paths except the probes; visible in the process list", secret=True
+    ),
     Option("token_file", str, None, "file with the bearer token; reloaded when it changes"),
-    Option("cert_file", str, None, "TLS certificate (PEM), to serve https; reloaded when it changes"),
-    Option("key_file", str, None, "private key of the certificate (PEM); unset: it is in cert_file"),
-    Option("connections", int, 64, "maximum number; a new one replaces the oldest idle one", least=4, most=_MOST),
-    Option("rate", float, 200.0, "maximum rate of requests; further requests wait", "per second", least=1, most=_MOST),
+    Option("cert_file", str, None, "TLS certificate (PEM), which enables HTTPS; reloaded when it changes"),
+    Option("key_file", str, None, "the certificate's private key (PEM); by default in cert_file"),
+    Option("connections", int, 64, "maximum number of connections; new ones replace idle ones", least=4, most=_MOST),
+    Option("rate", float, 200.0, "maximum request rate; further requests wait", "per second", least=1, most=_MOST),
 )
 
 

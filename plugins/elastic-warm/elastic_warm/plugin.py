@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     Option("cache", str, None, "folder that stores the list of imports for the next run"),
-    Option("exclude", str, "", "modules and packages that the template does not import; separated by spaces"),
-    Option("memory", int, 0, "maximum memory of the template; 0: a quarter of the machine's", "bytes", least=0),
+    Option("exclude", str, "", "modules and packages that the template does not import, separated by spaces"),
+    Option(
+        "memory", int, 0, "memory limit for the template; 0 for a quarter of the machine's memory", "bytes", least=0
+    ),
 )
 
 
