@@ -213,7 +213,7 @@ def test_flags_that_come_twice_count_as_with_torchrun(torchrun, elastic):
     twice = ["--rdzv-conf=timeout=1", "--rdzv_conf", "rank=0", "worker.py"]
     assert torchrun.options(torchrun.parse(twice).rdzv_conf) == {"rank": "0"}
     assert elastic.settings(twice).rdzv_conf == {"timeout": "1", "rank": "0"}
-    assert "repeated flags add up" in PAGE
+    assert "repeated flags are combined" in PAGE
 
 
 def test_a_flag_wins_over_its_variable(torchrun, elastic):

@@ -65,7 +65,7 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: re.fullmatch(r"(?:[^:]*:){2,}[^:\]]*", ours.settings.rdzv_endpoint) is not None,
-        "a port after an IPv6 address needs brackets",
+        "an IPv6 address with a port needs brackets",
     ),
     Difference(
         "rank",
