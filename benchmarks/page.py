@@ -76,10 +76,10 @@ README = (
     Shown("the agent's peak memory", "hello", "peak memory of the agent"),
     Shown("64 workers: time until all have started", "many_workers", "all workers started after"),
     Shown("256 agents: time to form a round", "rendezvous", "256 agents joined"),
-    Shown("training job, one worker killed: tries that recovered", "digits_kill", "digits: recovered", notes=True),
-    Shown("- from the kill to the next epoch's output", "digits_kill", "digits: kill to next epoch line"),
+    Shown("training job whose worker is killed: recovered", "digits_kill", "digits: recovered", notes=True),
+    Shown("- kill to next epoch line, the user's wait", "digits_kill", "digits: kill to next epoch line"),
     Shown(
-        "- of that, from the survivor's exit to the new workers' start",
+        "- of that, survivor gone to new workers' start",
         "digits_kill",
         "digits: survivor gone to new workers' start",
     ),
