@@ -72,10 +72,10 @@ def _recovery(label: str, *names: str) -> tuple[Shown, ...]:
 
 
 README = (
-    Shown("two workers that print a line: wall time", "hello", "wall time"),
-    Shown("peak memory of the agent", "hello", "peak memory of the agent"),
-    Shown("64 workers: all started", "many_workers", "all workers started after"),
-    Shown("256 agents form a round", "rendezvous", "256 agents joined"),
+    Shown("two workers that print one line each: wall time", "hello", "wall time"),
+    Shown("the agent's peak memory", "hello", "peak memory of the agent"),
+    Shown("64 workers: time until all have started", "many_workers", "all workers started after"),
+    Shown("256 agents: time to form a round", "rendezvous", "256 agents joined"),
     Shown("training job whose worker is killed: recovered", "digits_kill", "digits: recovered", notes=True),
     Shown("- kill to next epoch line, the user's wait", "digits_kill", "digits: kill to next epoch line"),
     Shown(

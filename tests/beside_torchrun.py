@@ -47,10 +47,10 @@ class Refusal:
 
 
 REFUSED = [
-    Refusal("--stand worker.py", "unknown flag", "Flags are written out"),
-    Refusal("-mr3 worker", "unknown flag", "each by itself"),
+    Refusal("--stand worker.py", "unknown flag", "Flags must be written out"),
+    Refusal("-mr3 worker", "unknown flag", "short ones given separately"),
     Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "It is an error that names the nearest known option"),
-    Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "but for those of TLS"),
+    Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "except for TLS options"),
     Refusal(
         "--rdzv-backend=static --master-port=0 worker.py",
         "whose port is not a number from 1",
@@ -118,12 +118,12 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=c10d --rdzv-endpoint=::1:29400 worker.py",
         "which has several colons and is no IPv6 address",
-        "a port after an IPv6 address needs brackets",
+        "an IPv6 address with a port needs brackets",
     ),
     Refusal(
         "--rdzv-backend=etcd-v2 --rdzv-endpoint=host --rdzv-conf=ssl_cert=c.pem worker.py",
         "expected certificate and private key, found ssl_cert(_key)? alone",
-        "also if one file holds both",
+        "even if one file holds both",
     ),
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=store_type=file worker.py",

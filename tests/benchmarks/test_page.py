@@ -66,6 +66,6 @@ def test_new_figures_reach_page_and_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["page", str(tmp_path / "new.json"), *options])
     assert page.main() == 0
     assert "| wall time [s] | 1 (worst 3, 10 tries) |" in paths["page"].read_text()
-    assert "| two workers that print a line: wall time | 1 s (worst 3) |" in paths["readme"].read_text()
-    assert "peak memory of the agent\n" in capsys.readouterr().err  # the new table lacks it
+    assert "| two workers that print one line each: wall time | 1 s (worst 3) |" in paths["readme"].read_text()
+    assert "the agent's peak memory\n" in capsys.readouterr().err  # the new table lacks it
     assert "| machine off: next step at world size 2 [s] |" in paths["survival"].read_text()

@@ -212,7 +212,7 @@ def test_repeated_flags_match_torchrun_except_options(torchrun, elastic):
     twice = ["--rdzv-conf=timeout=1", "--rdzv_conf", "rank=0", "worker.py"]
     assert torchrun.options(torchrun.parse(twice).rdzv_conf) == {"rank": "0"}
     assert elastic.settings(twice).rdzv_conf == {"timeout": "1", "rank": "0"}
-    assert "repeated flags add up" in PAGE
+    assert "repeated flags are combined" in PAGE
 
 
 def test_flag_overrides_its_variable(torchrun, elastic):

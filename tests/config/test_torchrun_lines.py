@@ -39,7 +39,7 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: not theirs.args.rdzv_endpoint and in_a_file(theirs),
-        "| one node, neither backend nor endpoint | `c10d` at any free port | `local` |",
+        "| one node, neither backend nor endpoint | `c10d` on any free port | `local` |",
     ),
     Difference("nodes", not_named, "| an endpoint, no backend | `static` | `c10d` |"),
     Difference(
@@ -50,7 +50,7 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: ours.settings.rdzv_backend == "static" and ours.settings.rdzv_endpoint.endswith(":29500"),
-        "| `c10d` at any free port | `static` at port 29500 |",
+        "| `c10d` on any free port | `static` on port 29500 |",
     ),
     Difference(
         "where",
@@ -65,7 +65,7 @@ DIFFERENT = [
     Difference(
         "where",
         lambda theirs, ours: re.fullmatch(r"(?:[^:]*:){2,}[^:\]]*", ours.settings.rdzv_endpoint) is not None,
-        "a port after an IPv6 address needs brackets",
+        "an IPv6 address with a port needs brackets",
     ),
     Difference(
         "rank",
