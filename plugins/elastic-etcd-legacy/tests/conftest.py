@@ -1,4 +1,4 @@
-"""Real etcd servers, from the tests of elastic-etcd, and nodes that are threads."""
+"""Fixtures: real etcd servers, from elastic-etcd's tests, and nodes that are threads."""
 
 import itertools
 import socket
@@ -36,7 +36,7 @@ def eventually():
 
 @pytest.fixture
 def servers():
-    """Makes servers for this test alone."""
+    """Starts servers for a single test."""
     made = servers_module.Servers()
     yield made
     made.close()
@@ -44,7 +44,7 @@ def servers():
 
 @pytest.fixture(scope="session")
 def etcd():
-    """One server for all tests; each uses a run of its own."""
+    """One server for all tests. Each test uses a separate run ID."""
     made = servers_module.Servers()
     yield made.single()
     made.close()
@@ -52,13 +52,13 @@ def etcd():
 
 @pytest.fixture
 def run_id():
-    """That no other test uses."""
+    """A unique run ID."""
     return f"job-{next(_numbers)}-{time.time_ns()}"
 
 
 @pytest.fixture
 def listener():
-    """Something that listens and never answers; its port."""
+    """The port of a socket that listens and never answers."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
