@@ -1,4 +1,4 @@
-"""Fixtures: real etcd servers, from elastic-etcd's tests, and nodes that are threads."""
+"""Real etcd servers, from the tests of elastic-etcd, and nodes that are threads."""
 
 import itertools
 import socket
@@ -36,7 +36,7 @@ def eventually():
 
 @pytest.fixture
 def servers():
-    """Starts servers for a single test."""
+    """Makes servers for this test alone."""
     made = servers_module.Servers()
     yield made
     made.close()
@@ -44,7 +44,7 @@ def servers():
 
 @pytest.fixture(scope="session")
 def etcd():
-    """One server for all tests. Each test uses a separate run ID."""
+    """One server for all tests; each uses a run of its own."""
     made = servers_module.Servers()
     yield made.single()
     made.close()
@@ -52,13 +52,13 @@ def etcd():
 
 @pytest.fixture
 def run_id():
-    """A unique run ID."""
+    """That no other test uses."""
     return f"job-{next(_numbers)}-{time.time_ns()}"
 
 
 @pytest.fixture
 def listener():
-    """The port of a socket that listens and never answers."""
+    """Something that listens and never answers; its port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()

@@ -1,4 +1,4 @@
-"""Nodes for tests: each is a handler with its own client."""
+"""A node of a job for tests: a handler over a client of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic_core.builtin.memory_store import MemoryStore
 
 
 class Job:
-    """Creates one run's nodes, and shuts them down."""
+    """Makes nodes of one run, and shuts them all down."""
 
     def __init__(self, endpoints, settings):
         self.endpoints = endpoints
@@ -25,7 +25,7 @@ class Job:
         self._made = []
 
     def node(self, **settings):
-        """Create a handler. `settings` override the job's."""
+        """A handler; `settings` differ from those of the job."""
         chosen = replace(self.settings, **settings)
         client = self.client_class(self.endpoints, timeout=self.patience)
         made = EtcdRendezvousHandler(client, chosen, "127.0.0.1", self._store, f"node{len(self._made)}", self.clock)
@@ -45,7 +45,7 @@ class Job:
 
 @contextmanager
 def job_at(endpoints, run_id, least, most, **settings):
-    """A job with a short last call and long failure timeouts, so that a slow node is not considered lost."""
+    """A job whose last call is short; nobody who is only slow is called gone."""
     times = {"timeout": 60.0, "last_call": 0.3, "setup": 30.0, "confirm": 30.0, "keep_alive": 30.0} | settings
     job = Job(endpoints, LegacySettings(run_id, least, most, **times))
     try:

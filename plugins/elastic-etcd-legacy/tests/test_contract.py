@@ -1,5 +1,5 @@
-"""The store contract for round stores. The backend contract does not apply, because the handler does not use a
-`RendezvousBackend`."""
+"""The store of a round keeps the contract of stores. The contract of backends does not apply: this handler is one by
+itself, and has no `RendezvousBackend` under it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic_core.rendezvous import get_rendezvous_handler
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-class TestRoundStore(StoreContract):
+class TestStoreOfARound(StoreContract):
     @pytest.fixture
     def store(self, etcd, run_id, background):
         params = rendezvous_parameters("etcd-legacy", etcd.endpoint, run_id, 2, 2)

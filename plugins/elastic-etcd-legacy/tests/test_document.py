@@ -1,4 +1,4 @@
-"""Encoding and decoding of the records in etcd, and rejection of foreign bytes."""
+"""What is in etcd under our keys: written and read back, and foreign bytes named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINAL = Rendezvous(Status.FINAL, "", ("a", "b"), ("b", "a"), ("c",))
 
 
 @given(st.builds(Rendezvous, st.sampled_from(Status), st.text(max_size=20), NAMES, NAMES, NAMES))
-def test_written_document_is_read_back_or_rejected(document):
+def test_what_is_written_is_read_or_told(document):
     try:
         assert from_bytes(to_bytes(document)) == document
     except RendezvousStateError as error:
@@ -29,7 +29,7 @@ def test_written_document_is_read_back_or_rejected(document):
 
 
 @given(NAMES.filter(len), st.data())
-def test_possible_documents_are_read_back(names, data):
+def test_what_steps_lead_to_is_read(names, data):
     some = tuple(data.draw(st.permutations(names)))
     few = some[: data.draw(st.integers(0, len(names) - 1))]
     for document in (
@@ -71,7 +71,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("raw", FOREIGN, ids=lambda raw: repr(raw[:20]))
-def test_foreign_bytes_are_rejected(raw):
+def test_foreign_bytes_are_told(raw):
     with pytest.raises(RendezvousStateError, match="etcd_prefix"):
         from_bytes(raw)
 
@@ -84,11 +84,11 @@ def pairs(*found):
     return {item.key: item for item in found}
 
 
-def test_view_is_empty_without_document():
+def test_no_document_no_view():
     assert view_of(KEYS, {}) == DocumentView()
 
 
-def test_view_lists_keep_alives():
+def test_a_view_knows_who_is_alive():
     alive = (pair(KEYS.alive(5, rank), KeepAlive("host", rank).to_bytes()) for rank in (0, 1))
     view = view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL), lease=9), *alive))
     assert (view.document, view.version, view.revision, view.lease) == (FINAL, 5, 7, 9)
@@ -96,15 +96,15 @@ def test_view_lists_keep_alives():
     assert view.lost == ()
 
 
-def test_keep_alives_of_other_rounds_are_ignored():
+def test_keep_alives_of_another_round_do_not_count():
     old = pair(KEYS.alive(4, 0), KeepAlive().to_bytes())
     mine = pair(KEYS.alive(5, 1), KeepAlive().to_bytes())
     assert view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL)), old, mine)).lost == (0,)
 
 
-def test_foreign_document_is_absent_but_removable():
+def test_a_foreign_document_counts_as_absent_and_can_be_removed():
     ignored = []
-    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *record: ignored.append(record))
+    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *told: ignored.append(told))
     assert view == DocumentView(revision=7)
     assert [key for key, _ in ignored] == [KEYS.document]
 
@@ -114,5 +114,5 @@ def test_keys():
     assert KEYS.alive(5, 1) == b"/some/prefix/run_job/rdzv/v_5/rank_1"
     assert KEYS.store(5) == "/some/prefix/run_job/kv/v_5/"
     assert Keys("", "job").root == Keys("/", "job").root == "/run_job/"
-    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # not under the keys of job `a`
+    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # and not among the keys of job `a`
     assert not KEYS.store(5).encode().startswith(KEYS.followed)

@@ -1,5 +1,6 @@
-"""Nodes whose reads and writes interleave at random, over a model of etcd. No two nodes get the same rank, every round
-has an allowed size, and a round forms once the faults stop."""
+"""Two and more nodes whose looks and writes interleave at random, over a few keys that are treated as etcd treats them:
+no two nodes have one rank, no round is smaller or greater than it may be, and when nothing bad happens any more one
+forms."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from elastic_core.clock import Instant
 KEYS = Keys("/p", "job")
 EARLY, LATE = Instant(0.0), Instant(100.0)
 CALL_ENDS = Instant(50.0)
-TIMED = 1  # ID of all leases that no node renews; the nodes' IDs are greater
+TIMED = 1  # the number of the leases that nobody renews; those of nodes are greater
 
 
 @dataclass
 class Etcd:
-    """A model of etcd's keys, revisions and leases."""
+    """Keys, revisions and leases."""
 
     pairs: dict[bytes, KeyValue] = field(default_factory=dict)
     revision: int = 1
@@ -55,7 +56,7 @@ class Etcd:
 
 @dataclass
 class Node:
-    """One node. `seen` is the view that it last read, which may be stale."""
+    """One node; `seen` is what it looked at last, which may be old."""
 
     lease: int
     attempt: int = 0
@@ -69,7 +70,7 @@ class Node:
 
 
 class World:
-    """Runs the nodes and checks the invariants after every write."""
+    """Plays, and checks after every step what must always hold."""
 
     def __init__(self, nodes, bounds):
         self.etcd = Etcd()
@@ -93,13 +94,13 @@ class World:
         return move
 
     def give_up(self, node):
-        """The node's timeout has ended, or it is being stopped."""
+        """It has too little time left, or is told to go."""
         if not node.done and (step := steps.give_up(node.seen.document, node.token)):
             self._write(node, step)
         self._leave(node)
 
     def again(self, node):
-        """The node's workers have failed, so it wants another round."""
+        """Its workers failed: it wants another round."""
         if node.done:
             self._leave(node)
 
@@ -108,7 +109,7 @@ class World:
         self.etcd.end(node.lease)
 
     def expire(self):
-        """End the leases that no node renews."""
+        """What nobody renews ends."""
         self.etcd.end(TIMED)
 
     def _leave(self, node):
@@ -129,7 +130,7 @@ class World:
 
     def _take(self, node):
         rank = (node.done.version, node.done.rank)
-        assert self.taken.setdefault(rank, node.token) == node.token, "two nodes have the same rank"
+        assert self.taken.setdefault(rank, node.token) == node.token, "two nodes have one rank"
         assert self.bounds.least <= node.done.world_size <= self.bounds.most
         assert node.done.rank < node.done.world_size
 
@@ -147,13 +148,13 @@ class World:
             assert len(document.confirmed) == len(document.participants)
 
     def settle(self):
-        """Run the nodes without further faults."""
+        """Nothing bad happens any more, and there is time."""
         for _ in range(40):
             self.expire_if_stuck()
             for node in self.nodes:
                 self.look(node)
                 self.act(node, LATE)
-                # A member whose round has ended or is broken learns of it.
+                # Those whose round is over learn of it, and those in a round of another's that is broken.
                 version = node.done.version if node.done else 0
                 if node.done and nodes_waiting(view_of(KEYS, self.etcd.pairs), version, self.bounds):
                     self.again(node)
@@ -170,43 +171,41 @@ class World:
 
 
 BOUNDS = st.tuples(st.integers(1, 3), st.integers(0, 2)).map(lambda pair: Bounds(pair[0], pair[0] + pair[1]))
-COMMON_ACTIONS = ["go"] * 10 + ["late"] * 6 + ["look"] * 3 + ["stale"] * 4 + ["late and stale"] * 3
-RARE_ACTIONS = ["again", "again", "again", "give up", "crash", "expire"]
-SCHEDULES = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(COMMON_ACTIONS + RARE_ACTIONS)), min_size=30, max_size=120
-)
+OFTEN = ["go"] * 10 + ["late"] * 6 + ["look"] * 3 + ["stale"] * 4 + ["late and stale"] * 3
+SELDOM = ["again", "again", "again", "give up", "crash", "expire"]
+STORIES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(OFTEN + SELDOM)), min_size=30, max_size=120)
 
 
-def run_schedule(world, schedule):
-    for number, action in schedule:
+def play(world, story):
+    for number, doing in story:
         node = world.nodes[number % len(world.nodes)]
         if node.dead:
             continue
-        if action in ("go", "late", "look"):
+        if doing in ("go", "late", "look"):
             world.look(node)
-        if action in ("go", "late", "stale", "late and stale"):
-            world.act(node, LATE if "late" in action else EARLY)
-        elif action == "again":
+        if doing in ("go", "late", "stale", "late and stale"):
+            world.act(node, LATE if "late" in doing else EARLY)
+        elif doing == "again":
             world.again(node)
-        elif action == "give up":
+        elif doing == "give up":
             world.give_up(node)
-        elif action == "crash":
+        elif doing == "crash":
             world.crash(node)
-        elif action == "expire":
+        elif doing == "expire":
             world.expire()
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.integers(2, 4), BOUNDS, SCHEDULES)
-def test_random_schedules_keep_invariants(nodes, bounds, schedule):
-    run_schedule(World(nodes, bounds), schedule)
+@given(st.integers(2, 4), BOUNDS, STORIES)
+def test_random_stories_keep_the_promises(nodes, bounds, story):
+    play(World(nodes, bounds), story)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(2, 4), BOUNDS, SCHEDULES)
-def test_round_forms_once_faults_stop(nodes, bounds, schedule):
+@given(st.integers(2, 4), BOUNDS, STORIES)
+def test_in_the_end_a_round_forms(nodes, bounds, story):
     world = World(nodes, bounds)
-    run_schedule(world, schedule)
+    play(world, story)
     world.settle()
     living = [node for node in world.nodes if not node.dead]
     done = [node.done for node in living if node.done]
@@ -218,15 +217,15 @@ def test_round_forms_once_faults_stop(nodes, bounds, schedule):
     assert sorted(move.rank for move in done) == list(range(len(done)))
 
 
-def test_all_interleavings_of_two_nodes_terminate():
-    """Tries every order of reads and moves of two nodes that want a round of two."""
+def test_all_interleavings_of_two_nodes():
+    """Every order of looks and moves of two nodes that want a round of two, each with what it saw last."""
     seen, stack, finals = set(), [()], 0
     while stack:
-        schedule = stack.pop()
+        story = stack.pop()
         world = World(2, Bounds(2, 2))
-        for number, action in schedule:
+        for number, doing in story:
             node = world.nodes[number]
-            world.look(node) if action == "look" else world.act(node, EARLY)
+            world.look(node) if doing == "look" else world.act(node, EARLY)
         state = (
             view_of(KEYS, world.etcd.pairs).document,
             tuple((node.seen.document, node.seen.revision, node.done is not None) for node in world.nodes),
@@ -235,9 +234,9 @@ def test_all_interleavings_of_two_nodes_terminate():
         if state in seen:
             continue
         seen.add(state)
-        assert len(seen) < 10_000, "the search does not terminate"
+        assert len(seen) < 10_000, "it never ends"
         finals += all(node.done for node in world.nodes)
-        stack += [(*schedule, (number, action)) for number in (0, 1) for action in ("look", "act")]
+        stack += [(*story, (number, doing)) for number in (0, 1) for doing in ("look", "act")]
     assert finals > 0
     assert len(seen) > 50
 
@@ -250,14 +249,14 @@ def seen(document, version=5, alive=(0, 1)):
     return DocumentView(document, version, 9, 0, {rank: KeepAlive() for rank in alive})
 
 
-def test_members_see_waiting_nodes_if_ranks_are_free():
+def test_who_waits_is_told_to_those_who_have_room():
     waiting = final("a", "b", waiting=("c",))
     assert nodes_waiting(seen(waiting), 5, Bounds(1, 3)) == 1
-    assert nodes_waiting(seen(waiting), 5, Bounds(1, 2)) == 0  # a spare: a new round would have no rank for it
+    assert nodes_waiting(seen(waiting), 5, Bounds(1, 2)) == 0  # a spare: restarting would not help it
     assert nodes_waiting(seen(waiting), 0, Bounds(1, 3)) == 1
 
 
-def test_broken_round_counts_as_waiting_node():
+def test_a_broken_round_wants_a_new_one():
     assert nodes_waiting(seen(final("a", "b"), alive=(0,)), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(final("a", "b"), version=6), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(steps.Rendezvous(Status.JOINABLE)), 5, Bounds(1, 2)) == 1
@@ -265,12 +264,12 @@ def test_broken_round_counts_as_waiting_node():
     assert nodes_waiting(DocumentView(), 0, Bounds(1, 2)) == 0
 
 
-def test_closed_job_forms_no_round():
+def test_a_closed_job_wants_nobody():
     assert nodes_waiting(seen(steps.Rendezvous(Status.CLOSED)), 5, Bounds(1, 2)) == 0
     assert isinstance(decide(seen(steps.Rendezvous(Status.CLOSED)), "me", Bounds(1, 2), None, EARLY), Closed)
 
 
-def test_only_the_calling_node_ends_last_call():
+def test_the_last_call_is_waited_for_by_who_makes_it():
     called = steps.Rendezvous(Status.JOINABLE, participants=("a", "b"))
     first = decide(seen(called), "a", Bounds(2, 3), None, LATE)
     assert isinstance(first, Wait) and first.until is None
@@ -279,6 +278,6 @@ def test_only_the_calling_node_ends_last_call():
     assert isinstance(decide(seen(called), "b", Bounds(2, 3), CALL_ENDS, CALL_ENDS), Attempt)
 
 
-def test_node_with_larger_bounds_waits_while_round_is_full():
+def test_nodes_with_different_bounds_do_not_break_the_protocol():
     full = steps.Rendezvous(Status.JOINABLE, participants=("a", "b"))
     assert isinstance(decide(seen(full), "c", Bounds(1, 2), None, LATE), Wait)

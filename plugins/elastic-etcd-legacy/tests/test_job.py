@@ -1,4 +1,4 @@
-"""`elastic run --rdzv-backend etcd-legacy` with agent processes and a real etcd."""
+"""`elastic run --rdzv-backend etcd-legacy` with agents that are processes, over a real etcd."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_ddp_over_two_nodes_and_a_killed_worker(running):
     assert all(agent.err.count("backend deprecated") == 1 for agent in agents)
 
 
-def test_sigterm_drains_node_and_new_node_joins(running):
+def test_a_node_that_is_told_to_go_and_one_that_comes(running):
     kept, leaving = running.agents("a b", "--nnodes=1:2")
     both = running.round(2)
     leaving.signal(signal.SIGTERM)
@@ -51,7 +51,7 @@ def test_sigterm_drains_node_and_new_node_joins(running):
     assert [kept.code(), newcomer.code()] == [0, 0]
 
 
-def test_killed_node_is_dropped_when_its_lease_ends(running):
+def test_a_node_that_is_killed_is_missed_when_its_lease_ends(running):
     kept, lost = running.agents("a b", "--nnodes=1:2")
     both = running.round(2)
     kill_node(lost, both.pid("b"))

@@ -1,4 +1,4 @@
-"""Rounds and joining nodes while etcd does not answer."""
+"""What happens to a round, and to those on their way into one, when etcd does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def formed(background, nodes):
 
 
 def waiting(node):
-    """Return how many nodes wait; None if it is unknown."""
+    """How many nodes wait; None if that is not known."""
     try:
         return node.num_nodes_waiting()
     except RendezvousConnectionError:
@@ -32,8 +32,8 @@ def in_reach(node):
     return waiting(node) == 0
 
 
-def test_round_survives_etcd_restart(servers, background, eventually, run_id):
-    """During the restart, the members get a connection error."""
+def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run_id):
+    """Its members are told that nothing is known meanwhile, and the round stands afterwards."""
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
@@ -46,7 +46,7 @@ def test_round_survives_etcd_restart(servers, background, eventually, run_id):
         eventually(lambda: all(in_reach(node) for node in nodes))
 
 
-def test_etcd_restart_without_data_ends_round(servers, background, eventually, run_id):
+def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, eventually, run_id):
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
@@ -59,7 +59,7 @@ def test_etcd_restart_without_data_ends_round(servers, background, eventually, r
         eventually(lambda: all(in_reach(node) for node in nodes))
 
 
-def test_joining_resumes_after_etcd_restart(servers, background, eventually, run_id):
+def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, run_id):
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         first = background(job.node().next_rendezvous)
@@ -72,7 +72,7 @@ def test_joining_resumes_after_etcd_restart(servers, background, eventually, run
         assert {first.result().rank, second.result().rank} == {0, 1}
 
 
-def test_round_forms_after_etcd_leader_is_killed(servers, background, eventually, run_id):
+def test_the_job_goes_on_when_the_leader_of_a_cluster_dies(servers, background, eventually, run_id):
     cluster = servers.cluster(3)
     endpoints = [member.endpoint for member in cluster.members]
     with job_at(endpoints, run_id, 2, 2) as job:
@@ -83,7 +83,7 @@ def test_round_forms_after_etcd_leader_is_killed(servers, background, eventually
 
 
 class Forgetful(EtcdClient):
-    """A client whose writes all land, but every second reply is lost."""
+    """Every write lands, and its answer is lost each second time."""
 
     lost = 0
 
@@ -91,11 +91,11 @@ class Forgetful(EtcdClient):
         done = super().transact(transaction)
         self.lost += 1
         if self.lost % 2:
-            raise EtcdUnreachable("the reply was lost", landed=True)
+            raise EtcdUnreachable("the answer was lost", landed=True)
         return done
 
 
-def test_writes_with_lost_replies_are_recognized(etcd, background, eventually, run_id):
+def test_lost_answers_are_recognised(etcd, background, eventually, run_id):
     with job_at([etcd.endpoint], run_id, 3, 3) as job:
         job.client_class = Forgetful
         job.patience = 60.0
@@ -109,11 +109,11 @@ def test_writes_with_lost_replies_are_recognized(etcd, background, eventually, r
         assert all(node.is_closed() for node in nodes)
 
 
-def test_permission_error_is_raised_immediately(servers, run_id):
-    """The user has no permission for the prefix. An exhausted quota is handled the same way."""
-    server = servers.single(users=(User("other-user", "password", b"/elsewhere/"),))
+def test_refusals_are_told_at_once(servers, run_id):
+    """A user without permission on the prefix; and a quota that is used up is no different."""
+    server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),))
     params = RendezvousParameters(
-        "etcd-legacy", server.endpoint, run_id, 1, 1, user="other-user", password="password", timeout=60
+        "etcd-legacy", server.endpoint, run_id, 1, 1, user="somebody", password="password", timeout=60
     )
     with pytest.warns(DeprecationWarning):
         handler = create_rdzv_handler(params)

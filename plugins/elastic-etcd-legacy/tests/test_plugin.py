@@ -1,4 +1,4 @@
-"""The plugin's registration, its options, and the first release's names."""
+"""What the plugin registers, what its options do, and the names of the first release."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def params(endpoint="127.0.0.1:2379", least=1, most=2, **config):
 
 
 @pytest.mark.integration
-def test_plugin_does_not_import_torch_grpc_or_etcd3():
+def test_loading_the_plugin_imports_neither_torch_nor_grpc_nor_etcd3():
     wanted = "{'torch', 'grpc', 'etcd3', 'google.protobuf'}"
     code = f"import sys, elastic_etcd_legacy.plugin, elastic_etcd_legacy; sys.exit(bool({wanted} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
 
 
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf"])
-def test_missing_library_error_names_library_and_plugin(module, monkeypatch):
+def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd-legacy")
     with pytest.raises(errors.PluginError, match=f"'etcd-legacy' of elastic-etcd-legacy .*'{module}'.*install"):
         chosen.factory(Context(), params("127.0.0.1:1"))
 
 
-def test_defaults_match_first_release():
+def test_defaults_are_those_that_its_users_know():
     settings, cluster = read(params())
     assert (settings.timeout, settings.last_call, settings.prefix) == (600.0, 30.0, "/torchelastic/p2p")
     assert (cluster.addresses, cluster.security) == (("127.0.0.1:2379",), None)
@@ -49,7 +49,7 @@ def test_defaults_match_first_release():
     assert read(params(**defaults)) == (settings, cluster)
 
 
-def test_options_are_read():
+def test_options():
     settings, cluster = read(
         params(
             "a:1,[::1]:2",
@@ -69,20 +69,20 @@ def test_options_are_read():
     assert (cluster.security, cluster.login) == (Security("ca.pem", "cert.pem", "key.pem"), Login("me", "secret"))
 
 
-def test_all_option_problems_are_reported_under_their_names():
+def test_all_problems_are_told_at_once_by_the_names_that_were_written():
     with pytest.raises(errors.ConfigurationError) as caught:
         read(params("a:b", protocol="ftp", cert="cert.pem", timeout="soon", last_call_timeout=-1))
-    message = str(caught.value)
-    assert "--rdzv-endpoint" in message
-    assert "ftp" in message
-    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in message
-    assert "ssl_cert" not in message
-    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in message
-    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in message
+    told = str(caught.value)
+    assert "--rdzv-endpoint" in told
+    assert "ftp" in told
+    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in told
+    assert "ssl_cert" not in told
+    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in told
+    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in told
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "told"),
     [
         ({"run_id": ""}, "run id"),
         ({"min_nodes": 0}, "min_nodes"),
@@ -92,13 +92,13 @@ def test_all_option_problems_are_reported_under_their_names():
         ({"last_call": -1.0}, "last call"),
     ],
 )
-def test_out_of_range_settings_are_rejected(changed, message):
-    with pytest.raises(ValueError, match=message):
+def test_bounds_of_the_settings(changed, told):
+    with pytest.raises(ValueError, match=told):
         LegacySettings(**{"run_id": "job", "min_nodes": 1, "max_nodes": 2} | changed)
 
 
 @pytest.mark.integration
-def test_handler_needs_no_server_and_recommends_etcd():
+def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
     with pytest.warns(DeprecationWarning, match="use etcd"):
         handler = legacy.create_rdzv_handler(params("127.0.0.1:1"))
     assert isinstance(handler, legacy.EtcdRendezvousHandler)
@@ -107,10 +107,10 @@ def test_handler_needs_no_server_and_recommends_etcd():
 
 
 @pytest.mark.integration
-def test_deprecation_is_logged_once():
+def test_people_are_told_once():
     code = """
 import logging, warnings
-logging.basicConfig()  # otherwise elastic-core does not log to this program's console
+logging.basicConfig()  # else a program's console is its own
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_etcd_legacy import create_rdzv_handler
 warnings.simplefilter("error")
@@ -127,13 +127,13 @@ for number in range(3):
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_backend_is_found_by_name():
+def test_it_is_found_by_its_name():
     handler = get_rendezvous_handler(params("127.0.0.1:1", timeout="5"))
     assert isinstance(handler, legacy.EtcdRendezvousHandler)
     assert handler.shutdown()
 
 
-def test_first_release_names_are_aliases():
+def test_the_names_of_the_first_release():
     assert legacy.RendezvousException is errors.RendezvousError
     assert legacy.RendezvousClosedException is errors.RendezvousClosedError
     assert legacy.RendezvousTimeoutException is errors.RendezvousTimeoutError
@@ -143,7 +143,7 @@ def test_first_release_names_are_aliases():
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_first_release_factory_creates_handlers():
+def test_the_factory_of_the_first_release():
     factory = legacy.RendezvousHandlerFactory()
     factory.register("etcd-legacy", legacy.create_rdzv_handler)
     handler = factory.create_rdzv_handler(params("127.0.0.1:1"))
