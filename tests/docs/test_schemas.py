@@ -85,9 +85,7 @@ def test_the_keys_of_what_plugins_lists_are_told(part, full):
 
 def test_every_document_says_which_version_of_its_schema_it_has(full):
     explained = config.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
-    told = re.findall(
-        r"^\| `version` \| number \| version of this schema, (\d+) ", (REFERENCE / "json.md").read_text(), re.M
-    )
+    told = re.findall(r"^\| `version` \| number \| of this schema, (\d+) \|", (REFERENCE / "json.md").read_text(), re.M)
     assert [int(number) for number in told] == [explained["version"], full["version"]]
 
 
@@ -95,6 +93,6 @@ def test_the_keys_of_records_and_options_are_told():
     plugins = listing.as_dict(PluginManager.load(os.environ))["plugins"]
     record = next(record for plugin in plugins for record in plugin["records"] if record["options"])
     text = (REFERENCE / "json.md").read_text().partition("\nA record has ")[2]
-    of_record, _, of_option = text.partition(" An option has ")
+    of_record, _, of_option = text.partition("; an option ")
     assert set(re.findall("`([a-z]+)`", of_record)) == set(record)
     assert set(re.findall("`([a-z]+)`", of_option)) == set(record["options"][0])
