@@ -98,7 +98,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
             self._barrier.close_rendezvous()
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait for a new round: 1 if this round has lost a member, so that the others form a new
+        """Return how many nodes wait for a new round: 1 if this round has lost a member, so that its members form a new
         one. Uses the watch instead of a request to etcd. Raises RendezvousConnectionError while the watch is
         interrupted."""
         with self._our_errors():
