@@ -1,4 +1,4 @@
-"""Draws the state diagram of the backend etcd-legacy from the table that it runs by."""
+"""Generates the etcd-legacy protocol page, with its state diagram, from the backend's transition table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _TABLE = Path(__file__).parents[1] / "plugins/elastic-etcd-legacy/elastic_etcd_l
 
 
 def page(note: str) -> str:
-    """The page; `note` says that it is generated."""
-    table = runpy.run_path(str(_TABLE))  # from the file: the docs need no plugin installed
+    """Return the page. `note` is a comment that marks it as generated."""
+    table = runpy.run_path(str(_TABLE))  # from the file, so that the plugin need not be installed
     return "\n".join([*_head(note), *_diagram(table["TRANSITIONS"]), *_rows(table["TRANSITIONS"])])
 
 
@@ -19,9 +19,9 @@ def _head(note: str) -> list[str]:
     return [
         "# The protocol of etcd-legacy\n",
         note,
-        "The nodes of a job share one document in etcd, which is in one of five states or does not exist. This is all",
-        "that can happen to it;",
-        "[elastic-etcd-legacy](../../plugins/elastic-etcd-legacy/README.md) says how it is used.\n",
+        "A job's nodes share one document in etcd, which is in one of five states or does not exist. This page lists",
+        "all of its transitions. See [elastic-etcd-legacy](../../plugins/elastic-etcd-legacy/README.md) for how to use",
+        "the backend.\n",
     ]
 
 
@@ -42,7 +42,7 @@ def _rows(transitions: Any) -> list[str]:
         f"| {_state(row.before)} | {row.event.value} | {_state(row.after)} | {row.when} | {_effects(row)} |"
         for row in transitions
     ]
-    return ["| state | event | next state | when | what is done besides |", "|---|---|---|---|---|", *rows, ""]
+    return ["| state | event | next state | when | effects |", "|---|---|---|---|---|", *rows, ""]
 
 
 def _effects(row: Any) -> str:

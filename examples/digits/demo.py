@@ -1,13 +1,15 @@
-"""Kill a worker in the middle of a training job, and watch the job come back.
+"""Kill a worker in the middle of a training job, and watch the job recover.
 
     python demo.py                         under `elastic run`
     python demo.py --launcher torchrun     the same job under torchrun, for comparison
 
-Starts `train.py` with two workers in a temporary folder, kills rank 1 when half of the epochs are saved, and tells what
-happens. Leaves with 0 only if the job resumed from its checkpoint, finished, and recognises 95 % of the test images.
-It ends what it started, and only that: the launcher it keeps a handle of, and the workers through handles (pidfd)
-taken when they reported, which cannot come to mean another process when a pid is used again. Where the system has no
-such handles, or forbids them, it signals by pid, and only while the process of that pid started when the worker did.
+The demo starts `train.py` with two workers in a temporary folder, kills rank 1 when half of the epochs are saved, and
+prints what happens. It exits with 0 only if the job resumes from its checkpoint, finishes, and recognizes 95 % of the
+test images.
+
+The demo stops only the processes that it has started. It signals workers through pidfds, which it opens when they
+report, so a reused process ID cannot make it kill another process. If pidfds are not available, it signals by process
+ID, after checking that the process has the worker's start time.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ GOOD_ENOUGH = 95.0
 TIME_LIMIT_S = 120.0
 STOP_LIMIT_S = 15.0
 
-# Searched for, not matched whole: a launcher may put a prefix before the lines of its workers.
+# Used with `search`, because a launcher may prefix its workers' lines.
 WORKER_LINE = re.compile(r"rank (\d+) is process (\d+)")
 RESUMED_LINE = re.compile(r"resumed from epoch (\d+)")
 EPOCH_LINE = re.compile(r"epoch (\d+)/\d+ loss .* restart (\d+)")
 
 
 class DemoError(Exception):
-    """The job did not do what this demo promises."""
+    """The job did not behave as this demo promises."""
 
 
 @dataclass
 class Account:
-    """What has been seen so far, for the summary at the end. Times are seconds since the start."""
+    """Observations for the summary at the end. Times are seconds since the start."""
 
     killed_at: float | None = None
     resumed_from: int | None = None
@@ -58,7 +60,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that reported itself as a rank. `handle` is None where the system gives none."""
+    """A process that has reported its rank. `handle`: its pidfd; None if pidfds are not available."""
 
     pid: int
     handle: int | None
@@ -66,7 +68,7 @@ class Worker:
 
     @classmethod
     def of(cls, pid: int) -> Worker:
-        """The process that has this pid now. Raises `ProcessLookupError` when there is none."""
+        """Return the process that currently has this ID. Raises `ProcessLookupError` if there is none."""
         start = start_time(pid)
         try:
             return cls(pid, os.pidfd_open(pid), start)
@@ -76,7 +78,7 @@ class Worker:
             return cls(pid, None, start)
 
     def kill(self) -> None:
-        """SIGKILL, which cannot be caught. That the process has ended is no error."""
+        """Send SIGKILL. Does nothing if the process has exited."""
         try:
             if self.handle is not None:
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
@@ -86,13 +88,13 @@ class Worker:
             pass
 
     def release(self) -> None:
-        """Give the handle back."""
+        """Close the handle."""
         if self.handle is not None:
             os.close(self.handle)
 
 
 class Job:
-    """A launcher and its workers, as a context manager that leaves none of them behind."""
+    """A launcher and its workers, as a context manager that stops all of them at the end."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._command = command
@@ -103,8 +105,8 @@ class Job:
 
     def __enter__(self) -> Job:
         self.started = time.monotonic()
-        # Workers look up the names of their peers' addresses. Where no name server answers, each look-up would wait
-        # for 5 s and more; this bounds it, and changes nothing where one does.
+        # Workers look up the names of their peers' addresses. Without a working name server, each lookup would take 5 s
+        # or more. These options limit it to a second.
         environment = {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ}
         self._process = subprocess.Popen(
             self._command,
@@ -119,7 +121,7 @@ class Job:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._process.poll() is None:
-            self._process.terminate()  # The launcher's own way out: it stops its workers first.
+            self._process.terminate()  # The launcher stops its workers before it exits.
             try:
                 self._process.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
@@ -130,18 +132,18 @@ class Job:
             worker.release()
 
     def _read(self) -> None:
-        # In a thread of its own, because a read from a pipe has no time limit and Queue.get has.
+        # In a separate thread, because Queue.get has a timeout, unlike a read from a pipe.
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line.rstrip())
         self._lines.put(None)
 
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.started
 
     def lines(self) -> Iterator[str]:
-        """What launcher and workers print, until the last of them is gone. Raises `DemoError` after `TIME_LIMIT_S`."""
+        """Yield the output of launcher and workers until all have exited. Raises `DemoError` after `TIME_LIMIT_S`."""
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, TIME_LIMIT_S - self.elapsed()))
@@ -157,51 +159,51 @@ class Job:
         try:
             worker = Worker.of(pid)
         except ProcessLookupError:
-            return  # It is gone again already.
+            return  # It has already exited.
         self._all_workers.append(worker)
         self._workers[rank] = worker
 
     def kill(self, rank: int) -> int:
-        """Kill the newest worker of this rank. Returns its process id."""
+        """Kill the newest worker of this rank. Returns its process ID."""
         if rank not in self._workers:
-            raise DemoError(f"rank {rank} has not reported which process it is")
+            raise DemoError(f"rank {rank} has not reported its process ID")
         self._workers[rank].kill()
         return self._workers[rank].pid
 
     def wait(self) -> int:
-        """The launcher's exit code; its output has ended, so it cannot take long."""
+        """Return the launcher's exit code. The wait is short, because its output has already ended."""
         return self._process.wait(STOP_LIMIT_S)
 
 
 def start_time(pid: int) -> str:
-    """When the process started, in the kernel's words; empty where it does not say. Raises `ProcessLookupError`."""
+    """Return the process's start time as in /proc; empty if it is unknown. Raises `ProcessLookupError`."""
     os.kill(pid, 0)
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
-    return text.rpartition(")")[2].split()[19]  # The name before it may contain anything.
+    return text.rpartition(")")[2].split()[19]  # The process name before the parenthesis may contain anything.
 
 
 def say(text: str) -> None:
-    """A sentence of the narrator, set off from what the job prints."""
+    """Print one of the demo's own messages, highlighted among the job's output."""
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "")
     print(f"{bold}>>> {text}{plain}", flush=True)
 
 
 def launcher_command(launcher: str) -> list[str]:
-    """The launcher that is installed beside this Python, with what is asked of it."""
+    """Return the command line of the launcher that is installed next to this Python."""
     program = Path(sys.executable).with_name(launcher)
     if not program.exists():
         package = "elastic-core" if launcher == "elastic" else "torch"
-        raise DemoError(f"no {launcher} beside {sys.executable}: pip install {package} into this environment")
+        raise DemoError(f"no {launcher} next to {sys.executable}: pip install {package} into this environment")
     if launcher == "elastic":
         return [str(program), "run", "--nproc-per-node=2", "--max-restarts=3", "--log-format", "human"]
     return [str(program), "--nproc-per-node=2", "--max-restarts=3"]
 
 
 def watch(job: Job) -> Account:
-    """Echo the job's lines, do the deed when half of the epochs are saved, and note how it comes back."""
+    """Print the job's output, kill a worker when half of the epochs are saved, and record the recovery."""
     account = Account()
     for line in job.lines():
         now = job.elapsed()
@@ -214,25 +216,25 @@ def watch(job: Job) -> Account:
         if account.killed_at is None and epoch >= KILL_AFTER:
             account.killed_at = job.elapsed()
             pid = job.kill(VICTIM)
-            say(f"Epoch {epoch} is saved. Rank {VICTIM}, process {pid}, gets a SIGKILL.")
+            say(f"Epoch {epoch} is saved. Sent SIGKILL to rank {VICTIM}, process {pid}.")
         elif account.killed_at is not None and account.back_at is None and restart > 0:
             account.back_at, account.first_epoch_after = now, epoch
-            say(f"Training goes on, {now - account.killed_at:.1f} s after the kill.")
+            say(f"Training continues, {now - account.killed_at:.1f} s after the kill.")
     return account
 
 
 def judge(account: Account, exit_code: int, metrics: Path) -> float:
-    """The final accuracy. Raises `DemoError` with the first promise that was not kept."""
+    """Return the final accuracy. Raises `DemoError` for the first promise that the job did not keep."""
     if exit_code != 0:
-        raise DemoError(f"the launcher left with exit code {exit_code}")
+        raise DemoError(f"the launcher exited with code {exit_code}")
     if account.killed_at is None:
-        raise DemoError(f"epoch {KILL_AFTER} never came, so nobody was killed")
+        raise DemoError(f"the job ended before epoch {KILL_AFTER}, so no worker was killed")
     if account.back_at is None or account.resumed_from is None:
-        raise DemoError("the job ended well, yet no epoch came from restarted workers")
+        raise DemoError("the job succeeded, but restarted workers finished no epoch")
     if account.resumed_from < KILL_AFTER:
-        raise DemoError(f"epoch {KILL_AFTER} was saved, and the job resumed from epoch {account.resumed_from}")
+        raise DemoError(f"epoch {KILL_AFTER} was saved, but the job resumed from epoch {account.resumed_from}")
     if not metrics.exists():
-        raise DemoError("the launcher reports success, yet rank 0 wrote no metrics")
+        raise DemoError("the launcher reported success, but rank 0 wrote no metrics")
     accuracy = float(json.loads(metrics.read_text())["accuracy"])
     if accuracy < GOOD_ENOUGH:
         raise DemoError(f"the final accuracy is {accuracy:.1f} %, less than {GOOD_ENOUGH:.0f} %")
@@ -240,11 +242,11 @@ def judge(account: Account, exit_code: int, metrics: Path) -> float:
 
 
 def show(launcher: str, folder: Path) -> None:
-    """Run the job in `folder` and tell the whole story."""
+    """Run the job in `folder`, and print the summary."""
     shutil.copy(Path(__file__).with_name("train.py"), folder)
     command = launcher_command(launcher)
     command += ["train.py", "--checkpoint", "digits.pt", "--metrics", "metrics.json", "--epochs", str(EPOCHS)]
-    say("Two workers train on handwritten digits. One of them is going to be killed. In a temporary folder:")
+    say("Two workers train on handwritten digits, and one of them will be killed. In a temporary folder:")
     print(f"\n    {' '.join([launcher, *command[1:]])}\n", flush=True)
     with Job(command, folder) as job:
         account = watch(job)
@@ -252,27 +254,27 @@ def show(launcher: str, folder: Path) -> None:
         total = job.elapsed()
     assert account.killed_at is not None and account.back_at is not None
     print()
-    say(f"After {account.killed_at:.1f} s rank {VICTIM} was killed.")
+    say(f"Rank {VICTIM} was killed after {account.killed_at:.1f} s.")
     say(
-        f"{account.back_at - account.killed_at:.1f} s later two new workers, which had to import torch first, had "
-        f"resumed from epoch {account.resumed_from} and finished epoch {account.first_epoch_after}."
+        f"{account.back_at - account.killed_at:.1f} s later, two new workers had imported torch, resumed from epoch "
+        f"{account.resumed_from}, and finished epoch {account.first_epoch_after}."
     )
-    say(f"After {total:.1f} s the job was done. Final accuracy: {accuracy:.1f} %.")
+    say(f"The job finished after {total:.1f} s. Final accuracy: {accuracy:.1f} %.")
 
 
 def main() -> int:
-    """Exit code 0 when everything went as promised, 1 with the reason when not."""
-    parser = argparse.ArgumentParser(description="Kill a worker of a training job and watch the job come back.")
+    """Run the demo. Returns 0 if the job behaved as promised, otherwise 1."""
+    parser = argparse.ArgumentParser(description="Kill a worker of a training job, and watch the job recover.")
     parser.add_argument("--launcher", choices=["elastic", "torchrun"], default="elastic")
     arguments = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="digits-demo-") as folder:
             show(arguments.launcher, Path(folder))
     except DemoError as error:
-        say(f"This did not go well: {error}.")
+        say(f"The demo failed: {error}.")
         return 1
     except KeyboardInterrupt:
-        say("Stopped.")
+        say("Interrupted.")
         return 130
     return 0
 

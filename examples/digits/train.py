@@ -1,15 +1,16 @@
 """Train a small network on handwritten digits with DistributedDataParallel, and survive being killed.
 
-An ordinary training script: it imports nothing of elastic-core and runs unchanged under `elastic run` and `torchrun`:
+This is an ordinary training script. It does not import elastic-core, and runs unchanged under `elastic run` and
+`torchrun`:
 
     elastic run --nproc-per-node=2 --max-restarts=3 train.py --checkpoint digits.pt
 
-A launcher cannot bring lost work back; it starts all workers again from the top of this file. So the script keeps the
-three habits that make a restart cheap:
+A launcher cannot restore lost work: it restarts all workers from the top of this file. Three habits make a restart
+cheap:
 
-1. After each epoch, rank 0 saves a checkpoint such that a kill at any moment leaves the old or the new one, whole.
-2. At the start, every rank resumes from what rank 0 finds there.
-3. Nothing is remembered about who took part: rank and world size are read anew, and may differ after a restart.
+1. After each epoch, rank 0 saves a checkpoint atomically, so a kill at any moment leaves either the old or the new one.
+2. At the start, all ranks resume from the checkpoint that rank 0 finds.
+3. The checkpoint does not contain ranks or the world size, which may differ after a restart.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ LEARNING_RATE = 3e-3
 
 
 class CheckpointError(Exception):
-    """The file at `--checkpoint` cannot continue this training. Says what to do instead."""
+    """The file at `--checkpoint` cannot be used for this training. The message contains a remedy."""
 
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 images of 8 x 8 pixels as rows of 64 values from 0 to 1, and the digit that each of them shows."""
+    """1,797 images of 8 x 8 pixels, as rows of 64 values from 0 to 1, with their digits as labels."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -51,7 +52,7 @@ class Digits:
 
 
 def load_data() -> Digits:
-    """The data set comes with scikit-learn. The fixed seed makes all ranks, and all restarts, split it alike."""
+    """Load the data set, which is part of scikit-learn. The fixed seed gives every rank the same split."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images / 16.0, labels, test_size=0.2, random_state=SEED, stratify=labels)
     train_images, test_images, train_labels, test_labels = parts
@@ -64,7 +65,7 @@ def load_data() -> Digits:
 
 
 def build_model(width: int) -> nn.Sequential:
-    """A small convolutional network: rows of 64 pixels in, scores of the 10 digits out."""
+    """Build a small convolutional network, from rows of 64 pixels to the scores of 10 digits."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
         nn.Conv2d(1, width, kernel_size=3, padding=1),
@@ -78,11 +79,11 @@ def build_model(width: int) -> nn.Sequential:
 
 
 def shard(count: int, epoch: int, rank: int, world_size: int) -> Tensor:
-    """Which of `count` samples this rank sees in this epoch, in order.
+    """Return the indices of this rank's samples in this epoch, in order.
 
-    All ranks shuffle alike, because the seed depends on the epoch only, and take every `world_size`-th sample. Some
-    samples come twice where `count` does not divide: a rank with one batch less than the others would leave them
-    waiting for its gradients for ever.
+    All ranks shuffle in the same way, because the seed depends only on the epoch, and take every `world_size`-th
+    sample. If `count` is not divisible by `world_size`, some samples are used twice, so that all ranks have the same
+    number of batches. Otherwise, the ranks with more batches would wait forever for the missing gradients.
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(SEED + epoch))
     per_rank = -(-count // world_size)
@@ -91,11 +92,11 @@ def shard(count: int, epoch: int, rank: int, world_size: int) -> Tensor:
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Replace the checkpoint at `path` in one step. A process killed in here leaves the previous one as it was.
+    """Replace the checkpoint at `path` atomically. If the process is killed, the previous checkpoint remains.
 
-    The temporary file is in the same folder, because a rename is atomic only within a file system. It has a name of
-    its own, because a rank 0 that was given up for lost may still be writing. Its bytes reach the disk before the
-    rename does; otherwise a power cut could leave the new name on an empty file.
+    The temporary file is in the same folder, because a rename is atomic only within a file system. Its name is unique,
+    because an earlier rank 0 that is considered lost may still be writing. The file is synced before the rename;
+    otherwise, a power failure could leave an empty file under the checkpoint's name.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -113,14 +114,14 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def remove_leftovers(path: Path) -> None:
     """Delete the temporary files of processes that were killed while they wrote the checkpoint at `path`.
 
-    A rank 0 of an earlier start that is still writing finds its file gone and fails, as it should.
+    If an earlier rank 0 is still writing, its rename fails, as it should.
     """
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """The rename itself is an entry of the folder, and is on the disk when the folder is."""
+    """Sync the folder, which makes a rename in it durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -129,21 +130,21 @@ def sync_folder(folder: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The checkpoint at `path`, or None where there is none yet. Raises `CheckpointError` for any other file."""
+    """Load the checkpoint at `path`; None if there is none. Raises `CheckpointError` for any other file."""
     if not path.exists():
         return None
     try:
-        # weights_only: tensors, numbers and containers, nothing that could run code on loading.
+        # weights_only: load only tensors, numbers and containers, which cannot run code.
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(
             f"{path} is not a checkpoint that torch can read ({type(error).__name__}). save_checkpoint never leaves "
-            "half a file, so something else wrote it or damaged it. Move it away, or give another --checkpoint."
+            "a partial file, so another program wrote or damaged it. Move it away, or use another --checkpoint."
         ) from error
     if not isinstance(state, dict) or not {"epoch", "model", "optimizer"} <= state.keys():
         raise CheckpointError(
-            f"{path} holds something else than a checkpoint of this script, which has 'epoch', 'model' and "
-            "'optimizer'. Give another --checkpoint."
+            f"{path} is not a checkpoint of this script: it needs the keys 'epoch', 'model' and 'optimizer'. Use "
+            "another --checkpoint."
         )
     return state
 
@@ -159,16 +160,16 @@ def check_shapes(path: Path, found: Mapping[str, Tensor], expected: Mapping[str,
     ]
     if differing:
         raise CheckpointError(
-            f"{path} is a checkpoint of another model: {'; '.join(differing)}. Start with the --width that it was "
-            "trained with, or give another --checkpoint."
+            f"{path} is a checkpoint of another model: {'; '.join(differing)}. Use the --width that it was trained "
+            "with, or another --checkpoint."
         )
 
 
 def resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Continue from the checkpoint, if there is one; returns how many epochs are done.
+    """Load the checkpoint, if there is one, and return the number of finished epochs.
 
-    Rank 0 reads the file and sends it to the others: ranks on other nodes need no shared folder, and all of them are
-    sure to continue from the same epoch.
+    Rank 0 reads the file and broadcasts it, so the nodes need no shared folder, and all ranks resume from the same
+    epoch.
     """
     message: list[dict[str, Any] | None] = [None]
     if dist.get_rank() == 0:
@@ -186,10 +187,10 @@ def resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
 
 
 def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, digits: Digits, epoch: int) -> float:
-    """One pass over the training images, all ranks together; returns the mean loss over all ranks."""
+    """Train for one epoch, and return the mean loss over all ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     mine = shard(len(digits.train_images), epoch, rank, world_size)
-    # The batch of all ranks together keeps its size, so that the learning rate fits any world size.
+    # The global batch size does not depend on the world size, so the learning rate need not either.
     batches = mine.split(max(1, GLOBAL_BATCH // world_size))
     total = torch.zeros(1)
     for batch in batches:
@@ -204,13 +205,13 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, digits: Digi
 
 @torch.no_grad()
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """Percentage of the test images that are recognised. Small enough for one rank alone."""
+    """Return the percentage of test images that the model recognizes. The test set is small enough for one rank."""
     guesses = model(digits.test_images).argmax(dim=1)
     return 100.0 * float((guesses == digits.test_labels).float().mean())
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """What each rank does between joining the process group and leaving it."""
+    """Train this rank's share. Requires an initialized process group."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     say(f"rank {rank} is process {os.getpid()}")
@@ -226,45 +227,45 @@ def train(arguments: argparse.Namespace) -> None:
         if rank == 0:
             state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save_checkpoint(arguments.checkpoint, state)
-            # Said when it is on the disk: whoever reads this line knows that the epoch will not be lost.
+            # Printed after the save, so the line means that the epoch is on disk.
             say(
                 f"epoch {epoch}/{arguments.epochs} loss {loss:.3f} test accuracy {accuracy(model, digits):.1f} % "
                 f"world size {world_size} restart {restart}"
             )
-        # Nobody runs ahead of the checkpoint. Without it another rank could leave after the last epoch and let its
-        # launcher report success while rank 0 is still writing.
+        # Wait for the checkpoint. Otherwise, another rank could exit after the last epoch, and its launcher could
+        # report success, while rank 0 is still writing.
         dist.barrier()
     if rank == 0:
         report(accuracy(model, digits), arguments.metrics, epochs=arguments.epochs, restart=restart)
 
 
 def say(text: str) -> None:
-    """Print a line at once, and in one piece: several workers share a terminal, and `python -u`, which launchers use,
-    would write the line and its end separately."""
+    """Print a line immediately, in a single write. Several workers share a terminal, and under `python -u`, which
+    launchers use, `print` would write the text and the newline separately."""
     print(f"{text}\n", end="", flush=True)
 
 
 def report(percent: float, metrics: Path | None, epochs: int, restart: int) -> None:
-    """Say how it ended, to people and, with `--metrics`, to programs."""
+    """Print the final accuracy, and write it to `metrics` if given."""
     say(f"final accuracy {percent:.1f} %")
     if metrics is not None:
         metrics.write_text(json.dumps({"accuracy": round(percent, 2), "epochs": epochs, "restarts": restart}) + "\n")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train on handwritten digits; resumes from its checkpoint.")
     parser.add_argument("--checkpoint", type=Path, required=True, help="written after each epoch, read at the start")
-    parser.add_argument("--epochs", type=int, default=20, help="in all, those before a restart included (20)")
+    parser.add_argument("--epochs", type=int, default=20, help="total number, including those before a restart (20)")
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer (32)")
     parser.add_argument("--metrics", type=Path, help="JSON file for the final accuracy")
     return parser.parse_args(argv)
 
 
 def main() -> None:
-    """Join the process group that the launcher describes in the environment, train, and leave it."""
+    """Join the process group that the launcher's environment variables describe, train, and leave the group."""
     arguments = parse()
-    torch.set_num_threads(1)  # Several workers share the cores; more threads than cores slow all of them down.
+    torch.set_num_threads(1)  # Several workers share the cores; more threads than cores would slow all of them down.
     torch.manual_seed(SEED)
     dist.init_process_group("gloo")
     try:

@@ -91,7 +91,7 @@ def test_it_is_told_which_settings_it_makes(name):
 
 
 def test_what_is_read_of_a_scheduler_is_told_apart_from_what_is_looked_at():
-    taken, looked_at = section("Of a scheduler").split("| also read")
+    taken, looked_at = section("Scheduler").split("| also read")
     of_scheduler = {name for name in code() if name.startswith(("SLURM_", "JOB_"))}
     assert told(taken) == {name for names in READ.values() for name in names}
     assert told(taken) | told(looked_at) == of_scheduler

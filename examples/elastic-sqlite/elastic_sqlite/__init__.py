@@ -1,4 +1,4 @@
-"""Nodes meet in a SQLite file on a disk that all of them share."""
+"""A store in a SQLite file on a disk that all nodes share."""
 
 from elastic_sqlite.store import SqliteStore
 

@@ -1,4 +1,4 @@
-"""What the plugin registers: a store. The rendezvous backend `sqlite` comes with it."""
+"""Registers the store `sqlite`, and with it the rendezvous backend of the same name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elastic_sqlite.store import SqliteStore
 
 _OPTIONS = (
     Option("path", str, "", "the file, on a disk that all nodes share"),
-    Option("lock_timeout", float, 5.0, "for other nodes to let go of the file", "seconds", above=0),
+    Option("lock_timeout", float, 5.0, "how long to wait for a lock on the file", "seconds", above=0),
 )
 
 
@@ -24,4 +24,4 @@ def create(context: Context) -> SqliteStore:
 
 @hookimpl
 def elastic_stores() -> list[StoreRecord]:
-    return [StoreRecord("sqlite", "a SQLite file on a disk that all share", create, _OPTIONS)]
+    return [StoreRecord("sqlite", "a SQLite file on a shared disk", create, _OPTIONS)]

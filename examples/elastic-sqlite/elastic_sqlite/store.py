@@ -1,4 +1,4 @@
-"""A key-value store in a SQLite file, on a disk that all nodes share. What each method does is torch's."""
+"""A key-value store in a SQLite file on a shared disk. Its methods behave like those of torch's stores."""
 
 import sqlite3
 import time
@@ -26,15 +26,15 @@ class SqliteStore:
         return int(self._write(key, lambda value: b"%d" % (int(value or 0) + amount)))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        due = expected.encode() if isinstance(expected, str) else expected
-        standing = self._write(key, lambda value: desired if (value or b"") == due else value)
-        return due if standing is None else bytes(standing)
+        old = expected.encode() if isinstance(expected, str) else expected
+        stored = self._write(key, lambda value: desired if (value or b"") == old else value)
+        return old if stored is None else bytes(stored)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         until = time.monotonic() + (timeout or self._timeout).total_seconds()
-        while not self.check(keys):  # nothing reports what another machine writes
+        while not self.check(keys):  # SQLite does not report writes of other machines
             if time.monotonic() >= until:
-                raise TimeoutError(f"expected the keys {list(keys)} to be set in time")
+                raise TimeoutError(f"not all of the keys {list(keys)} were set in time")
             time.sleep(0.02)
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -50,7 +50,7 @@ class SqliteStore:
         return (self._file.execute("SELECT value FROM elastic WHERE key = ?", (key,)).fetchone() or [None])[0]
 
     def _write(self, key: str, change: Callable[[Any], Any]) -> Any:
-        with self._file:  # IMMEDIATE locks before the read, so no other write comes in between
+        with self._file:  # IMMEDIATE locks before the read, so that no other write can follow it
             self._file.execute("BEGIN IMMEDIATE")
             before = self._read(key)
             after = change(before)

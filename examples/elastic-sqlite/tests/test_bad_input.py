@@ -1,4 +1,4 @@
-"""What users and other programs may get wrong."""
+"""Invalid input from users and other programs."""
 
 import contextlib
 import sqlite3
@@ -16,7 +16,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "missing/rendezvous.db", "."])
-def test_a_place_where_nobody_can_meet(tmp_path, place):
+def test_invalid_endpoint_is_reported(tmp_path, place):
     endpoint = str(tmp_path / place) if place else ""
     with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: expected the path of a file, .*, found"):
         installed_store("sqlite", path=endpoint)
@@ -24,7 +24,7 @@ def test_a_place_where_nobody_can_meet(tmp_path, place):
         installed_backend("sqlite", endpoint, "job").get_state()
 
 
-def test_a_file_that_somebody_holds_is_named(path):
+def test_locked_file_is_named(path):
     backend = installed_backend("sqlite", path, "job", lock_timeout=0.05)
     _, token, _ = backend.set_state(b"1")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -35,13 +35,13 @@ def test_a_file_that_somebody_holds_is_named(path):
     assert backend.get_state() == (b"1", token)
 
 
-def test_a_database_of_somebody_else_is_shared(path):
+def test_database_with_other_tables_is_used(path):
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE recipes (name TEXT)")
     assert installed_backend("sqlite", path, "job").set_state(b"1")[2]
 
 
-def test_what_somebody_else_wrote_is_named(path):
+def test_foreign_state_is_named(path):
     installed_backend("sqlite", path, "job").set_state(b"1")
     store = SqliteStore(path)
     store.set(f"elastic/job/{store.get('elastic/job/id').decode()}/s/1", "words")
@@ -49,7 +49,7 @@ def test_what_somebody_else_wrote_is_named(path):
         installed_backend("sqlite", path, "job").get_state()
 
 
-def test_a_file_that_is_no_database_is_named(path):
+def test_file_that_is_not_a_database_is_named(path):
     with open(path, "w") as file:
         file.write("Dear diary, " * 100)
     with pytest.raises(RendezvousConnectionError, match=r"rendezvous\.db failed: file is not a database"):

@@ -1,4 +1,4 @@
-"""Nodes are processes, and locks of files are between processes: the contract's clients are all in one."""
+"""File locks between processes. The contract's clients all run in one process."""
 
 import signal
 import subprocess
@@ -23,7 +23,7 @@ for _ in range(int(sys.argv[2])):
 STOP_HALFWAY = """
 import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
-database.execute("PRAGMA cache_size = 1")  # so that it writes to the file before it commits
+database.execute("PRAGMA cache_size = 1")  # so that SQLite writes to the file before the commit
 database.execute("BEGIN IMMEDIATE")
 database.execute("UPDATE elastic SET value = zeroblob(1000000)")
 print("halfway", flush=True)
@@ -36,7 +36,7 @@ def path(tmp_path):
     return str(tmp_path / "rendezvous.db")
 
 
-def test_processes_that_write_at_the_same_time_lose_nothing(path):
+def test_concurrent_processes_lose_no_write(path):
     command = [sys.executable, "-c", COUNT, path, str(TIMES)]
     running = [subprocess.Popen(command) for _ in range(PROCESSES)]
     try:
@@ -47,7 +47,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(path):
     assert SqliteStore(path).get("count") == b"%d" % (PROCESSES * TIMES)
 
 
-def test_a_writer_that_is_killed_halfway_has_written_nothing(path):
+def test_killed_writer_has_written_nothing(path):
     store = SqliteStore(path)
     store.set("key", "before")
     with subprocess.Popen(

@@ -53,7 +53,7 @@ class BorrowedTcpConnector:
     def __init__(self, store: Store, base: Store) -> None:
         self._first: Store | None = store
         self._store, self._base = store, base
-        self._dialler = StoreDialer()
+        self._dialer = StoreDialer()
         self._host, self._port = str(_attribute(base, "host")), int(_attribute(base, "port"))
 
     @property
@@ -69,11 +69,11 @@ class BorrowedTcpConnector:
             first, self._first = self._first, None
             return TorchConnection(first, pushes=True, where=self.where)
         if self._store is self._base:
-            return self._dialler.dial(self._host, self._port, self.where, CONNECT_TIMEOUT, patiently=aside)
-        return self._dialler.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
+            return self._dialer.dial(self._host, self._port, self.where, CONNECT_TIMEOUT, patiently=aside)
+        return self._dialer.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
 
     def close(self) -> None:
-        self._dialler.close()
+        self._dialer.close()
 
     def _clone(self) -> Store:
         clone: Callable[[], Store] = getattr(self._store, "clone")  # noqa: B009 - newer torch versions have it
@@ -105,7 +105,7 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """A new connection to `host`, which should be known to listen. `patiently`: wait without limit, until `close`.
+        """Connect to `host`, which should be known to listen. `patiently`: wait without limit, until `close`.
 
         Raises:
             RendezvousConnectionError: it does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
@@ -130,7 +130,7 @@ class StoreDialer:
             self._called.remove(port)
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
-        """As `dial`, with a store created by `make`."""
+        """Like `dial`, with a store created by `make`."""
         begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
         self._waiting.add(begun.attempt)
         if self.stop.is_set() or not begun.attempt.wait(timeout):
@@ -146,7 +146,7 @@ class StoreDialer:
         return self._finished(store, port, where, watched=True)
 
     def close(self) -> None:
-        """Let current and future calls fail, and end stuck constructors."""
+        """Make current and future calls fail, and end stuck constructors."""
         self.stop.set()
         for attempt in tuple(self._waiting):
             attempt.interrupt()
@@ -173,7 +173,7 @@ class StoreDialer:
 
 
 def as_connector(store: Store | StoreConnector) -> StoreConnector:
-    """A connector unchanged, or a new connector for an existing store."""
+    """Return a connector for the store, or the argument itself if it is a connector."""
     if hasattr(store, "connect"):
         return cast("StoreConnector", store)
     base = innermost(store)

@@ -50,12 +50,12 @@ _PROBE = 2.0
 
 
 def answers(address: Address) -> bool:
-    """Whether a program listens there."""
+    """Return whether a program listens at this address."""
     return not try_connect(address, _PROBE)[0]
 
 
 def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve_host) -> list[Address]:
-    """The addresses of the endpoint's first host; empty if the name is unknown."""
+    """Return the addresses of the endpoint's first host; empty if the name is unknown."""
     try:
         return resolver(endpoint.host, endpoint.port)
     except socket.gaierror:
@@ -143,7 +143,7 @@ class HostElection:
             self._start(self._endpoint, own or firsts)
         return None
 
-    def offer_again(self, lost: Address) -> bool:
+    def offer_at(self, lost: Address) -> bool:
         """Start a server in place of the lost store at this address, if an agent hosted it and the address is local. If
         several agents try, only one can bind. Returns whether the host has to be decided again."""
         if (
@@ -157,11 +157,11 @@ class HostElection:
         self._start(self._endpoint if lost.port == self._endpoint.port else Endpoint(lost.host, lost.port), [lost])
         return True
 
-    def offer_anew(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store if the lost one was hosted by an agent on another machine that is still alive. The decision
-        is that of `offer` at the first contact. Otherwise, no node might host: new nodes leave that to the endpoint's
-        first host, whose node may have joined when the store was elsewhere. Returns whether a server was started;
-        messages worth reporting are added to `answers`."""
+    def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
+        """Host a new store if the lost one was hosted by an agent on another machine that is still alive, if `offer`
+        would have decided so at the first contact. Otherwise, no node might host: new nodes leave that to the
+        endpoint's first host, whose node may have joined when the store was elsewhere. Returns whether a server was
+        started; messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -183,21 +183,21 @@ class HostElection:
         self._taken_at = Endpoint(at.host, self._place.port)
         return self._taken_at
 
-    def take_back(self) -> None:
+    def cancel_take_over(self) -> None:
         """Stop the server that `take_over` has started."""
         if self._taken_at is not None:
             self._end()
 
     def moved(self, at: Endpoint) -> None:
-        """The job's store is now at this address. Our server at another address keeps running until `stop`, for nodes
-        that do not know that yet."""
+        """Record that the job's store is now at this address. Our server at another address keeps running until `stop`,
+        for nodes that do not know the new address yet."""
         with self._lock:
             if self._server is not None and self._place is not None and at != self._taken_at:
                 self._kept[self._place] = self._server
                 self._server = self._taken_at = None
 
-    def came_to(self, address: Address) -> None:
-        """The store was found at this address, which may be our server from before it moved."""
+    def found_at(self, address: Address) -> None:
+        """Record that the store was found at this address, which may be our server from before it moved."""
         with self._lock:
             place = next(
                 (place for place in self._kept if place.port == address.port and is_local_address(address)), None

@@ -51,9 +51,9 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """A socket that listens on the endpoint's port: for a loopback endpoint that is not open, on that address; for any
-    other, on all addresses, because a machine's own name often resolves to 127.0.1.1, which other machines cannot
-    reach. Raises OSError, with EADDRINUSE if the port is in use."""
+    """Return a socket that listens on the endpoint's port: for a loopback endpoint that is not open, on that address;
+    for any other, on all addresses, because a machine's own name often resolves to 127.0.1.1, which other machines
+    cannot reach. Raises OSError, with EADDRINUSE if the port is in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -72,15 +72,15 @@ def _listening(sock: socket.socket) -> socket.socket:
 
 
 def start_server(sock: socket.socket) -> Store:
-    """A TCPStore that owns this socket, and serves on it until it is garbage-collected."""
+    """Start a TCPStore that owns this socket, and serves on it until it is garbage-collected."""
     store: Store = start_tcp_store(sock, distributed())
     return store
 
 
 def allow_connections(nodes: int) -> int:
-    """Raise this process's limit of open files for the connections of so many nodes, and, as far as the hard limit
+    """Raise this process's limit of open files for the connections of `nodes` nodes, and, as far as the hard limit
     allows, for other clients, which could otherwise use up the files that the agent needs. Logs the change if the nodes
-    need it. Returns the maximum number of connections: enough for the nodes, and otherwise half of the limit."""
+    need it. Returns the maximum number of connections: half of the limit, but at least enough for the nodes."""
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -98,13 +98,13 @@ def allow_connections(nodes: int) -> int:
 
 
 def own_memory() -> int:
-    """This process's private memory in bytes. Raises OSError if it cannot be read."""
+    """Return this process's private memory in bytes. Raises OSError if it cannot be read."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def own_files() -> int:
-    """Number of this process's open files. Raises OSError if it cannot be read."""
+    """Return the number of this process's open files. Raises OSError if it cannot be read."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -175,7 +175,7 @@ class OverloadWatch:
             return True  # another client has used that one, too
 
     def _is_too_much(self) -> bool:
-        """Raises OSError."""
+        """Return whether the server exceeds a limit. Raises OSError."""
         if self._grown() > self._most:
             return True
         return own_files() > self._connections and len(self._accepted()) > self._connections
@@ -188,7 +188,7 @@ class OverloadWatch:
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _grown(self) -> int:
-        """By how many bytes the process has grown. Raises OSError."""
+        """Return by how many bytes the process has grown. Raises OSError."""
         now = self._size()
         self._least = min(self._least, now)
         return now - self._least

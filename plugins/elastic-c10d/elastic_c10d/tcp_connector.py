@@ -78,7 +78,7 @@ class TcpConnector:
         self._connect_timeout = connect_timeout
         self._clock = clock or SystemClock()
         self._resolve = resolver
-        self._dialler = StoreDialer(read_timeout)
+        self._dialer = StoreDialer(read_timeout)
         self._grace = grace
         self._main: Callable[[], TorchConnection | None] = lambda: None  # a weak reference; its user owns it
         self._machine_answers = False
@@ -112,9 +112,9 @@ class TcpConnector:
 
     def connect(self, aside: bool = False) -> TorchConnection:
         if aside and self._good is not None:
-            return self._looked(self._beside(self._good), only_if_unknown=True)
+            return self._looked(self._connect_aside(self._good), only_if_unknown=True)
         if not aside and self._good is not None:
-            return self._again(self._good)
+            return self._reconnect(self._good)
         deadline = later(self._clock.now(), 0.0 if aside else self._patience)
         attempts = 0
         while True:
@@ -123,11 +123,11 @@ class TcpConnector:
             if found is not None:
                 return found
             attempts += 1
-            if self._clock.now() >= deadline or self._dialler.stop.wait(_PAUSES.pause(attempts)):
+            if self._clock.now() >= deadline or self._dialer.stop.wait(_PAUSES.pause(attempts)):
                 raise self._unreachable(answers)
 
     def close(self) -> None:
-        self._dialler.close()
+        self._dialer.close()
         if self._hosting is not None:
             self._hosting.stop()
 
@@ -151,7 +151,7 @@ class TcpConnector:
 
     def stop_serving(self) -> None:
         if self._hosting is not None:
-            self._hosting.take_back()
+            self._hosting.cancel_take_over()
 
     def moved(self, where: str) -> None:
         self._at = parse_endpoint(where)
@@ -173,17 +173,17 @@ class TcpConnector:
     def _places(self) -> list[list[Address]]:
         return [resolved(one, self._resolve) for one in self._endpoint.each]
 
-    def _beside(self, address: Address) -> TorchConnection:
-        """An additional connection to the main connection's address. The first one needs no probe and no thread. Later
-        ones replace a lost connection, and the store may have been lost with it."""
+    def _connect_aside(self, address: Address) -> TorchConnection:
+        """Open an additional connection to the main connection's address. The first one needs no probe and no thread.
+        Later ones replace a lost connection, and the store may have been lost with it."""
         careful, self._careful = self._careful, True
         fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
             raise self._unreachable([f"{address}: {fault}"])
         return self._dial(address, patiently=not careful)
 
-    def _again(self, lost: Address) -> TorchConnection:
-        """A new main connection after a fault.
+    def _reconnect(self, lost: Address) -> TorchConnection:
+        """Open a new main connection after a fault.
 
         If the lost store was hosted by an agent on this machine, this node tries to host it immediately, because
         workers keep running only for the grace time. If the store was on another machine that refuses connections, its
@@ -194,15 +194,15 @@ class TcpConnector:
         answers: list[str] = []
         if self._used_from is not None:
             if self._clock.now() < self._used_from and not (self._hosting and self._hosting.is_used):
-                raise self._unreachable(["a new one is served here, which waits for a pointer to where it may be"])
+                raise self._unreachable(["this node has started a new store, but first waits for a pointer to another"])
             self._used_from = None
             found = self._once(answers, decides=True)
         else:
             found = self._once(answers, decides=False)
         if found is None and self._hosting is not None:
-            if self._hosting.offer_again(lost):
+            if self._hosting.offer_at(lost):
                 found = self._once(answers, decides=True)
-            elif lost in self._refused and self._hosting.offer_anew(self._places(), answers):
+            elif lost in self._refused and self._hosting.offer_replacement(self._places(), answers):
                 self._used_from = later(self._clock.now(), POINTER_PATIENCE)
         if found is None:
             raise self._unreachable(answers)
@@ -232,7 +232,7 @@ class TcpConnector:
         fault, local = try_connect(address, min(_PROBE, self._connect_timeout))
         self._machine_answers = fault in ("", REFUSED)
         self._refused = (self._refused - {address}) | ({address} if fault == REFUSED else set())
-        if fault or self._dialler.stop.is_set():
+        if fault or self._dialer.stop.is_set():
             answers.append(f"{address}: {fault or 'this side was closed'}")
             return None
         try:
@@ -244,12 +244,12 @@ class TcpConnector:
             self._good, self._local, self._careful = address, self._outside(local), False
             self._main, self._machine_answers = weakref.ref(found), False
             if self._hosting is not None:
-                self._hosting.came_to(address)
+                self._hosting.found_at(address)
             return self._looked(found)
         return None
 
     def _outside(self, local: str) -> str:
-        """The local address, as seen from other machines."""
+        """Return the local address as seen from other machines."""
         if self._endpoint.is_open and is_loopback(local):
             return reached_at()
         return seen_from_outside(local, self._endpoint.host)
@@ -273,11 +273,11 @@ class TcpConnector:
         return False
 
     def _dial(self, address: Address, patiently: bool = False) -> TorchConnection:
-        return self._dialler.dial(address.scoped_host, address.port, str(address), self._connect_timeout, patiently)
+        return self._dialer.dial(address.scoped_host, address.port, str(address), self._connect_timeout, patiently)
 
     def _unreachable(self, answers: list[str]) -> RendezvousConnectionError:
-        told = "; ".join(dict.fromkeys(answers)) or "this side was closed"
+        reasons = "; ".join(dict.fromkeys(answers)) or "this side was closed"
         return RendezvousConnectionError(
-            f"the rendezvous store at {self._endpoint} cannot be reached ({told}); check --rdzv-endpoint, that its "
+            f"the rendezvous store at {self._endpoint} cannot be reached ({reasons}); check --rdzv-endpoint, that its "
             "host is up, and that no firewall is in between"
         )

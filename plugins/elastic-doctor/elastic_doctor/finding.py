@@ -56,7 +56,7 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `told`: the observation. `advice`: the remedy; empty if nothing needs to be done."""
+    """The result of one check. `told`: the observation in words. `advice`: the remedy; empty if none is needed."""
 
     level: Level
     check: Check
@@ -84,7 +84,7 @@ def fault(check: Check, told: str, advice: str) -> Finding:
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """The exit code of the fault to fix first: local and configuration faults, then the store, then the peers."""
+    """Return the exit code of the fault to fix first: local and configuration faults, then the store, then peers."""
     at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION
@@ -101,7 +101,7 @@ class Report:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """The report as JSON values. docs/reference/doctor.md describes the schema."""
+    """Return the report as JSON values. docs/reference/doctor.md describes the schema."""
     settings = report.settings
     return {
         "version": VERSION,
@@ -120,7 +120,7 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def as_text(report: Report) -> str:
-    """The output of `elastic doctor`."""
+    """Return the output of `elastic doctor`."""
     settings = report.settings
     where = f"{settings.rdzv_backend} at {settings.rdzv_endpoint}" if settings.rdzv_endpoint else settings.rdzv_backend
     head = f"{report.host}: a run with {where}, nodes {settings.nnodes}"
@@ -135,7 +135,7 @@ def as_text(report: Report) -> str:
 
 def _summary(findings: Sequence[Finding]) -> str:
     counts = [(level, sum(item.level is level for item in findings)) for level in (Level.FAULT, Level.WARNING)]
-    told = ", ".join(f"{count} {level.value}{'' if count == 1 else 's'}" for level, count in counts if count)
+    listed = ", ".join(f"{count} {level.value}{'' if count == 1 else 's'}" for level, count in counts if count)
     if counts[0][1]:
-        return f"{told}: the run would fail"
-    return f"{told}, no faults" if told else "no problems found"
+        return f"{listed}: the run would fail"
+    return f"{listed}, no faults" if listed else "no problems found"

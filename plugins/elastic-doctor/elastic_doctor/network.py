@@ -58,12 +58,12 @@ class Place:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host means, on every machine, that machine itself."""
+        """Whether the host refers to the local machine on every machine."""
         return is_loopback(self.host)
 
     @property
     def is_loopback_address(self) -> bool:
-        """As `is_loopback`, but false for `localhost`, which the store's host may use if other nodes use its name."""
+        """Like `is_loopback`, but false for `localhost`, which the store's host may use if other nodes use its name."""
         return is_loopback_address(self.host)
 
 
@@ -179,8 +179,8 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Iterator[int]:
-    """The port of a socket that listens on all addresses. It never accepts: the kernel completes each connection, which
-    is enough to check the network between two machines."""
+    """Listen on all addresses while the context is open, and yield the port. The socket never accepts: the kernel
+    completes each connection, which is enough to check the network between two machines."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
@@ -217,9 +217,9 @@ def surroundings_of(
     except ConfigurationError as error:
         wrong = fault(Check.NAME, str(error), "correct --rdzv-endpoint")
         return NetworkFindings((), None, False, False, False, (wrong, *_ports(settings, ())))
-    names = _at_once(resolved, places, limit, clock)
+    names = _in_parallel(resolved, places, limit, clock)
     addresses = [address for name in names for address in name.addresses]
-    tried = _at_once(connected, addresses, limit, clock)
+    tried = _in_parallel(connected, addresses, limit, clock)
     is_served = any(not item.problem for item in tried)
     local = [address for address in addresses if is_hosted and address.local]
     findings = [judged_name(name, nodes) for name in names]
@@ -235,12 +235,12 @@ def surroundings_of(
         if is_hosted:
             whose = {address.host: "the endpoint's address" for address in addresses}
             whose |= {address.host: "our address" for address in own}
-            found = _at_once(looked_up_backwards, whose, limit, clock)
+            found = _in_parallel(looked_up_backwards, whose, limit, clock)
             findings += map(judged_reverse, found, whose.values())
     return NetworkFindings(places, advertised, is_served, is_hosted, bool(local), tuple(findings))
 
 
-def _at_once(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:
+def _in_parallel(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:
     calls = [BackgroundCall(partial(look, item, limit, clock)) for item in items]
     return [call.result(limit + _MARGIN) for call in calls]
 

@@ -1,6 +1,6 @@
-"""The older rendezvous protocol over etcd's v3 API. Importing this imports neither torch nor grpc nor etcd3.
+"""The older rendezvous protocol, over etcd's v3 API. Importing this package does not import torch, grpc or etcd3.
 
-The names of the first torchelastic's `torchelastic.rendezvous` are all here.
+It exports every name of `torchelastic.rendezvous` in the first torchelastic release.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The names of the first torchelastic release, for programs that still catch or register by them."""
+"""Names of the first torchelastic release, for programs that still catch these exceptions or use this registry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RendezvousNonRetryableError = RendezvousStateError
 
 
 class RendezvousHandlerFactory(RendezvousHandlerRegistry):
-    """The registry, with the method name of that release."""
+    """The handler registry, with the first release's method name."""
 
     def create_rdzv_handler(self, rdzv_params: RendezvousParameters) -> RendezvousHandler:
         """See `create_handler`."""

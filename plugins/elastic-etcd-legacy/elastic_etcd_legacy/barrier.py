@@ -1,5 +1,5 @@
-"""The interpreter: it reads the document, carries out the step that `decide` chooses, and reads again. Every write to
-etcd is in this file."""
+"""Executes the protocol: reads the document, carries out the step that `decide` chooses, and reads again. Only this
+module writes the document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elastic_core.plugin import (
     later,
 )
 from elastic_etcd_legacy import steps
-from elastic_etcd_legacy.decide import Attempt, Closed, Done, begins_call, decide, nodes_waiting
+from elastic_etcd_legacy.decide import Attempt, Closed, Done, decide, makes_last_call, nodes_waiting
 from elastic_etcd_legacy.document import KeepAlive
 from elastic_etcd_legacy.key_cache import RunCache
 from elastic_etcd_legacy.leases import Leases
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from elastic_etcd_legacy.settings import LegacySettings
     from elastic_etcd_legacy.steps import Step
 
-_RETRY: Duration = 0.2  # seconds after etcd could not be reached
-_CONTENTION: Duration = 0.02  # after a write that came too late; times the number of such writes in a row, at random
+_RETRY: Duration = 0.2  # seconds until the next attempt when etcd cannot be reached
+_CONTENTION: Duration = 0.02  # longest random pause after a conflicting write, times the number of conflicts in a row
 _MOST_CONTENTION = 10
 _LONGEST_NAME = 255
-_LAST_ATTEMPTS = 3  # of telling that this node gives up, or goes
+_LAST_ATTEMPTS = 3  # attempts to record that this node gives up or leaves
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A final round that this node is in, and where the workers' store is."""
+    """A final round that includes this node, and the address of the workers' store."""
 
     version: int
     rank: int
@@ -58,10 +58,10 @@ class Joined:
 
 
 class Barrier:
-    """One node's way into rounds. `enter` from one thread at a time; the others from any.
+    """Brings one node into rounds. Call `enter` from one thread at a time, the other methods from any thread.
 
     Args:
-        host: called when this node has rank 0; returns where the workers' store will be.
+        host: called when this node has rank 0; returns the address of the workers' store.
     """
 
     def __init__(
@@ -79,19 +79,21 @@ class Barrier:
         self._clock = clock or SystemClock()
         self._cache = RunCache(client, settings.keys, self._clock)
         self._leases = Leases(client, settings.keep_alive, settings.kept, self._cache.poke, self._clock)
-        self._call: tuple[int, Instant] = (0, Instant(0.0))  # version and end of the last call that this node makes
+        self._call: tuple[int, Instant] = (0, Instant(0.0))  # version, and end of this node's last call
         self._version = 0
         self._stopped = threading.Event()
         self._outside = threading.Event()
         self._outside.set()
 
     def enter(self) -> Joined:
-        """Block until a round is final with this node in it.
+        """Block until this node is in a final round.
 
         Raises:
-            RendezvousClosedError, RendezvousTimeoutError; RendezvousError when it was stopped.
-            EtcdUnreachable: it could not be reached when the time was over.
-            EtcdRefused: etcd will not do it.
+            RendezvousClosedError: the job was closed.
+            RendezvousTimeoutError: no round with this node formed in time.
+            RendezvousError: `stop` was called.
+            EtcdUnreachable: etcd could not be reached when the timeout ended.
+            EtcdRefused: etcd refused a request.
         """
         self._version = 0
         name = "".join(it if it.isprintable() else "?" for it in self._name[:_LONGEST_NAME])
@@ -109,10 +111,10 @@ class Barrier:
             self._outside.set()
 
     def close_rendezvous(self, patience: Duration = 10.0) -> None:
-        """Tell all nodes that no further rounds will form.
+        """Close the rendezvous, so that no further rounds form.
 
         Raises:
-            EtcdUnreachable: it could not be reached for `patience` seconds.
+            EtcdUnreachable: etcd could not be reached for `patience` seconds.
             EtcdClosed, EtcdRefused.
         """
         late, until = 0, later(self._clock.now(), patience)
@@ -129,11 +131,11 @@ class Barrier:
                 self._stopped.wait(_RETRY)
 
     def look(self) -> DocumentView:
-        """Read what etcd holds now. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        """Read the current state from etcd. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._cache.refresh()
 
     def nodes_waiting(self) -> int:
-        """How many nodes wait for a new round, including those of a broken one, as last reported by the watch. Raises
+        """Return how many nodes wait for a new round, as last reported by the watch; a broken round adds one. Raises
         EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
         self._cache.start()
         self._cache.check()
@@ -141,20 +143,20 @@ class Barrier:
 
     @property
     def run_lease(self) -> int:
-        """What a round's store is attached to. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        """ID of the lease for a round's store. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._leases.run()
 
     def stop(self, patience: Duration) -> bool:
-        """Leave the round and let `enter` return. Returns whether that was done within `patience` seconds.
-        Idempotent."""
+        """Leave the round and make `enter` raise. Returns whether both were done, waiting up to `patience` seconds for
+        `enter`. Idempotent."""
         self._stopped.set()
         self._cache.poke()
-        told = self._outside.wait(patience) and self._left()
-        self._leases.close(end_run=told)
+        left = self._outside.wait(patience) and self._leave()
+        self._leases.close(end_run=left)
         self._cache.close()
-        return told
+        return left
 
-    # -- on the way in
+    # -- joining
 
     def _until_done(self, token: str, deadline: Instant) -> Joined:
         late = 0
@@ -189,8 +191,8 @@ class Barrier:
         return move
 
     def _call_ends(self, view: DocumentView, token: str) -> Instant | None:
-        """Counted on this node's clock, from when it first sees that it makes the last call."""
-        if not begins_call(view, token, self._settings.bounds):
+        """Measured by this node's clock, from the moment that it first sees that it makes the last call."""
+        if not makes_last_call(view, token, self._settings.bounds):
             return None
         if self._call[0] != view.version:
             self._call = (view.version, later(self._clock.now(), self._settings.last_call))
@@ -198,24 +200,24 @@ class Barrier:
 
     def _too_late(self, view: DocumentView) -> str:
         bounds, seconds = self._settings.bounds, self._settings.timeout
-        found = "no rendezvous"
+        found = "no rendezvous exists"
         if view.document is not None:
-            there = len(view.document.participants)
-            found = f"one that is {view.document.status.value}, with {there} node(s), since which this one waits"
+            joined = len(view.document.participants)
+            found = f"the rendezvous is {view.document.status.value}, with {joined} node(s)"
         return (
-            f"expected a round of at least {bounds.least} nodes with this one within {seconds:g} s, found {found}; "
-            "start the others, or give it more time (--rdzv-conf timeout=...)"
+            f"no round of at least {bounds.least} nodes formed with this node within {seconds:g} s: {found}; "
+            "start more nodes or raise the timeout (--rdzv-conf timeout=...)"
         )
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
-            raise RendezvousError("expected a handler in use, found that it was shut down while a round was awaited")
+            raise RendezvousError("the rendezvous handler was shut down while waiting for a round")
 
     # -- writing
 
     def _written(self, view: DocumentView, step: Step, reason: str = "") -> bool:
-        """Whether the step stands now; what stands is in the cache afterwards. An answer that is lost raises
-        EtcdUnreachable, and the next look shows whether the write landed: every step names its author."""
+        """Write the step, refresh the cache, and return whether the write succeeded. A lost reply raises
+        EtcdUnreachable; the next read shows whether the write landed, because every step names its author."""
         effects, lease = step.transition.effects, 0
         try:
             lease = self._lease_for(step, view)
@@ -223,7 +225,7 @@ class Barrier:
             if done.succeeded and Effect.RENEW in effects:
                 self._client.renew(view.lease)
         except EtcdLeaseGone:
-            self._leases.gone(lease)  # one of ours; else the document's, which is gone with it
+            self._leases.gone(lease)  # if it is not one of ours, it was the document's, which expired with it
             self._cache.refresh()
             return False
         self._cache.refresh()
@@ -232,11 +234,11 @@ class Barrier:
         return done.succeeded
 
     def _remove(self, view: DocumentView) -> None:
-        """Remove what is stored in the document's place and is not a document. Overwriting it would not be enough: the
-        revision that created it would name the new rendezvous, and may have named an earlier one."""
+        """Delete an invalid value under the document's key. Overwriting it would keep its creation revision as the
+        version of the new rendezvous, and an earlier rendezvous may have had that version."""
         document = self._settings.keys.document
-        stands = Compare(document, Field.MODIFIED, view.revision)
-        self._client.transact(Transaction((stands,), (Delete(document),)))
+        unchanged = Compare(document, Field.MODIFIED, view.revision)
+        self._client.transact(Transaction((unchanged,), (Delete(document),)))
         self._cache.refresh()
 
     def _lease_for(self, step: Step, view: DocumentView) -> int:
@@ -258,33 +260,33 @@ class Barrier:
         return (self._host() if first else KeepAlive()), self._leases.alive()
 
     def _after_contention(self, late: int) -> int:
-        """Nodes that were refused together must not come again together."""
+        """Pause for a random time, so that nodes whose writes conflicted do not all retry together."""
         self._stopped.wait(random.uniform(0.0, _CONTENTION * min(late + 1, _MOST_CONTENTION)))
         return late + 1
 
-    # -- on the way out
+    # -- leaving
 
     def _give_up(self, token: str) -> None:
-        """Let other nodes stop waiting for this one and holding a place for it. If it cannot reach etcd, its lease
-        ends."""
-        if self._cache.started:  # else it has not written anything
+        """Remove this node from the document, so that the other nodes do not wait for it or reserve a rank. If etcd
+        cannot be reached, the node's lease expires instead."""
+        if self._cache.started:  # otherwise this node has written nothing
             try:
                 self._attempt(lambda view: steps.give_up(view.document, token))
             except (EtcdError, RendezvousError):
                 pass
         self._leases.end_alive()
 
-    def _left(self) -> bool:
-        """End the round that this node is in. Whether nothing hangs on its long lease any more."""
+    def _leave(self) -> bool:
+        """End this node's round. Returns whether the document is no longer attached to the node's long lease."""
         if not self._cache.started and self._leases.run_if_held is None:
             return True
         try:
-            view = self._attempt(self._leaving)
+            view = self._attempt(self._step_to_leave)
         except (EtcdError, RendezvousError):
             return False
         return view.lease != self._leases.run_if_held
 
-    def _leaving(self, view: DocumentView) -> Step | None:
+    def _step_to_leave(self, view: DocumentView) -> Step | None:
         mine = view.document is not None and view.document.status is Status.FINAL and view.version == self._version
         return steps.break_(view.document) if mine and self._version else None
 
@@ -292,7 +294,7 @@ class Barrier:
         view = self._cache.refresh()
         for _ in range(_LAST_ATTEMPTS):
             step = step_for(view)
-            if step is None or self._written(view, step, "this node goes"):
+            if step is None or self._written(view, step, "this node leaves"):
                 break
             view = self._cache.refresh()
         return self._cache.view()

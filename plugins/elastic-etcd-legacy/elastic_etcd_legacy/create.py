@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from elastic_core.plugin import RendezvousParameters, Store
 
 _NAMES = {"ca_cert": "cacert", "ssl_cert": "cert", "ssl_cert_key": "key"}
-"""What elastic-etcd calls a parameter, and what this backend does."""
+"""Parameter names: elastic-etcd's -> this backend's."""
 ADVICE = (
-    "the backend etcd needs no change but its name: it re-forms at once after a failure, its members learn of it by "
-    "push, and its cost does not grow with the square of the nodes"
+    "only the backend's name changes; it re-forms the job immediately after a failure, pushes changes to the members, "
+    "and its cost does not grow with the square of the number of nodes"
 )
-_said = threading.Event()
+_warned = threading.Event()
 _SAME = ("protocol", "user", "password", "password_file", "password_env", "insecure_password")
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
-    """A handler for these parameters; nothing is connected yet. A DeprecationWarning names the better backend.
+    """Create a handler for these parameters, without connecting. Emits a DeprecationWarning that recommends `etcd`.
 
-    Options of `params`, all optional: `timeout` (600 s), `last_call_timeout` (30 s), `etcd_prefix`
+    Options in `params`, all optional: `timeout` (600 s), `last_call_timeout` (30 s), `etcd_prefix`
     (/torchelastic/p2p), `protocol` (http, https), `cacert`, `cert`, `key` (paths of PEM files), `user`, `password`,
     `password_file`, `password_env`, `insecure_password`.
 
@@ -42,7 +42,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
         ConfigurationError: the endpoint or an option is invalid.
     """
     settings, cluster = read(params)
-    _say_deprecated()
+    _warn_deprecated()
     from elastic_etcd.client.client import EtcdClient
 
     client = EtcdClient(cluster.addresses, cluster.security, cluster.login)
@@ -51,17 +51,17 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     return EtcdRendezvousHandler(client, settings, address, _store, name, backend=params.backend)
 
 
-def _say_deprecated() -> None:
-    """Warn developers with a DeprecationWarning and, once in a process, users in the log."""
+def _warn_deprecated() -> None:
+    """Emit a DeprecationWarning for developers and, once per process, a log event for users."""
     message = f"the rendezvous backend etcd-legacy is in maintenance mode; use etcd: {ADVICE}"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
-    if not _said.is_set():
-        _said.set()
+    if not _warned.is_set():
+        _warned.set()
         get_logger(backend="etcd-legacy", better="etcd").warning("backend deprecated", advice=ADVICE)
 
 
 def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
-    """The settings in the parameters. Raises ConfigurationError, which lists every problem."""
+    """Read the settings from the parameters. Raises ConfigurationError, which lists all problems."""
     problems: list[Problem] = []
     cluster: EtcdParameters | None = None
     settings: LegacySettings | None = None

@@ -1,6 +1,6 @@
-"""What one node that wants a round does next, as a pure function of what it sees. Nothing is remembered from one
-decision to the next but when the last call began, so that a lost answer, a failed write or an outage needs no care:
-look again, decide again."""
+"""Chooses a joining node's next move, as a pure function of the document that it last read. The only state that a node
+keeps between decisions is when the last call began, so lost replies, failed writes and outages need no special
+handling: the node reads again and decides again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Try this step."""
+    """Try to write this step."""
 
     step: Step
     reason: str
@@ -26,7 +26,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for news, or until then (None: for news alone)."""
+    """Wait for a change of the keys, or until `until` if that is earlier (None: no limit)."""
 
     reason: str
     until: Instant | None = None
@@ -50,14 +50,14 @@ Move = Attempt | Wait | Done | Closed
 
 
 def decide(view: DocumentView, token: str, bounds: Bounds, call_ends: Instant | None, now: Instant) -> Move:
-    """The next move of the node `token`.
+    """Return the next move of the node `token`.
 
     Args:
-        call_ends: when the last call ends, if this node makes it and has begun; it must not be None then.
+        call_ends: when the last call ends. Required if this node makes the last call, otherwise ignored.
     """
     document = view.document
     if document is None:
-        return Attempt(steps.create(None, token), "there is no rendezvous")
+        return Attempt(steps.create(None, token), "no rendezvous exists")
     if document.status is Status.CLOSED:
         return Closed()
     if document.status is Status.SETUP:
@@ -72,14 +72,14 @@ def decide(view: DocumentView, token: str, bounds: Bounds, call_ends: Instant | 
 def _in_setup(document: Rendezvous, token: str) -> Move:
     if document.creator == token:
         return Attempt(steps.open_(document, token), "this node created it")
-    return Wait("another node sets the rendezvous up")
+    return Wait("another node is setting up the rendezvous")
 
 
 def _in_joinable(document: Rendezvous, token: str, bounds: Bounds, call_ends: Instant | None, now: Instant) -> Move:
     joined = len(document.participants)
     if token not in document.participants:
         if joined >= bounds.most:
-            return Wait("the rendezvous is full though it can be joined: the nodes were told different bounds")
+            return Wait("the rendezvous is full but still joinable: the nodes' bounds differ")
         return Attempt(steps.join(document, token, bounds), f"{joined} of {bounds.most} nodes have joined")
     if steps.caller(document, bounds) != token:
         return Wait(f"{joined} of at least {bounds.least} nodes have joined")
@@ -90,40 +90,40 @@ def _in_joinable(document: Rendezvous, token: str, bounds: Bounds, call_ends: In
 
 def _in_frozen(document: Rendezvous, token: str) -> Move:
     if token not in document.participants:
-        return Wait("a round without this node is about to be final")
+        return Wait("a round without this node is about to become final")
     if token not in document.confirmed:
-        return Attempt(steps.confirm(document, token), "all participants are there")
+        return Attempt(steps.confirm(document, token), "all participants have joined")
     return Wait(f"{len(document.confirmed)} of {len(document.participants)} participants have confirmed")
 
 
 def _in_final(view: DocumentView, document: Rendezvous, token: str) -> Move:
     if view.lost:
-        # Also by a member that has not returned with this round yet: it need not begin what is broken already.
-        return Attempt(steps.break_(document), f"ranks without keep-alive: {view.lost}")
+        # Members that have not returned from `next_rendezvous` yet break the round too, rather than start it broken.
+        return Attempt(steps.break_(document), f"ranks without a keep-alive: {view.lost}")
     if token in document.participants:
         return Done(view.version, document.participants.index(token), len(document.participants))
     if token not in document.waiting:
-        return Attempt(steps.announce(document, token), "a round runs")
-    return Wait("a round runs; its members were told that this node waits")
+        return Attempt(steps.announce(document, token), "a round is running")
+    return Wait("a round is running, and this node is on its waiting list")
 
 
-def begins_call(view: DocumentView, token: str, bounds: Bounds) -> bool:
-    """Whether this node makes the last call."""
+def makes_last_call(view: DocumentView, token: str, bounds: Bounds) -> bool:
+    """Return whether this node makes the last call."""
     document = view.document
     return document is not None and document.status is Status.JOINABLE and steps.caller(document, bounds) == token
 
 
 def nodes_waiting(view: DocumentView, version: int, bounds: Bounds) -> int:
-    """How many nodes want a new round, for a member of round `version` (0: of none).
+    """Return how many nodes want a new round, as a member of round `version` sees it (0: a node in no round).
 
-    A round that has lost a member, or whose document is gone, counts as one more, so that its members begin a new one;
-    nodes that no round has room for do not count.
+    The result is 1 if the round has lost a member or its document no longer exists, so that its members form a new
+    round. Nodes beyond the maximum are not counted.
     """
     document = view.document
     if document is not None and document.status is Status.CLOSED:
         return 0
-    stands = document is not None and document.status is Status.FINAL and not view.lost
-    if document is None or (version and (not stands or view.version != version)):
+    intact = document is not None and document.status is Status.FINAL and not view.lost
+    if document is None or (version and (not intact or view.version != version)):
         return 1 if version else 0
-    room = bounds.most - len(document.participants)
-    return document.num_workers_waiting if stands and room > 0 else 0
+    free = bounds.most - len(document.participants)
+    return document.num_workers_waiting if intact and free > 0 else 0

@@ -1,5 +1,5 @@
-"""What the nodes share: the document, one value under one key that is written by compare-and-swap, and their
-keep-alives; and what one node sees of them at one moment."""
+"""The nodes' shared state: the document, a single key that they change by compare-and-swap, and their keep-alives. Also
+the view, one node's snapshot of both."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LONGEST_KEEP_ALIVE = 4096  # bytes
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What the nodes agree on. Nodes are named by tokens, unique for every attempt of a node to take part, so that a
-    node recognises what it wrote though the answer was lost.
+    """The document's content. Nodes are identified by tokens. A node uses a new token for every attempt to join, so it
+    recognizes its own writes even if the reply was lost.
 
     Args:
-        creator: who has made it, until somebody has joined.
-        participants: a node's rank is its place here.
-        confirmed: participants that have shown that they live, in the order in which they did.
-        waiting: nodes that came when the round was final, and want to be in the next one.
+        creator: the node that created the rendezvous; empty once a node has joined.
+        participants: in rank order.
+        confirmed: participants that have confirmed that they are alive, in order of confirmation.
+        waiting: nodes that arrived when the round was already final and wait for the next one.
     """
 
     status: Status
@@ -50,14 +50,14 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class DocumentView:
-    """A moment.
+    """A node's snapshot of the document and its keep-alives.
 
     Args:
-        document: None if there is none.
-        version: names this rendezvous among all of the job: the revision that created its document. It only grows, and
-            no counter has to be kept for it. 0 for none.
-        revision: of the document's last write; what a compare-and-swap compares.
-        lease: that the document is attached to.
+        document: None if it does not exist.
+        version: identifies this rendezvous among all of the job's: the revision at which its document was created. It
+            only grows, without a separate counter. 0 if there is no document.
+        revision: the revision of the document's last write, which compare-and-swap checks.
+        lease: ID of the lease that the document is attached to.
         alive: keep-alives of this version, by rank.
     """
 
@@ -69,7 +69,7 @@ class DocumentView:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The ranks of a final round whose keep-alives are gone."""
+        """The ranks of a final round whose keep-alives have expired or are invalid."""
         if self.document is None or self.document.status is not Status.FINAL:
             return ()
         alive = self.alive or {}
@@ -78,18 +78,18 @@ class DocumentView:
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """What a participant writes when it confirms: where the workers' store is if it has rank 0."""
+    """A participant's record, written when it confirms. Rank 0 adds the address of the workers' store."""
 
     address: str = ""
     port: int = 0
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         return json.dumps([self.address, self.port]).encode()
 
 
 def to_bytes(document: Rendezvous) -> bytes:
-    """As JSON."""
+    """Encode as JSON."""
     shown = {
         "format": _FORMAT,
         "status": document.status.value,
@@ -102,13 +102,17 @@ def to_bytes(document: Rendezvous) -> bytes:
 
 
 def from_bytes(raw: bytes) -> Rendezvous:
-    """Raises RendezvousStateError when this is no such document, or one that no step of the protocol leads to."""
+    """Decode a document.
+
+    Raises:
+        RendezvousStateError: it is not a document, or not one that the protocol can produce.
+    """
     try:
         return _checked(json.loads(raw))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(
-            f"expected the document of a rendezvous, format {_FORMAT}, found {raw[:100]!r}; something else writes "
-            "under this prefix, or another version does: give the job a prefix of its own (etcd_prefix)"
+            f"expected a rendezvous document of format {_FORMAT}, found {raw[:100]!r}; another program or version "
+            "writes under this prefix: set a separate prefix for the job (etcd_prefix)"
         ) from error
 
 
@@ -126,34 +130,34 @@ def _names(found: Any) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(name, str) and _is_name(name) for name in found):
         raise TypeError("names")
     if len(set(found)) != len(found):
-        raise ValueError("a name stands there twice")
+        raise ValueError("duplicate name")
     return tuple(found)
 
 
 def _is_name(text: str) -> bool:
-    """Whether it can be the name of a node, or an address of one."""
+    """Return whether `text` can be a node's name or address."""
     return len(text) <= _LONGEST_NAME and text.isprintable()
 
 
 def _is_possible(document: Rendezvous) -> bool:
-    """Whether steps lead there: they rely on it."""
-    there, confirmed = set(document.participants), set(document.confirmed)
+    """Return whether the protocol can produce this document. The functions in `steps` rely on this check."""
+    joined, confirmed = set(document.participants), set(document.confirmed)
     if document.status is Status.SETUP:
-        return bool(document.creator) and _is_name(document.creator) and not (there | confirmed)
+        return bool(document.creator) and _is_name(document.creator) and not (joined | confirmed)
     if document.status is Status.FROZEN:
-        return confirmed < there
+        return confirmed < joined
     if document.status is Status.FINAL:
-        return bool(there) and confirmed == there and there.isdisjoint(document.waiting)
+        return bool(joined) and confirmed == joined and joined.isdisjoint(document.waiting)
     return not confirmed
 
 
-def _unsaid(key: bytes, reason: str) -> None:
-    """Nobody is told."""
+def _ignore_silently(key: bytes, reason: str) -> None:
+    """The default for `ignore`: do nothing."""
 
 
-def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _unsaid) -> DocumentView:
-    """The view that these keys make. A record that is none of ours counts as absent, and `ignore` is called with its
-    key and why. Of such a document the view has the revision, so that it can be removed."""
+def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _ignore_silently) -> DocumentView:
+    """Build the view of these keys. Invalid records are treated as absent, and `ignore` is called with the key and the
+    reason. The view keeps an invalid document's revision, so that a node can remove it."""
     pair = pairs.get(keys.document)
     if pair is None:
         return DocumentView()
@@ -182,11 +186,11 @@ def _alive(
 
 
 def keep_alive_in(raw: bytes) -> KeepAlive:
-    """Raises RendezvousStateError when this is none."""
+    """Decode a keep-alive. Raises RendezvousStateError if it is invalid."""
     try:
         address, port = json.loads(raw if len(raw) <= _LONGEST_KEEP_ALIVE else b"")
         if not isinstance(address, str) or not _is_name(address) or type(port) is not int or not 0 <= port < 2**16:
             raise ValueError("address or port")
     except (ValueError, TypeError, RecursionError) as error:
-        raise RendezvousStateError(f"expected address and port in a keep-alive, found {raw[:100]!r}") from error
+        raise RendezvousStateError(f"expected an address and a port in a keep-alive, found {raw[:100]!r}") from error
     return KeepAlive(address, port)

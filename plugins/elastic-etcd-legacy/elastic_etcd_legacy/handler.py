@@ -1,4 +1,4 @@
-"""The handler that the agent talks to, and that torch's users know."""
+"""The rendezvous handler, with the interface that the agent and torch's users know."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
     StoreFactory = Callable[[EtcdClient, str, int], Store]
 
-_PATIENCE: Duration = 5.0  # seconds that `shutdown` waits for `next_rendezvous` to come back
+_PATIENCE: Duration = 5.0  # seconds that `shutdown` waits for `next_rendezvous` to return
 
 
 class EtcdRendezvousHandler(RendezvousHandler):
-    """Rounds by the older protocol. See the README for what it does not do.
+    """Forms rounds with the older protocol. The README lists its limits.
 
     Args:
-        client: this handler's own; closed with it.
-        address: that this node advertises for the workers' store.
-        store: makes the store of a round: of the client, a prefix, and a lease that its keys are attached to.
-        name: of this node, for people who look into etcd.
-        clock: for tests.
-        backend: the name under which a program has registered it.
+        client: owned by this handler, which closes it.
+        address: the host name or IP address that this node advertises for the workers' store.
+        store: creates a round's store from the client, a key prefix, and the ID of the lease for its keys.
+        name: this node's name in the stored document, for debugging.
+        clock: for tests; the system clock by default.
+        backend: the name under which the program registered this backend.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._workers = WorkersStore()
         self._stores: list[tuple[str, Store]] = []
         self._released = False
-        self._told = False
+        self._left = False
 
     def get_backend(self) -> str:
         return self._backend
@@ -77,7 +77,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
             if joined.rank == 0:
                 self._workers.serve()
             else:
-                self._workers.release()  # of a round before
+                self._workers.release()  # from an earlier round
             store = self._round_store(joined.version)
         where = RendezvousStoreInfo(joined.host.address, joined.host.port)
         return RendezvousInfo(store, joined.rank, joined.world_size, where)
@@ -98,8 +98,9 @@ class EtcdRendezvousHandler(RendezvousHandler):
             self._barrier.close_rendezvous()
 
     def num_nodes_waiting(self) -> int:
-        """A round that has lost a member counts as one node that waits, so that its members begin a new one. Asks etcd
-        nothing: a watch tells. Raises RendezvousConnectionError while it cannot."""
+        """Return how many nodes wait for a new round: 1 if this round has lost a member, so that its members form a new
+        one. Uses the watch instead of a request to etcd. Raises RendezvousConnectionError while the watch is
+        interrupted."""
         with self._our_errors():
             return self._barrier.nodes_waiting()
 
@@ -108,13 +109,13 @@ class EtcdRendezvousHandler(RendezvousHandler):
             self._released = True
             for _, store in self._stores:
                 _close(store)
-            self._told = self._barrier.stop(_PATIENCE)
+            self._left = self._barrier.stop(_PATIENCE)
             self._workers.release()
             self._client.close()
-        return self._told
+        return self._left
 
     def _round_store(self, version: int) -> Store:
-        """The store of this round. That of the round before last goes: nobody can be reading it any more."""
+        """Open this round's store, and delete that of the round before last, which no worker can still be reading."""
         if len(self._stores) > 1:
             prefix, old = self._stores.pop(0)
             _close(old)
@@ -125,7 +126,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return store
 
     def _reserve(self) -> KeepAlive:
-        """A port for the workers' store, new for every round."""
+        """Reserve a port for the workers' store, a new one for every round."""
         return KeepAlive(self._address, self._workers.reserve(self._address))
 
     @contextlib.contextmanager
@@ -137,7 +138,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
 
 def _close(store: Store) -> None:
-    """Not every store can be closed."""
+    """Close the store if it has a `close` method."""
     close = getattr(store, "close", None)
     if close is not None:
         close()

@@ -1,4 +1,4 @@
-"""The keys of a run as this node knows them, kept up to date by a watch: whoever asks costs etcd nothing."""
+"""A node's copy of a run's keys, kept up to date by a watch, so that reads cost etcd nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunCache(KeyCache):
-    """From any thread; `start` before anything else."""
+    """Thread-safe. Call `start` before any other method."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, keys.followed, clock)
@@ -29,17 +29,17 @@ class RunCache(KeyCache):
 
     @property
     def started(self) -> bool:
-        """Whether it follows the keys."""
+        """Whether the watch has been started."""
         return self._started
 
     @property
     def changes(self) -> int:
-        """Counts what has happened; for `wait`."""
+        """The number of changes so far, as an argument for `wait`."""
         with self._changed:
             return self._changes
 
     def start(self) -> None:
-        """Read everything and follow it from there. Nothing happens if it does already, and was not refused since.
+        """Read all keys and start a watch. Does nothing if a watch is running and has not been refused since.
 
         Raises:
             EtcdUnreachable, EtcdClosed, EtcdRefused.
@@ -52,34 +52,34 @@ class RunCache(KeyCache):
                 self._started = True
 
     def refresh(self) -> DocumentView:
-        """Read everything now: what this node has written is in the view. Raises as `start` does."""
+        """Read all keys now, so that the view includes this node's writes. Raises the same errors as `start`."""
         self.read()
         return self.view()
 
     def view(self) -> DocumentView:
-        """The keys as they are known, without what is not ours."""
+        """Return the view of the known keys, without invalid records."""
         with self._changed:
             return view_of(self._keys, self._pairs, self._ignore)
 
     def check(self) -> None:
-        """Raises EtcdUnreachable, EtcdClosed or EtcdRefused if what is known may be old."""
+        """Raise EtcdUnreachable, EtcdClosed or EtcdRefused if the known keys may be stale."""
         with self._changed:
             if fault := self._error or self._fault:
                 raise fault
 
     def wait(self, changes: int, timeout: Duration) -> None:
-        """Block until something has happened since `changes` was counted, for `timeout` seconds at most."""
+        """Block until there has been a change since `changes` was read, at most `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._changes != changes, max(timeout, 0.0))
 
     def poke(self) -> None:
-        """Let whoever waits look again."""
+        """Wake up all waiting threads."""
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop the watch. Idempotent."""
         super().close()
         self.poke()
 

@@ -1,4 +1,5 @@
-"""The leases of one node: a short one that says that it lives, and a long one that outlives it. Renewed by a thread."""
+"""A node's two leases, which a thread renews: a short one that expires soon after the node dies, and a long one for
+keys that outlive the node."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Clock, Duration
 
-_RETRY: Duration = 0.5  # seconds after a renewal that failed
+_RETRY: Duration = 0.5  # seconds until the next attempt after a failed renewal
 _LONGEST: Duration = 60.0
-_PATIENCE: Duration = 10.0  # for the thread to end
+_PATIENCE: Duration = 10.0  # seconds for the thread to exit
 
 
 class Leases:
-    """From any thread.
+    """Thread-safe.
 
     Args:
-        alive: seconds without renewal after which the node is gone.
-        kept: seconds that what a run leaves stays.
-        on_loss: called, from any thread, when the short one was lost.
+        alive: time to live of the short lease, in seconds.
+        kept: time to live of the long lease, in seconds.
+        on_loss: called, from any thread, when the short lease was lost.
     """
 
     def __init__(
@@ -48,30 +49,32 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def alive(self) -> int:
-        """The short lease. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        """Return the ID of the short lease, granting it if necessary. Raises EtcdUnreachable, EtcdClosed or
+        EtcdRefused."""
         return self._held(self._alive)
 
     def run(self) -> int:
-        """The long lease. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        """Return the ID of the long lease, granting it if necessary. Raises EtcdUnreachable, EtcdClosed or
+        EtcdRefused."""
         return self._held(self._run)
 
     @property
     def run_if_held(self) -> int | None:
-        """The long lease, without asking for one."""
+        """The ID of the long lease; None if it was not granted."""
         return self._run.lease
 
     def gone(self, lease: int) -> None:
-        """The server said that this lease does not exist; nothing happens if it is none of these."""
+        """Forget this lease, which the server no longer knows. Other leases are ignored."""
         self._alive.gone(lease)
         self._run.gone(lease)
 
     def end_alive(self) -> None:
-        """Let go of the short lease: the others see at once that the node has left its round."""
+        """Revoke the short lease, so that the other members see immediately that the node has left its round."""
         self._alive.release()
 
     def close(self, end_run: bool) -> None:
-        """Stop renewing, and let go of the short lease; of the long one where nothing hangs on it. Idempotent."""
-        with self._starting:  # one that is just being started is waited for, too
+        """Stop renewing and revoke the short lease; also the long one if `end_run`. Idempotent."""
+        with self._starting:  # so that a thread that is just being started is joined too
             self._closed = True
             thread = self._thread
         self._changed.set()
@@ -107,5 +110,5 @@ class Leases:
                 if keeper.lease is not None and not self._closed:
                     keeper.renew_if_due()
         except EtcdError:
-            return False  # the server alone says that a lease is gone, and it has not
+            return False  # keep the lease: only the server can report that it has expired
         return True

@@ -1,4 +1,4 @@
-"""Registers the backend. Importing this module imports neither torch nor grpc nor etcd3."""
+"""Registers the backend. Importing this module does not import torch, grpc or etcd3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOCOL = (
         "timeout",
         float,
         600.0,
-        "how long to wait until this node is in a round, including time spent waiting for another round to end",
+        "how long this node waits to join a round, including time spent waiting for another round to end",
         "seconds",
         above=0,
     ),
@@ -31,7 +31,7 @@ PROTOCOL = (
     Option("etcd_prefix", str, "/torchelastic/p2p", "prefix of all keys"),
 )
 _CLUSTER = (
-    Option("protocol", str, None, "http or https; unset: as in the endpoints, or https if a certificate is set"),
+    Option("protocol", str, None, "http or https; unset: from the endpoints, or https if a certificate is set"),
     Option("cacert", str, None, "PEM file of the CAs that sign the servers' certificates; unset: the system CAs"),
     Option("cert", str, None, "PEM file of this client's certificate"),
     Option("key", str, None, "PEM file of the certificate's private key"),

@@ -18,11 +18,11 @@ LAST_CALL: Duration = 30.0
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one run. A node follows the keys that begin with `followed`; those of the rounds' stores do not.
+    """The keys of one run. Nodes watch the keys under `followed`; the rounds' stores are outside it.
 
     Args:
-        prefix: prefix of all runs' keys; slashes at its ends are ignored.
-        run_id: the job. It is quoted, so that no two jobs share a key.
+        prefix: prefix of all runs' keys; leading and trailing slashes are ignored.
+        run_id: the job's run ID. It is percent-encoded in the keys, so that no two jobs share a key.
     """
 
     prefix: str
@@ -30,23 +30,23 @@ class Keys:
 
     @property
     def root(self) -> str:
-        """The prefix of all keys of this run."""
+        """The prefix of all of this run's keys."""
         stem = self.prefix.strip("/")
         name = f"run_{quote(self.run_id, safe='')}"
         return f"/{stem}/{name}/" if stem else f"/{name}/"
 
     @property
     def followed(self) -> bytes:
-        """The prefix of the document's key and of the keep-alives' keys."""
+        """The prefix of the document's and the keep-alives' keys."""
         return f"{self.root}rdzv/".encode()
 
     @property
     def document(self) -> bytes:
-        """The document."""
+        """The document's key."""
         return self.followed + b"active_version"
 
     def alive(self, version: int, rank: int) -> bytes:
-        """The keep-alive of a rank."""
+        """The key of a rank's keep-alive."""
         return self.followed + f"v_{version}/rank_{rank}".encode()
 
     def store(self, version: int) -> str:
@@ -59,18 +59,19 @@ class LegacySettings:
     """Durations are seconds.
 
     Args:
-        run_id: the job.
+        run_id: the job's run ID; not empty.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
         timeout: how long `next_rendezvous` may take, including the time while another round runs; above 0.
         last_call: how long more nodes may join once the minimum has joined; 0 or more.
         prefix: prefix of all runs' keys in etcd.
-        setup: how long the node that creates a rendezvous may take to open it.
-        confirm: how long the next participant may take to confirm.
-        keep_alive: a node without a sign of life for this long is considered lost. etcd grants at least 2 s.
-        kept: how long a run's document stays after its last writer has gone.
+        setup: how long the node that creates a rendezvous may take to open it (the setup timeout).
+        confirm: how long the next participant may take to confirm (the confirm timeout).
+        keep_alive: how long a node may go without renewing its lease before it is considered lost. etcd grants at
+            least 2 s.
+        kept: how long a run's document stays after its last writer exits (the retention time).
 
     Raises:
-        ValueError: a bound does not hold.
+        ValueError: a value is out of range.
     """
 
     run_id: str
@@ -86,7 +87,7 @@ class LegacySettings:
 
     def __post_init__(self) -> None:
         if not self.run_id:
-            raise ValueError("expected a run id, found an empty one; set --rdzv-id")
+            raise ValueError("the run id is empty; set --rdzv-id")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {self.min_nodes} and {self.max_nodes}")
         if not 0 < self.timeout < float("inf"):
@@ -96,10 +97,10 @@ class LegacySettings:
 
     @property
     def bounds(self) -> Bounds:
-        """How many nodes make a round."""
+        """The number of nodes in a round."""
         return Bounds(self.min_nodes, self.max_nodes)
 
     @property
     def keys(self) -> Keys:
-        """Where the run is in etcd."""
+        """The run's keys in etcd."""
         return Keys(self.prefix, self.run_id)

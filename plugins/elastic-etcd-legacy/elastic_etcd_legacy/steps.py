@@ -1,5 +1,5 @@
-"""All changes of the document and the transactions that carry them out, as pure functions. Each change looks its
-transition up in the table; a step that the table or its condition does not allow raises and changes nothing."""
+"""Pure functions that change the document, and the etcd transactions for these changes. Each function looks up its
+transition in the table. A step that the table or its own condition does not allow raises IllegalStep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class IllegalStep(ValueError):
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many nodes make a round: 1 <= least <= most."""
+    """The number of nodes in a round: 1 <= least <= most."""
 
     least: int
     most: int
@@ -34,31 +34,31 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Step:
-    """A change that is to be written, in the place of the very document that it was made of; `after` is None if the
-    document goes."""
+    """A change to write if the document is still the one that the step was computed from. `after` is None if the step
+    deletes the document."""
 
     transition: Transition
     after: Rendezvous | None
 
 
 def create(before: Rendezvous | None, token: str) -> Step:
-    """Begin a rendezvous where there is none."""
+    """Create the rendezvous."""
     return _step(before, Event.CREATE, Rendezvous(Status.SETUP, creator=token))
 
 
 def open_(before: Rendezvous | None, token: str) -> Step:
-    """Let nodes join the rendezvous that this node has created."""
+    """Let nodes join the rendezvous that this node created."""
     transition, document = _allowed(before, Event.OPEN)
-    _require(document.creator == token, "only who created it opens it", document)
+    _require(document.creator == token, "only the creator may open it", document)
     return Step(transition, replace(document, status=Status.JOINABLE))
 
 
 def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
-    """Take the next rank. The node that takes the last one freezes the participants; the node that reaches the minimum
-    makes the last call."""
+    """Take the next rank. The node that takes the last rank freezes the participants. The node that completes the
+    minimum makes the last call."""
     _, document = _allowed(before, Event.JOIN)
-    _require(token not in document.participants, f"{token} has joined already", document)
-    _require(len(document.participants) < bounds.most, f"there is room for {bounds.most}", document)
+    _require(token not in document.participants, f"{token} has already joined", document)
+    _require(len(document.participants) < bounds.most, f"it is full with {bounds.most} node(s)", document)
     participants = (*document.participants, token)
     if len(participants) == bounds.most:
         return _step(before, Event.FILL, Rendezvous(Status.FROZEN, participants=participants))
@@ -67,17 +67,17 @@ def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
 
 
 def end_call(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
-    """Freeze the participants, since the last call is over."""
+    """Freeze the participants at the end of the last call."""
     transition, document = _allowed(before, Event.END_CALL)
-    _require(caller(document, bounds) == token, "only who makes the last call ends it", document)
+    _require(caller(document, bounds) == token, "only the node that makes the last call may end it", document)
     return Step(transition, replace(document, status=Status.FROZEN))
 
 
 def confirm(before: Rendezvous | None, token: str) -> Step:
-    """Show that a participant lives. When all have, the round is final."""
+    """Confirm that a participant is alive. The last confirmation makes the round final."""
     _, document = _allowed(before, Event.CONFIRM)
-    _require(token in document.participants, f"{token} does not take part", document)
-    _require(token not in document.confirmed, f"{token} has confirmed already", document)
+    _require(token in document.participants, f"{token} is not a participant", document)
+    _require(token not in document.confirmed, f"{token} has already confirmed", document)
     confirmed = (*document.confirmed, token)
     if len(confirmed) < len(document.participants):
         return _step(before, Event.CONFIRM, replace(document, confirmed=confirmed))
@@ -85,21 +85,24 @@ def confirm(before: Rendezvous | None, token: str) -> Step:
 
 
 def announce(before: Rendezvous | None, token: str) -> Step:
-    """Tell the members of a final round that a node waits for the next one."""
+    """Put a node on the waiting list of a final round, where its members see it."""
     transition, document = _allowed(before, Event.ANNOUNCE)
-    _require(token not in (*document.participants, *document.waiting), f"{token} is in it already", document)
+    _require(
+        token not in (*document.participants, *document.waiting), f"{token} is already a member or waiting", document
+    )
     return Step(transition, replace(document, waiting=(*document.waiting, token)))
 
 
 def give_up(before: Rendezvous | None, token: str) -> Step | None:
-    """Take this node out, wherever it is; None if it is nowhere. Before a round is final that ends the attempt for
-    everybody, because ranks cannot be given back; a member of a final round goes by ending its keep-alive."""
+    """Remove this node from the rendezvous or the waiting list; None if there is nothing to remove. Before the round is
+    final, this ends the attempt for all nodes, because a rank cannot be given back. A member of a final round leaves by
+    revoking its keep-alive instead."""
     if before is None:
         return None
     if before.status is Status.FINAL:
         return _withdraw(before, token) if token in before.waiting else None
-    takes_part = token in (before.creator, *before.participants)
-    return _step(before, Event.ABANDON, None) if takes_part and before.status is not Status.CLOSED else None
+    involved = token in (before.creator, *before.participants)
+    return _step(before, Event.ABANDON, None) if involved and before.status is not Status.CLOSED else None
 
 
 def _withdraw(before: Rendezvous, token: str) -> Step:
@@ -112,31 +115,31 @@ def break_(before: Rendezvous | None) -> Step:
 
 
 def close(before: Rendezvous | None) -> Step | None:
-    """Tell all nodes not to take part again; None if they have been told already."""
+    """Close the rendezvous for good; None if it is already closed."""
     if before is not None and before.status is Status.CLOSED:
         return None
     return _step(before, Event.CLOSE, Rendezvous(Status.CLOSED))
 
 
 def caller(document: Rendezvous, bounds: Bounds) -> str | None:
-    """Who makes the last call; None while too few have joined."""
+    """Return the node that makes the last call; None if fewer nodes than the minimum have joined."""
     return document.participants[bounds.least - 1] if len(document.participants) >= bounds.least else None
 
 
 def transaction(
     keys: Keys, view: DocumentView, step: Step, lease: int, alive: tuple[KeepAlive, int] | None
 ) -> Transaction:
-    """Write what `step` made of the document of `view`, if it is still the one that stands.
+    """Return the transaction that writes the step's document, if the stored document is still the view's.
 
-    A document that was deleted and made again has another revision, so that what was decided about the one is never
-    written over the other.
+    A document that was deleted and created again has a different revision, so a step computed from the old one never
+    overwrites the new one.
 
     Args:
-        lease: that the document is to be attached to.
-        alive: what a step that confirms writes besides, and its lease.
+        lease: ID of the lease to attach the document to.
+        alive: the keep-alive that a confirming step also writes, and its lease ID.
     """
-    stands = absent(keys.document) if not view.revision else Compare(keys.document, Field.MODIFIED, view.revision)
-    return Transaction((stands,), tuple(_operations(keys, view, step, lease, alive)))
+    unchanged = absent(keys.document) if not view.revision else Compare(keys.document, Field.MODIFIED, view.revision)
+    return Transaction((unchanged,), tuple(_operations(keys, view, step, lease, alive)))
 
 
 def _step(before: Rendezvous | None, event: Event, after: Rendezvous | None) -> Step:
@@ -150,7 +153,7 @@ def _step(before: Rendezvous | None, event: Event, after: Rendezvous | None) -> 
 def _allowed(before: Rendezvous | None, event: Event) -> tuple[Transition, Rendezvous]:
     transition = _row(before, event)
     if before is None:
-        raise IllegalStep(f"expected a document for {event.value}, found none")
+        raise IllegalStep(f"{event.value} requires a document")
     return transition, before
 
 
@@ -158,14 +161,14 @@ def _row(before: Rendezvous | None, event: Event) -> Transition:
     status = None if before is None else before.status
     transition = BY_CAUSE.get((status, event))
     if transition is None:
-        where = "where there is no document" if status is None else f"in state {status.value}"
-        raise IllegalStep(f"expected a step that the protocol knows, found {event.value} {where}")
+        where = "without a document" if status is None else f"in state {status.value}"
+        raise IllegalStep(f"the protocol does not allow {event.value} {where}")
     return transition
 
 
-def _require(holds: bool, rule: str, found: Rendezvous) -> None:
+def _require(holds: bool, violation: str, document: Rendezvous) -> None:
     if not holds:
-        raise IllegalStep(f"expected that {rule}, found {found}")
+        raise IllegalStep(f"{violation}: {document}")
 
 
 def _operations(
@@ -177,6 +180,6 @@ def _operations(
     yield Put(keys.document, to_bytes(step.after), lease)
     if Effect.KEEP_ALIVE in step.transition.effects:
         if alive is None:
-            raise ValueError("expected what a step that confirms writes as its keep-alive, found none")
+            raise ValueError("a confirming step requires a keep-alive")
         rank = step.after.participants.index(step.after.confirmed[-1])
         yield Put(keys.alive(view.version, rank), alive[0].to_bytes(), alive[1])

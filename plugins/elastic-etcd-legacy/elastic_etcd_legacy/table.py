@@ -1,7 +1,7 @@
-"""The older protocol as a table: what may happen to the shared document, in which state, and what comes of it.
+"""The older protocol as a table of all transitions of the shared document.
 
-What is not in this table cannot happen: `steps.py` looks every change up here, and the state diagram of the docs is
-drawn from it. Nothing else of the package is imported here, so that the docs need not install it.
+`steps.py` looks up every change here, so no other transition is possible. The docs draw their state diagram from this
+table. The module imports nothing else of the package, so the docs can load it without installing the package.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Status(enum.Enum):
-    """The states of the document. None stands for "there is no document"."""
+    """The document's states. None means that there is no document."""
 
     SETUP = "setup"
     JOINABLE = "joinable"
@@ -21,7 +21,7 @@ class Status(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What can happen to the document."""
+    """The events that change the document."""
 
     CREATE = "create"
     OPEN = "open"
@@ -40,19 +40,19 @@ class Event(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """What is done in the same transaction that writes the document (`RENEW`: right after it)."""
+    """Side effects of a transition, in the transaction that writes the document (`RENEW`: right after it)."""
 
-    LEASE_SETUP = "the document expires after the setup time"
-    LEASE_CALLER = "the document lives as long as the node that makes the last call"
-    LEASE_FROZEN = "the document expires when nobody confirms for the confirm time"
-    LEASE_RUN = "the document outlives its writer by the time that a run is kept"
-    KEEP_LEASE = "the document's lease stays"
-    RENEW = "the confirm time begins anew"
-    KEEP_ALIVE = "the node's keep-alive is written, attached to the node's own lease"
+    LEASE_SETUP = "the document expires after the setup timeout"
+    LEASE_CALLER = "the document expires with the lease of the node that makes the last call"
+    LEASE_FROZEN = "the document expires if no participant confirms within the confirm timeout"
+    LEASE_RUN = "the document is kept for the retention time after its writer exits"
+    KEEP_LEASE = "the document keeps its lease"
+    RENEW = "the confirm timeout starts again"
+    KEEP_ALIVE = "the node's keep-alive is written under the node's own lease"
 
 
 class Transition(NamedTuple):
-    """One row: in state `before`, `event` leads to `after`. `when` says in words who does it and on what condition."""
+    """One row: in state `before`, `event` leads to `after`. `when` describes the actor and the condition."""
 
     before: Status | None
     event: Event
@@ -61,10 +61,12 @@ class Transition(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
-_GIVES_UP = "a participant gives up before the round is final: the others begin anew"
-_ALL_ALONE = "a participant gives up, or who created it does and nobody has joined: the others begin anew"
-_CLOSES = "the job is over: no node takes part again"
-_LEASE_ENDS = "etcd ends the lease"
+_FROZEN_ABANDONED = "a participant gives up before the round is final; the other nodes start again"
+_JOINABLE_ABANDONED = (
+    "a participant gives up, or the creator does before any node has joined; the other nodes start again"
+)
+_CLOSES = "the job is over; no node joins again"
+_LEASE_ENDS = "the lease expires"
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(None, Event.CREATE, Status.SETUP, "any node that finds no document", (Effect.LEASE_SETUP,)),
@@ -72,7 +74,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         Status.SETUP,
         Event.OPEN,
         Status.JOINABLE,
-        "the node that created it",
+        "the creator opens it",
         (Effect.LEASE_RUN,),
     ),
     Transition(Status.JOINABLE, Event.JOIN, Status.JOINABLE, "a node takes the next rank", (Effect.KEEP_LEASE,)),
@@ -80,7 +82,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         Status.JOINABLE,
         Event.CALL,
         Status.JOINABLE,
-        "a node takes the rank that reaches the minimum: it makes the last call",
+        "a node takes the rank that completes the minimum; it makes the last call",
         (Effect.LEASE_CALLER,),
     ),
     Transition(Status.JOINABLE, Event.FILL, Status.FROZEN, "a node takes the last free rank", (Effect.LEASE_FROZEN,)),
@@ -88,54 +90,57 @@ TRANSITIONS: tuple[Transition, ...] = (
         Status.JOINABLE,
         Event.END_CALL,
         Status.FROZEN,
-        "the last call is over; by the node that makes it",
+        "the node that makes the last call ends it",
         (Effect.LEASE_FROZEN,),
     ),
     Transition(
         Status.FROZEN,
         Event.CONFIRM,
         Status.FROZEN,
-        "a participant shows that it lives; others are still to do so",
+        "a participant confirms that it is alive; others have yet to confirm",
         (Effect.KEEP_ALIVE, Effect.KEEP_LEASE, Effect.RENEW),
     ),
     Transition(
         Status.FROZEN,
         Event.COMPLETE,
         Status.FINAL,
-        "the last participant shows that it lives",
+        "the last participant confirms that it is alive",
         (Effect.KEEP_ALIVE, Effect.LEASE_RUN),
     ),
     Transition(
         Status.FINAL,
         Event.ANNOUNCE,
         Status.FINAL,
-        "a node that is in no round waits for the next",
+        "a node outside the round waits for the next one",
         (Effect.KEEP_LEASE,),
     ),
-    Transition(Status.FINAL, Event.WITHDRAW, Status.FINAL, "a node that waits gives up", (Effect.KEEP_LEASE,)),
+    Transition(Status.FINAL, Event.WITHDRAW, Status.FINAL, "a waiting node gives up", (Effect.KEEP_LEASE,)),
     Transition(
         Status.FINAL,
         Event.BREAK,
         None,
-        "a keep-alive is gone; by who wants a round, or by the member that leaves",
+        "a node that wants a round finds a keep-alive missing, or a member leaves",
     ),
-    Transition(Status.SETUP, Event.ABANDON, None, "the node that created it gives up"),
-    Transition(Status.JOINABLE, Event.ABANDON, None, _ALL_ALONE),
-    Transition(Status.FROZEN, Event.ABANDON, None, _GIVES_UP),
-    Transition(Status.SETUP, Event.EXPIRE, None, f"{_LEASE_ENDS}: who created it did not open it in time"),
-    Transition(Status.JOINABLE, Event.EXPIRE, None, f"{_LEASE_ENDS}: who makes the last call died, or all are gone"),
-    Transition(Status.FROZEN, Event.EXPIRE, None, f"{_LEASE_ENDS}: a participant did not confirm in time"),
+    Transition(Status.SETUP, Event.ABANDON, None, "the creator gives up"),
+    Transition(Status.JOINABLE, Event.ABANDON, None, _JOINABLE_ABANDONED),
+    Transition(Status.FROZEN, Event.ABANDON, None, _FROZEN_ABANDONED),
+    Transition(Status.SETUP, Event.EXPIRE, None, f"{_LEASE_ENDS}: the creator did not open it in time"),
     Transition(
-        Status.FINAL, Event.EXPIRE, None, f"{_LEASE_ENDS}: the member that made it final has been gone for long"
+        Status.JOINABLE,
+        Event.EXPIRE,
+        None,
+        f"{_LEASE_ENDS}: the node that makes the last call has failed, or all nodes have",
     ),
-    Transition(Status.CLOSED, Event.EXPIRE, None, f"{_LEASE_ENDS}: its writer has been gone for long"),
+    Transition(Status.FROZEN, Event.EXPIRE, None, f"{_LEASE_ENDS}: a participant did not confirm in time"),
+    Transition(Status.FINAL, Event.EXPIRE, None, f"{_LEASE_ENDS}: the member that made it final exited long ago"),
+    Transition(Status.CLOSED, Event.EXPIRE, None, f"{_LEASE_ENDS}: its writer exited long ago"),
     Transition(None, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.SETUP, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.JOINABLE, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.FROZEN, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.FINAL, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
 )
-"""Every transition; no state has two for one event."""
+"""All transitions, at most one for each state and event."""
 
 BY_CAUSE = {(row.before, row.event): row for row in TRANSITIONS}
-"""The same, by state and event."""
+"""All transitions, by state and event."""

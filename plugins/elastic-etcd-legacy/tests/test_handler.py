@@ -189,7 +189,7 @@ def test_a_participant_that_dies_before_the_round_is_final(job, background, even
     joining = background(haunted.node().next_rendezvous)
     eventually(lambda: b'participants":["node0' in document_of(running))
     haunted.clock.advance(1.5)
-    with pytest.raises(RendezvousTimeoutError, match="found one that is joinable, with 1 node"):
+    with pytest.raises(RendezvousTimeoutError, match="the rendezvous is joinable, with 1 node"):
         joining.result()
     gather(background, [running.node() for _ in range(2)])
 

@@ -1,4 +1,4 @@
-"""The contract of rendezvous backends, as tests. A backend's tests need ten lines:
+"""The contract of rendezvous backends, as tests. A backend's test class needs about ten lines:
 
 class TestMyBackend(BackendContract):
     @pytest.fixture
@@ -62,7 +62,7 @@ def _handler(
 
 
 def _verdict(handler: Handler) -> Verdict:
-    """Wait for the verdict on its round."""
+    """Wait for the verdict on the node's round."""
     notified, until = threading.Event(), later(_CLOCK.now(), LONG)
     handler.subscribe(notified.set)
     while (verdict := handler.verdict()) is None:
@@ -74,7 +74,7 @@ def _verdict(handler: Handler) -> Verdict:
 def _agreed(handlers: list[Handler]) -> dict[int, RendezvousInfo]:
     """Let all nodes join the next round, and check that they agree. Returns each node's result by rank."""
     infos = together([handler.next_rendezvous for handler in handlers])
-    assert len({(info.formed, info.bootstrap_store_info) for info in infos}) == 1, f"they do not agree: {infos}"
+    assert len({(info.formed, info.bootstrap_store_info) for info in infos}) == 1, f"the nodes do not agree: {infos}"
     assert {info.world_size for info in infos} == {len(handlers)}
     assert sorted(info.rank for info in infos) == list(range(len(handlers)))
     return {info.rank: info for info in infos}
@@ -88,14 +88,14 @@ def _names(info: RendezvousInfo) -> list[str]:
 class RoundPromises(Clients):
     """End-to-end tests: nodes form rounds and receive notifications through the backend."""
 
-    def test_nodes_form_a_round_and_agree(self, backend: Any) -> None:
+    def test_nodes_form_round_and_agree(self, backend: Any) -> None:
         with self.handlers(backend, 3, (3, 3)) as nodes:
             infos = _agreed(nodes)
             assert sorted(_names(infos[0])) == ["node0", "node1", "node2"]
             infos[0].store.set("from rank 0", "hello")
             assert [info.store.get("from rank 0") for info in infos.values()] == [b"hello"] * 3
 
-    def test_one_that_comes_late_takes_part_in_the_next_round(self, backend: Any) -> None:
+    def test_late_node_joins_next_round(self, backend: Any) -> None:
         with self.handlers(backend, 3, (2, 3)) as (*early, late):
             before = _names(_agreed(early)[0])
             joining = Background(late.next_rendezvous)
@@ -106,18 +106,18 @@ class RoundPromises(Clients):
             assert all(_names(info) == [*before, "node2"] for info in infos)
             assert infos[-1].formed is not None and infos[-1].formed.restart_count == 0
 
-    def test_one_too_many_waits_and_learns_that_the_job_was_closed(self, backend: Any) -> None:
-        with self.handlers(backend, 4, (2, 2)) as (first, second, spare, stranger):
+    def test_spare_waits_and_sees_job_closed(self, backend: Any) -> None:
+        with self.handlers(backend, 4, (2, 2)) as (first, second, spare, newcomer):
             _agreed([first, second])
             joining = Background(spare.next_rendezvous)
             assert not joining.over(_MOMENT), "a node beyond the maximum did not wait"
             first.set_closed()
             assert _verdict(second).outcome is Outcome.CLOSED
             assert isinstance(raised(joining.result), RendezvousClosedError)
-            assert isinstance(raised(stranger.next_rendezvous), RendezvousClosedError)
-            assert all(node.is_closed() for node in (first, second, spare, stranger))
+            assert isinstance(raised(newcomer.next_rendezvous), RendezvousClosedError)
+            assert all(node.is_closed() for node in (first, second, spare, newcomer))
 
-    def test_a_node_that_leaves_is_missed_at_once(self, backend: Any) -> None:
+    def test_leaving_node_ends_round(self, backend: Any) -> None:
         # The long last call includes all three nodes in the first round, even if one is slow.
         with self.handlers(backend, 3, (2, 3), last_call=LONG) as nodes:
             _agreed(nodes)
@@ -127,26 +127,26 @@ class RoundPromises(Clients):
             assert leaving.shutdown()  # its workers have stopped
             assert sorted(_names(_agreed(others)[0])) == ["node1", "node2"]
 
-    def test_a_failure_is_counted_once_for_all(self, backend: Any) -> None:
+    def test_failure_counts_once_for_all_nodes(self, backend: Any) -> None:
         with self.handlers(backend, 2, (2, 2)) as nodes:
             failing = _agreed(nodes)
             for number in (1, 2):
                 rank = next(rank for rank, info in failing.items() if _names(info)[rank] == "node0")
                 nodes[0].report_failure({rank: ProcessFailure(0, 1, 1, global_rank=rank, reason="exit code 1")})
                 verdicts = [_verdict(node) for node in nodes]
-                assert [(told.outcome, told.failed) for told in verdicts] == [(Outcome.RESTART, True)] * 2
+                assert [(verdict.outcome, verdict.failed) for verdict in verdicts] == [(Outcome.RESTART, True)] * 2
                 failing = _agreed(nodes)
                 assert failing[0].formed is not None and failing[0].formed.restart_count == number
 
-    def test_when_all_have_succeeded_the_job_is_over(self, backend: Any) -> None:
+    def test_job_closes_when_all_nodes_succeed(self, backend: Any) -> None:
         with self.handlers(backend, 2, (2, 2)) as nodes:
             _agreed(nodes)
             for node in nodes:
                 node.report_success()
             verdicts = [_verdict(node) for node in nodes]
-            assert [(told.outcome, told.succeeded) for told in verdicts] == [(Outcome.CLOSED, True)] * 2
+            assert [(verdict.outcome, verdict.succeeded) for verdict in verdicts] == [(Outcome.CLOSED, True)] * 2
 
-    def test_one_alone_gives_up_in_time_and_says_who_is_there(self, backend: Any) -> None:
+    def test_lone_node_times_out(self, backend: Any) -> None:
         with self.handlers(backend, 1, (2, 2), join=1.0, connected=True) as (alone,):
             error = raised(alone.next_rendezvous)
             assert isinstance(error, RendezvousTimeoutError)

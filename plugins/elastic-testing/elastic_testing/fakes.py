@@ -1,5 +1,5 @@
 """Fakes: a clock that the test advances, an agent as seen by a health endpoint, and an in-memory rendezvous backend
-that can be unreachable or lose answers."""
+that can be unreachable or lose replies."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ class FakeAgentView:
 
     Attributes:
         stuck_for: seconds since the last iteration of the agent's loop (0).
-        fault: the watchdog's fault; empty if there is none.
-        refused: the result of `not_signed`.
-        checked: the result of `checks`.
+        fault: the watchdog's fault; empty if there is none (default).
+        template: the result of `template_pid` (None).
+        refused: the result of `not_signed` (0).
+        checked: the result of `checks` (empty).
     """
 
     def __init__(self, status: AgentStatus | None = None) -> None:
@@ -118,9 +119,10 @@ class SharedMemory:
         entries: the nodes' entries, oldest first.
         lead: the leaders' counter.
         rosters: incremented whenever an entry is added, removed or changed.
-        vacant: the result of `RosterBackend.vacant`.
-        leases: whether it simulates a store that drops the entries of failed nodes; a test drops one with `drop`. Such
-            a store shows no heartbeats, and a node notices at its next heartbeat that its entry was dropped.
+        vacant: the result of `RosterBackend.vacant` (false).
+        leases: whether it simulates a store that drops the entries of failed nodes (false). A test drops one with
+            `drop`. Such a store shows no heartbeats, and a node learns at its next heartbeat that its entry was
+            dropped.
         changed: notified of every change.
     """
 
@@ -164,8 +166,8 @@ class MemoryBackend(RosterBackend):
     """One node's connection to `memory`. See `interfaces.backend.RosterBackend`.
 
     Attributes:
-        reachable: if false, every call raises RendezvousConnectionError without any effect.
-        lose_answers: how many of the next modifying calls take effect, but raise RendezvousConnectionError.
+        reachable: if false, every call raises RendezvousConnectionError without any effect (true).
+        lose_answers: how many of the next modifying calls take effect, but raise RendezvousConnectionError (0).
         calls: number of calls of each method, by name.
     """
 

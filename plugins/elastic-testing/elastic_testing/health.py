@@ -45,7 +45,7 @@ class HealthContract:
     function that creates an endpoint from a view, a port and a timeout, and a method `ask`.
 
     Attributes:
-        takes_ports: whether it listens on the given TCP port, at least on the loopback address.
+        takes_ports: whether it listens on the given TCP port, at least on the loopback address (true).
         at_once: seconds within which it must stop, on any machine, even with connected clients (10).
     """
 
@@ -57,12 +57,12 @@ class HealthContract:
         true and the whole response as text. Raises OSError if it does not answer within 10 seconds."""
         raise NotImplementedError
 
-    def test_an_agent_that_is_well(self, make: Make) -> None:
+    def test_healthy_agent_is_alive_and_ready(self, make: Make) -> None:
         with self._serving(make, FakeAgentView()) as (server, port):
             assert self.ask(server, port, "alive").ok
             assert self.ask(server, port, "ready").ok
 
-    def test_a_loop_that_does_not_turn(self, make: Make) -> None:
+    def test_stuck_loop_is_not_alive(self, make: Make) -> None:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port):
             view.stuck_for = _TIMEOUT / 2
@@ -76,7 +76,7 @@ class HealthContract:
             view.stuck_for = 0.0
             assert self.ask(server, port, "alive").ok
 
-    def test_a_watchdog_that_has_died(self, make: Make) -> None:
+    def test_dead_watchdog_is_not_alive(self, make: Make) -> None:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port):
             view.fault = "its thread has ended"
@@ -84,7 +84,7 @@ class HealthContract:
             assert (dead.ok, "its thread has ended" in dead.reason) == (False, True)
             assert self.ask(server, port, "ready").ok
 
-    def test_only_an_agent_whose_workers_run_is_ready(self, make: Make) -> None:
+    def test_only_running_phase_is_ready(self, make: Make) -> None:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port):
             for phase in AgentPhase:
@@ -94,28 +94,28 @@ class HealthContract:
                 assert f"because of {phase.value}" in found.reason
                 assert self.ask(server, port, "alive").ok, phase
 
-    def test_the_status_is_that_of_now(self, make: Make) -> None:
+    def test_status_is_current(self, make: Make) -> None:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port):
-            told = self.ask(server, port, "status")
-            assert (told.ok, "job" in told.reason, "running" in told.reason) == (True, True, True)
+            status = self.ask(server, port, "status")
+            assert (status.ok, "job" in status.reason, "running" in status.reason) == (True, True, True)
             view.show(phase=AgentPhase.STOPPING, reason="rank 3: exit code 41")
-            told = self.ask(server, port, "status")
-            assert ("stopping" in told.reason, "rank 3: exit code 41" in told.reason) == (True, True)
+            status = self.ask(server, port, "status")
+            assert ("stopping" in status.reason, "rank 3: exit code 41" in status.reason) == (True, True)
 
-    def test_the_status_of_a_thousand_nodes(self, make: Make) -> None:
+    def test_status_of_thousand_nodes(self, make: Make) -> None:
         view = FakeAgentView()
         view.show(members=tuple(Member(f"node{i}", f"host{i}", f"10.0.{i % 250}.1", "t", 8) for i in range(1000)))
         with self._serving(make, view) as (server, port):
             assert "node999" in self.ask(server, port, "status").reason
 
-    def test_words_are_told_as_they_are(self, make: Make) -> None:
+    def test_non_ascii_reason_is_unchanged(self, make: Make) -> None:
         view = FakeAgentView()
         view.show(phase=AgentPhase.STOPPING, reason="Ärger & 麻烦")
         with self._serving(make, view) as (server, port):
             assert "Ärger & 麻烦" in self.ask(server, port, "ready").reason
 
-    def test_many_ask_at_once_while_the_status_changes(self, make: Make) -> None:
+    def test_concurrent_queries_during_status_changes(self, make: Make) -> None:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port), ThreadPoolExecutor(8) as pool:
             answers = [pool.submit(self.ask, server, port, "status") for _ in range(40)]
@@ -123,7 +123,7 @@ class HealthContract:
                 view.show(round=number)
             assert all(answer.result(_LONG).ok for answer in answers)
 
-    def test_nobody_answers_before_the_start_and_after_the_stop(self, make: Make) -> None:
+    def test_answers_only_between_start_and_stop(self, make: Make) -> None:
         port = _free_port()
         server = make(FakeAgentView(), port, _TIMEOUT)
         try:
@@ -134,32 +134,32 @@ class HealthContract:
             server.stop()
         assert not self._answers(server, port)
 
-    def test_stop_may_be_called_again_and_without_a_start(self, make: Make) -> None:
+    def test_stop_is_idempotent_and_needs_no_start(self, make: Make) -> None:
         server = make(FakeAgentView(), _free_port(), _TIMEOUT)
         server.stop()
         with self._serving(make, FakeAgentView()) as (server, _):
             server.stop()
             server.stop()
 
-    def test_a_port_that_is_taken(self, make: Make) -> None:
+    def test_port_in_use_raises_oserror(self, make: Make) -> None:
         self._expect_ports()
         with socket.create_server(("127.0.0.1", 0)) as other:
             server = make(FakeAgentView(), other.getsockname()[1], _TIMEOUT)
             try:
                 server.start()
-                raise AssertionError("it started on a port that is in use, instead of raising OSError")
+                raise AssertionError("start did not raise OSError for a port that is in use")
             except OSError:
                 pass
             finally:
                 server.stop()
 
-    def test_the_next_one_gets_the_port_at_once(self, make: Make) -> None:
+    def test_port_is_reusable_immediately(self, make: Make) -> None:
         port = _free_port()
         for _ in range(5):
             with self._serving(make, FakeAgentView(), port) as (server, _):
                 assert self.ask(server, port, "alive").ok
 
-    def test_clients_that_say_nothing_hold_nobody_up(self, make: Make) -> None:
+    def test_silent_clients_do_not_block_others(self, make: Make) -> None:
         self._expect_ports()
         with contextlib.ExitStack() as stack:
             server, port = stack.enter_context(self._serving(make, FakeAgentView()))
@@ -170,7 +170,7 @@ class HealthContract:
             server.stop()
             assert SystemClock().now() - begun < self.at_once
 
-    def test_nothing_stays(self, make: Make) -> None:
+    def test_stop_leaves_no_threads_or_descriptors(self, make: Make) -> None:
         with self._serving(make, FakeAgentView()):
             pass  # modules that the first one loads may remain
         threads, descriptors, view = set(threading.enumerate()), _descriptors(), FakeAgentView()
@@ -178,13 +178,13 @@ class HealthContract:
             self.ask(server, port, "status")
         for thread in set(threading.enumerate()) - threads:
             thread.join(_LONG)
-            assert not thread.is_alive(), f"{thread.name} has not ended"
+            assert not thread.is_alive(), f"the thread {thread.name} is still running"
         assert view.subscribers == 0
         assert _descriptors() <= descriptors
 
     def _expect_ports(self) -> None:
         if not self.takes_ports:
-            raise unittest.SkipTest("it does not listen on the given port")
+            raise unittest.SkipTest("the endpoint does not listen on the given port (takes_ports)")
 
     @contextlib.contextmanager
     def _serving(
@@ -210,7 +210,7 @@ def _free_port() -> int:
         port = secrets.choice(_PORTS)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    raise AssertionError(f"found no free port in {_PORTS}")
+    raise AssertionError(f"no free port in {_PORTS}")
 
 
 def _descriptors() -> int:

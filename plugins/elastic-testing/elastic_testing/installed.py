@@ -1,6 +1,6 @@
-"""Creates installed components as the agent does: looks up the entry point, parses the options, and fills in defaults.
-Contracts thus test what users get. All functions raise PluginError if no installed plugin provides the name, and
-ConfigurationError for invalid options."""
+"""Creates installed components as the agent does: looks up the entry point, parses the options, and fills in defaults,
+so that contracts test the components that users get. All functions raise PluginError if no installed plugin provides
+the name, and ConfigurationError for invalid options."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ R = TypeVar("R", bound=Record)
 
 
 def installed_store(name: str, **options: Any) -> Store:
-    """The key-value store of this name."""
+    """Create the key-value store of this name."""
     record, config = _chosen(StoreRecord, name, options)
     return record.factory(Context(options=config))
 
 
 def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
-    """The watchdog that `--watchdog` selects by this name, not started."""
+    """Create the watchdog that `--watchdog` selects by this name, without starting it."""
     record, config = _chosen(WatchdogRecord, name, options)
     return record.factory(Context(run_id, config))
 
@@ -43,13 +43,14 @@ def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
 def installed_health_endpoint(
     name: str, view: AgentView, port: int, timeout: float, **options: Any
 ) -> HealthCheckServer:
-    """The health endpoint that `--health` selects by this name, not started."""
+    """Create the health endpoint that `--health` selects by this name, without starting it. `timeout`: seconds after
+    which a stuck agent is reported as not alive."""
     record, config = _chosen(HealthEndpointRecord, name, options)
     return record.factory(Context(options=config), view, port, timeout)
 
 
 def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
-    """The backend of this name, opened as by `elastic status` and `elastic drain`, with its record's `open_backend`."""
+    """Open the backend of this name with its record's `open_backend`, as `elastic status` and `elastic drain` do."""
     record, _ = _chosen(RendezvousBackendRecord, name, options)
     if record.open_backend is None:
         raise TypeError(f"the record of {name!r} has no open_backend")
@@ -60,7 +61,7 @@ def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> 
 def rendezvous_parameters(
     name: str, endpoint: str, run_id: str, min_nodes: int = 1, max_nodes: int = 1, **options: Any
 ) -> RendezvousParameters:
-    """The parameters for the factory of the rendezvous backend of this name."""
+    """Return the parameters for the factory of the rendezvous backend of this name."""
     _, config = _chosen(RendezvousBackendRecord, name, options)
     return RendezvousParameters(name, endpoint, run_id, min_nodes, max_nodes).having(config)
 

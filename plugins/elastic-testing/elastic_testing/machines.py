@@ -24,7 +24,7 @@ _ETC = Path("/etc/netns")
 
 
 def missing() -> str:
-    """Why machines cannot be created here; empty if they can."""
+    """Return why machines cannot be created here; empty if they can."""
     if os.geteuid() != 0:
         return "only root can create network namespaces"
     tools = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -56,7 +56,7 @@ class Machine:
         return {"GLOO_SOCKET_IFNAME": "eth0", "ELASTIC_LOCAL_ADDR": self.address}
 
     def pids(self) -> list[int]:
-        """Ids of all processes on this machine."""
+        """Return the IDs of all processes on this machine."""
         found = subprocess.run(["ip", "netns", "pids", self.space], check=False, capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]
 
@@ -93,12 +93,12 @@ class Machine:
             subprocess.run([*add, *qdisc], check=True, capture_output=True)  # fmt: skip
 
     def drops(self, one_in: int) -> None:
-        """Drop one in so many incoming packets; 0: none. Requires Debian's nftables."""
+        """Drop one in `one_in` incoming packets at random; 0: none. Requires Debian's nftables."""
         self._filter("input", [f'iif != "lo" numgen random mod {one_in} < 1 drop'] if one_in else [])
 
     def disorders(self, one_in: int) -> None:
-        """Send one in so many outgoing packets through a queue of 64 kbit/s, so that later packets overtake it, and
-        duplicate one in 20; 0: none. Requires Debian's nftables."""
+        """Send one in `one_in` outgoing packets through a queue of 64 kbit/s, so that later packets overtake it, and
+        duplicate one in 20; 0: neither. Requires Debian's nftables."""
         self.shape(*("htb", "default", "1") if one_in else ())
         self._filter("output", [])
         if one_in:
@@ -128,7 +128,7 @@ class Machine:
         self._etc("resolv.conf").write_text(f"nameserver {resolver}\n")
 
     def _etc(self, name: str) -> Path:
-        return _ETC / self.space / name  # `ip netns exec` puts these over the ones in /etc
+        return _ETC / self.space / name  # `ip netns exec` mounts these files over those in /etc
 
     def loses(self, other: Machine) -> None:
         """Drop all packets to the other machine, but not those from it."""

@@ -30,18 +30,18 @@ _WAITS, _FEW = 6, 2
 
 
 def shown(backend: RosterBackend) -> list[tuple[str, bytes]]:
-    """The roster without heartbeat counters."""
+    """Return the roster without heartbeat counters."""
     return [(announced.key, announced.entry) for announced in backend.roster()]
 
 
 def keys(backend: RosterBackend) -> list[str]:
-    """The keys of the roster."""
+    """Return the keys of the roster."""
     return [announced.key for announced in backend.roster()]
 
 
 def _has_rosters(backend: Any) -> None:
     if not isinstance(backend, RosterBackend):
-        raise unittest.SkipTest("a backend of two methods: the core keeps its entries inside the state")
+        raise unittest.SkipTest("not a RosterBackend: the core keeps the entries inside the state")
 
 
 class RosterPromises(Clients):
@@ -49,10 +49,10 @@ class RosterPromises(Clients):
 
     Attributes:
         lease: seconds within which the store drops the entry of a node without heartbeats, for backends that show no
-            heartbeats.
-        at_once: seconds within which calls must return that should return immediately, on any machine.
-        pushed: seconds from the start of a change within which a waiting client must be notified. Larger for backends
-            that have to poll, because their store does not push changes.
+            heartbeats (20).
+        at_once: seconds within which calls must return that should return immediately, on any machine (10).
+        pushed: seconds from the start of a change within which a waiting client must be notified (1). Larger for
+            backends that have to poll, because their store does not push changes.
     """
 
     lease: ClassVar[Duration] = 20.0
@@ -60,11 +60,11 @@ class RosterPromises(Clients):
     pushed: ClassVar[Duration] = 1.0
 
     def _nodes(self, backend: Any, count: int) -> contextlib.AbstractContextManager[list[Any]]:
-        """`count` clients in addition to `backend`. Skips the test if it has no roster."""
+        """Create `count` clients in addition to `backend`. Skips the test if the backend has no roster."""
         _has_rosters(backend)
         return self.peers(backend, count)
 
-    def test_entries_come_in_the_order_of_their_first_announcement(self, backend: Any) -> None:
+    def test_roster_is_in_order_of_first_announcement(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
             assert backend.roster() == ()
             assert one.announce("z/1", b"first") == 0
@@ -73,7 +73,7 @@ class RosterPromises(Clients):
             for client in (backend, one, two):
                 assert shown(client) == [("z/1", b"replaced"), ("a/1", b"second")]
 
-    def test_keys_and_entries_may_hold_anything(self, backend: Any) -> None:
+    def test_any_key_and_entry_is_kept(self, backend: Any) -> None:
         _has_rosters(backend)
         entries = [("a", b""), ("a/b", bytes(range(256))), ("a b%20", b"x" * 3000), ("ключ/1", b"\n")]
         with self.peers(backend, len(entries)) as clients:
@@ -81,7 +81,7 @@ class RosterPromises(Clients):
                 client.announce(key, entry)
             assert shown(backend) == entries
 
-    def test_who_withdraws_is_gone_for_everybody_and_may_come_again(self, backend: Any) -> None:
+    def test_withdrawn_entry_disappears_and_can_return(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"1")
             two.announce("b/1", b"2")
@@ -94,7 +94,7 @@ class RosterPromises(Clients):
             one.announce("a/1", b"3")
             assert sorted(shown(backend)) == [("a/1", b"3"), ("b/1", b"2")]
 
-    def test_an_entry_can_be_withdrawn_by_another_node(self, backend: Any) -> None:
+    def test_node_can_withdraw_another_nodes_entry(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"")
             two.announce("b/1", b"")
@@ -102,16 +102,16 @@ class RosterPromises(Clients):
             two.withdraw("a/1")
             assert keys(backend) == keys(one) == ["b/1"]
 
-    def test_many_announce_at_the_same_time(self, backend: Any) -> None:
+    def test_concurrent_announcements_are_all_listed(self, backend: Any) -> None:
         with self._nodes(backend, _NODES) as clients:
             names = [f"node{number}/1" for number in range(_NODES)]
             pairs = zip(clients, names, strict=True)
             older = together([partial(client.announce, name, name.encode()) for client, name in pairs])
-            assert 0 in older, "expected that the oldest entry is told that none is older"
+            assert 0 in older, "announce did not return 0 for the oldest entry"
             assert sorted(shown(backend)) == [(name, name.encode()) for name in names]
             assert all(shown(client) == shown(backend) for client in clients)
 
-    def test_a_beat_shows_or_the_store_watches_itself(self, backend: Any) -> None:
+    def test_heartbeat_counter_grows_or_is_hidden(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"")
             two.announce("b/1", b"")
@@ -121,18 +121,18 @@ class RosterPromises(Clients):
             assert after["b/1"] == before["b/1"]
             assert (before["a/1"] is None) if after["a/1"] is None else (after["a/1"] != before["a/1"])
 
-    def test_without_beats_an_entry_goes_with_its_node(self, backend: Any) -> None:
+    def test_lease_drops_entry_of_dead_node(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (node,):
             node.announce("a/1", b"")
             if any(entry.beats is not None for entry in backend.roster()):
-                raise unittest.SkipTest("it shows beats: the core sees who is gone")
+                raise unittest.SkipTest("the backend shows heartbeats, by which the core detects failed nodes")
             close(node)
             until = later(_CLOCK.now(), self.lease)
             while keys(backend):
-                assert _CLOCK.now() < until, f"expected the entry of a dead node to go within {self.lease:g} s"
+                assert _CLOCK.now() < until, f"the entry of a dead node was not dropped within {self.lease:g} s"
                 backend.wait_for_roster(0.5)
 
-    def test_who_leads_counts_up_and_who_looks_sees_it(self, backend: Any) -> None:
+    def test_leader_counter_grows_and_is_readable(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (leader, other):
             leader.announce("a/1", b"")
             other.announce("b/1", b"")
@@ -141,11 +141,11 @@ class RosterPromises(Clients):
                 assert leader.beat("a/1", leading=True, look=False) is not None
                 other.get_state()
                 seen.append(other.beat("b/1", leading=False, look=True))
-            assert seen == sorted(set(seen)), f"expected a counter that grows while somebody leads, found {seen}"
+            assert seen == sorted(set(seen)), f"the counter did not grow with the leader's heartbeats: {seen}"
             own = [leader.beat("a/1", leading=True, look=True) for _ in range(2)]
             assert own[1] > own[0]
 
-    def test_waiting_for_the_state_ends_when_it_is_written(self, backend: Any) -> None:
+    def test_state_wait_returns_after_write(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (waiter,):
             found, token = waiter.get_state(), None
             for state in (b"1", b"2", b"2"):
@@ -157,14 +157,14 @@ class RosterPromises(Clients):
                 found = waiter.get_state()
                 assert found[0] == state
 
-    def test_waiting_for_a_state_that_was_written_ends_at_once(self, backend: Any) -> None:
+    def test_state_wait_with_stale_token_returns_immediately(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (waiter,):
             token = written(backend, b"1", None)
             known = waiter.get_state()[1]
             written(backend, b"2", token)
             assert Background(lambda: waiter.wait_for_state(known, LONG)).result(self.at_once) is True
 
-    def test_waiting_for_the_roster_ends_when_somebody_comes_changes_or_goes(self, backend: Any) -> None:
+    def test_roster_wait_returns_after_every_change(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (node,):
             acts: tuple[Callable[[], object], ...] = (
                 lambda: node.announce("a/1", b"1"),
@@ -179,13 +179,13 @@ class RosterPromises(Clients):
                 act()
                 waiting.result()
 
-    def test_what_happened_since_the_last_look_ends_a_wait_for_the_roster(self, backend: Any) -> None:
+    def test_roster_wait_includes_changes_since_last_read(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (node,):
             backend.roster()
             node.announce("a/1", b"")
             assert Background(lambda: backend.wait_for_roster(LONG)).result(self.at_once) is True
 
-    def test_who_waits_for_several_is_told_when_they_are_there(self, backend: Any) -> None:
+    def test_roster_wait_for_several_changes_returns(self, backend: Any) -> None:
         with self._nodes(backend, 3) as nodes:
             backend.roster()
             waiting = Background(lambda: backend.wait_for_roster(LONG, more=3))
@@ -193,7 +193,7 @@ class RosterPromises(Clients):
                 node.announce(f"node{number}/1", b"")
             assert waiting.result(self.at_once) is True
 
-    def test_both_waits_last_side_by_side(self, backend: Any) -> None:
+    def test_state_and_roster_waits_run_concurrently(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (other,):
             token = written(backend, b"1", None)
             known = backend.get_state()[1]
@@ -206,7 +206,7 @@ class RosterPromises(Clients):
             written(other, b"2", token)
             assert waiting.result(self.at_once) is True
 
-    def test_waits_end_in_time_when_nothing_happens(self, backend: Any) -> None:
+    def test_waits_time_out(self, backend: Any) -> None:
         _has_rosters(backend)
         token = written(backend, b"1", None)
         backend.roster()
@@ -214,7 +214,7 @@ class RosterPromises(Clients):
             assert Background(wait).result(self.at_once) in (True, False)
             assert Background(wait).result(self.at_once) in (True, False)
 
-    def test_changes_are_pushed_and_not_asked_for_now_and_then(self, backend: Any) -> None:
+    def test_changes_are_pushed_promptly(self, backend: Any) -> None:
         """Notifications must be fast, because jobs wait for them: a failure, a new node, the end."""
         with self._nodes(backend, 1) as (other,):
             token: Any = None
@@ -238,10 +238,11 @@ class RosterPromises(Clients):
                 for turn in range(_PUSHES):
                     what(turn)
                 median = sorted(delays)[_PUSHES // 2]
-                told = f"expected to be told of a change of the {what.__name__} within {self.pushed:g} s"
-                assert median <= self.pushed, f"{told} (pushed), found {median:.1f} s"
+                assert median <= self.pushed, (
+                    f"notifications of a changed {what.__name__} took {median:.1f} s, limit {self.pushed:g} s (pushed)"
+                )
 
-    def test_no_change_of_the_state_is_missed_though_it_comes_while_a_wait_begins(self, backend: Any) -> None:
+    def test_state_change_during_wait_setup_is_seen(self, backend: Any) -> None:
         """Two clients take turns, so that writes coincide with the start of the other client's wait."""
         with self._nodes(backend, 1) as (other,):
             written(backend, b"0", None)
@@ -253,12 +254,12 @@ class RosterPromises(Clients):
                         threading.Event().wait(pauses.uniform(0, _THOUGHT))
                         client.set_state(b"%d" % turn, client.get_state()[1])
                     while int((found := client.get_state())[0]) < turn:
-                        told = client.wait_for_state(found[1], self.at_once)
-                        assert told, f"expected to be told of the state {turn}, found that {self.at_once:g} s ran out"
+                        notified = client.wait_for_state(found[1], self.at_once)
+                        assert notified, f"no notification of state {turn} within {self.at_once:g} s"
 
             together([partial(play, backend, 0), partial(play, other, 1)])
 
-    def test_no_change_of_the_roster_is_missed_though_it_comes_while_a_wait_begins(self, backend: Any) -> None:
+    def test_roster_change_during_wait_setup_is_seen(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (other,):
             names = ("a/1", "b/1")
             for client, name in zip((backend, other), names, strict=True):
@@ -271,12 +272,12 @@ class RosterPromises(Clients):
                         threading.Event().wait(pauses.uniform(0, _THOUGHT))
                         client.announce(names[own], b"%d" % turn)
                     while int(dict(shown(client))[names[turn % 2]]) < turn:
-                        told = client.wait_for_roster(self.at_once)
-                        assert told, f"expected to be told of the entry {turn}, found that {self.at_once:g} s ran out"
+                        notified = client.wait_for_roster(self.at_once)
+                        assert notified, f"no notification of entry {turn} within {self.at_once:g} s"
 
             together([partial(play, backend, 0), partial(play, other, 1)])
 
-    def test_waits_last_while_nothing_happens(self, backend: Any) -> None:
+    def test_waits_last_without_changes(self, backend: Any) -> None:
         """Occasional false notifications are allowed, because they cost only one read."""
         _has_rosters(backend)
         token = written(backend, b"1", None)
@@ -291,10 +292,9 @@ class RosterPromises(Clients):
                 if Background(wait).result(self.at_once):
                     wrong += 1
                     look()
-            told = f"expected waits for the {what} to last while nothing happens"
-            assert wrong <= _FEW, f"{told}, found that {wrong} of {_WAITS} told of a change"
+            assert wrong <= _FEW, f"{wrong} of {_WAITS} waits for the {what} reported a change although there was none"
 
-    def test_a_store_that_comes_back_empty_is_told_and_filled_anew(self, backend: Any) -> None:
+    def test_entries_are_restored_after_data_loss(self, backend: Any) -> None:
         """The backend must announce its node again, or report at the next heartbeat that the entry was dropped."""
         with self._nodes(backend, 1) as (other,):
             entries = [("a/1", b"a"), ("b/1", b"b")]
@@ -305,11 +305,11 @@ class RosterPromises(Clients):
             assert all(shown(client) == entries for client in clients)
             assert other.get_state()[1] == token
             self.forget(backend)
-            until = later(_CLOCK.now(), self.lease)  # a lease is not renewed with every beat
+            until = later(_CLOCK.now(), self.lease)  # not every heartbeat renews a lease
             for client, (key, entry) in zip(clients, entries, strict=True):
                 while (key, entry) not in once_back(partial(shown, client)):
                     assert _CLOCK.now() < until, (
-                        f"expected {key} to be announced again, or its beats to say that it is gone"
+                        f"{key} was neither announced again nor reported as dropped by a heartbeat"
                     )
                     try:
                         once_back(partial(client.beat, key, leading=False, look=False))
@@ -322,7 +322,7 @@ class RosterPromises(Clients):
                 waiting = Background(partial(once_back, partial(client.wait_for_state, token, LONG)))
                 assert waiting.result(self.at_once) is True
 
-    def test_close_lets_waits_come_back(self, backend: Any) -> None:
+    def test_close_ends_waits(self, backend: Any) -> None:
         _has_rosters(backend)
         written(backend, b"1", None)
         with self.peers(backend, 1) as (client,):
@@ -338,11 +338,13 @@ class RosterPromises(Clients):
             assert [wait.result(self.at_once) for wait in waits] == [False, False]
             client.close()
             error = raised(lambda: client.announce("late/1", b""))
-            assert isinstance(error, RendezvousConnectionError), f"expected that it is closed, found {error!r}"
+            assert isinstance(error, RendezvousConnectionError), (
+                f"expected RendezvousConnectionError after close, found {error!r}"
+            )
             assert Background(lambda: client.wait_for_state(known, LONG)).result(self.at_once) is False
             assert Background(lambda: client.wait_for_roster(LONG)).result(self.at_once) is False
 
-    def test_one_that_closes_leaves_the_others_alone(self, backend: Any) -> None:
+    def test_close_does_not_affect_other_clients(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
             written(one, b"1", None)
             two.announce("b/1", b"")
@@ -350,13 +352,13 @@ class RosterPromises(Clients):
             written(two, b"2", two.get_state()[1])
             assert keys(backend) == ["b/1"]
 
-    def test_the_rest_that_it_tells(self, backend: Any) -> None:
+    def test_properties_have_valid_values(self, backend: Any) -> None:
         _has_rosters(backend)
         assert backend.grace >= 0
         assert backend.vacant is False
         assert backend.hosts_store in (True, False)
 
-    def test_a_store_that_is_gone_is_told_by_every_call(self, backend: Any) -> None:
+    def test_roster_calls_report_lost_store(self, backend: Any) -> None:
         _has_rosters(backend)
         token = written(backend, b"1", None)
         backend.announce("a/1", b"")
@@ -399,11 +401,11 @@ class RosterPromises(Clients):
         until = later(_CLOCK.now(), LONG)
         while shown(backend) != expected:
             assert _CLOCK.now() < until, f"expected {expected}, found {shown(backend)}"
-            assert backend.wait_for_roster(LONG), "expected to be told of a change, found that the time ran out"
+            assert backend.wait_for_roster(LONG), f"no notification of a roster change within {LONG:g} s"
 
     @staticmethod
     def _nothing(wait: Callable[[], bool]) -> bool:
-        """Wait until the wait returns False. It may return True wrongly a few times."""
+        """Repeat the wait until it returns False. False notifications are allowed."""
         until = later(_CLOCK.now(), LONG)
         while wait():
             assert _CLOCK.now() < until

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     StarterFor = Callable[[tuple[str, ...]], Starter]
 
 _LONG = 60.0
-_OF_THE_AGENT = "contract_of_the_agent"
-_TELLS = """
+_AGENT_VARIABLE = "contract_of_the_agent"
+_REPORTS = """
 import os, signal, sys
 print(os.getsid(0) == os.getpid(), sorted(name for name in os.environ if name.startswith("contract")), os.getcwd())
 print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, os.fstat(int(os.environ["contract_mark"])).st_ino)
@@ -68,35 +68,35 @@ class StarterContract:
     """See `interfaces.workers.Starter`. For pytest: inherit from this class, and define a fixture `starter_for`, a
     function that creates a starter for a command line of this Python."""
 
-    def test_a_worker_is_its_own_session_with_what_it_is_given(self, starter_for: StarterFor, tmp_path: Path) -> None:
-        os.environ[_OF_THE_AGENT] = "not for the worker"
+    def test_worker_gets_session_environment_and_streams(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        os.environ[_AGENT_VARIABLE] = "not for the worker"
         try:
-            code, out, err, mark = self._run(starter_for(self._python(_TELLS)), tmp_path)
+            code, out, err, mark = self._run(starter_for(self._python(_REPORTS)), tmp_path)
         finally:
-            del os.environ[_OF_THE_AGENT]
+            del os.environ[_AGENT_VARIABLE]
         assert code == 7
         assert out.splitlines() == [f"True {['contract', 'contract_mark']} {Path.cwd()}", f"True {mark}"]
         assert err == "to stderr\n"
 
-    def test_a_worker_that_a_signal_ends(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_killed_worker_reports_signal(self, starter_for: StarterFor, tmp_path: Path) -> None:
         reader, writer = os.pipe()
         child = self._start(starter_for(self._python(_WAITS)), tmp_path, writer, None)
         os.close(writer)
-        with open(reader) as said:
-            assert said.readline() == "ready\n"
+        with open(reader) as output:
+            assert output.readline() == "ready\n"
             assert child.poll() is None
             os.kill(child.pid, signal.SIGTERM)
             assert self._ended(child) == -signal.SIGTERM
             assert child.poll() == -signal.SIGTERM
-            assert said.read() == ""  # no process holds the stream open
+            assert output.read() == ""  # no process holds the stream open
 
-    def test_several_workers_of_one_starter(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_starter_starts_several_workers(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python("import os, sys; sys.exit(int(os.environ['contract']))"))
         children = [self._start(starter, tmp_path, None, None, number) for number in range(3)]
         assert len({child.pid for child in children}) == 3
         assert [self._ended(child) for child in children] == [0, 1, 2]
 
-    def test_a_descriptor_of_its_own_tells_of_the_end(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_own_sentinel_becomes_readable_at_exit(self, starter_for: StarterFor, tmp_path: Path) -> None:
         reader, writer = os.pipe()
         child = self._start(starter_for(self._python("input()")), tmp_path, writer, None)
         os.close(writer)
@@ -111,12 +111,12 @@ class StarterContract:
             if sentinel is not None:
                 os.close(sentinel)
 
-    def test_a_command_has_a_result_too(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_result_is_available_for_commands(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
         assert self._ended(self._start(starter, tmp_path, None, None)) == 0
         starter.result(Launch(0, {}, None, None, tmp_path / "result", -1))
 
-    def test_no_worker_that_has_ended_stays_behind(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_ended_worker_leaves_no_zombie(self, starter_for: StarterFor, tmp_path: Path) -> None:
         child = self._start(starter_for(self._python("")), tmp_path, None, None)
         assert self._ended(child) == 0
         try:
@@ -125,14 +125,14 @@ class StarterContract:
             return
         raise AssertionError(f"the starter did not wait for the ended process {child.pid}, which is a zombie")
 
-    def test_no_descriptor_stays_behind(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_worker_leaves_no_descriptor(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
         self._ended(self._start(starter, tmp_path, None, None))
         before = set(os.listdir("/proc/self/fd"))
         self._ended(self._start(starter, tmp_path, None, None))
         assert set(os.listdir("/proc/self/fd")) <= before
 
-    def test_what_cannot_be_run_is_told(self, starter_for: StarterFor, tmp_path: Path) -> None:
+    def test_missing_program_is_reported(self, starter_for: StarterFor, tmp_path: Path) -> None:
         try:
             child = self._start(starter_for(("/no/such/program",)), tmp_path, None, None)
         except ConfigurationError as error:
@@ -144,7 +144,7 @@ class StarterContract:
         return (sys.executable, "-c", code)
 
     def _run(self, starter: Starter, folder: Path) -> tuple[int | None, str, str, int]:
-        """Exit code, stdout, stderr, and the inode of the mark."""
+        """Run a worker. Returns its exit code, stdout, stderr, and the inode of the mark."""
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         mark, mark_end = os.pipe()
         environment = {"contract_mark": str(mark_end)}
@@ -152,8 +152,8 @@ class StarterContract:
         for fd in (out_end, err_end):
             os.close(fd)
         try:
-            with open(out) as said, open(err) as complained:
-                return self._ended(child), said.read(), complained.read(), os.fstat(mark_end).st_ino
+            with open(out) as output, open(err) as errors:
+                return self._ended(child), output.read(), errors.read(), os.fstat(mark_end).st_ino
         finally:
             os.close(mark)
             os.close(mark_end)
@@ -191,14 +191,14 @@ def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
 class RankPolicyContract:
     """See `interfaces.node.RankPolicy`. For pytest: inherit from this class, and define a fixture `policy`."""
 
-    def test_it_returns_the_nodes_that_it_is_given(self, policy: RankPolicy) -> None:
+    def test_policy_returns_the_given_nodes(self, policy: RankPolicy) -> None:
         for number in (1, 2, 3, 17, 64):
             for ranked in {0, 1, number // 2, number}:
                 given = _candidates([f"node{7 * place % number}" for place in range(number)], ranked)
                 found = policy(list(given))
                 assert sorted(map(id, found)) == sorted(map(id, given))
 
-    def test_it_changes_nothing_and_remembers_nothing(self, policy: RankPolicy) -> None:
+    def test_policy_is_pure(self, policy: RankPolicy) -> None:
         given = _candidates(["b", "a", "c"], 1)
         kept = list(given)
         first = list(policy(given))
@@ -206,7 +206,7 @@ class RankPolicyContract:
         assert given == kept
         assert list(policy(given)) == first
 
-    def test_the_same_nodes_keep_their_ranks(self, policy: RankPolicy) -> None:
+    def test_unchanged_nodes_keep_their_ranks(self, policy: RankPolicy) -> None:
         """Otherwise, a restart would change ranks, and data that workers have cached locally would be useless."""
         for number in (2, 3, 12, 100):
             hosts = [f"node{place}" for place in range(number)]
@@ -215,10 +215,10 @@ class RankPolicyContract:
             again = [replace(candidate, last_rank=rank) for rank, candidate in enumerate(formed)]
             assert [it.node.name for it in policy(again)] == [it.node.name for it in formed]
 
-    def test_names_of_any_kind(self, policy: RankPolicy) -> None:
+    def test_policy_accepts_any_node_name(self, policy: RankPolicy) -> None:
         assert len(policy(_candidates(["", "ä", "node", "9" * 40, "a" * 200, "a b"]))) == 6
 
-    def test_a_thousand_nodes_take_no_time(self, policy: RankPolicy) -> None:
+    def test_thousand_nodes_are_ranked_quickly(self, policy: RankPolicy) -> None:
         begun = SystemClock().now()
         policy(_candidates([f"node{number % 997}" for number in range(1_000)], 500))
         assert SystemClock().now() < later(begun, 5.0)
@@ -229,22 +229,22 @@ class EventHandlerContract:
     `recorded`. If the handler has a `close`, it is called at the end of each test."""
 
     def recorded(self, handler: EventHandler) -> list[Any]:
-        """The events recorded so far, one item each, in order."""
+        """Return the events recorded so far, one item each, in order."""
         raise NotImplementedError
 
-    def test_every_event_is_recorded_in_its_order(self, handler: EventHandler) -> None:
+    def test_events_are_recorded_in_order(self, handler: EventHandler) -> None:
         for number in range(100):
             handler(Event(f"event {number}", EventSource.AGENT, 7_000_000 + number, {"number": 8_000_000 + number}))
-        told = [str(item) for item in self.recorded(handler)]
-        assert len(told) == 100
-        for number, text in enumerate(told):
+        recorded = [str(item) for item in self.recorded(handler)]
+        assert len(recorded) == 100
+        for number, text in enumerate(recorded):
             assert f"event {number}" in text
-            assert str(7_000_000 + number) in text, "the timestamp is lost"
-            assert str(8_000_000 + number) in text, "the metadata are lost"
+            assert str(7_000_000 + number) in text, "the timestamp is missing"
+            assert str(8_000_000 + number) in text, "the metadata is missing"
             assert "agent" in text.lower()
         self._close(handler)
 
-    def test_all_kinds_of_values(self, handler: EventHandler) -> None:
+    def test_all_value_types_are_recorded(self, handler: EventHandler) -> None:
         values: dict[str, EventMetadataValue] = {
             "text": 'a "b"\n\u2028 ä',
             "whole": 2**70,
@@ -258,12 +258,12 @@ class EventHandlerContract:
         assert len(self.recorded(handler)) == 2
         self._close(handler)
 
-    def test_a_long_event(self, handler: EventHandler) -> None:
+    def test_long_event_is_recorded(self, handler: EventHandler) -> None:
         handler(Event("long", EventSource.AGENT, 1, {"reason": "x" * 100_000}))
         assert len(self.recorded(handler)) == 1
         self._close(handler)
 
-    def test_it_may_be_closed_twice(self, handler: EventHandler) -> None:
+    def test_handler_can_be_closed_twice(self, handler: EventHandler) -> None:
         self._close(handler)
         self._close(handler)
 
@@ -276,12 +276,12 @@ class HealthCheckContract:
     """See `HealthCheckRecord`. For pytest: inherit from this class, and define a fixture `check`, a function that runs
     the check."""
 
-    def test_it_says_what_it_found_and_what_to_do(self, check: Callable[[], CheckResult]) -> None:
+    def test_check_returns_message_and_remedy(self, check: Callable[[], CheckResult]) -> None:
         found = check()
         assert isinstance(found, CheckResult)
         assert isinstance(found.level, CheckLevel)
         assert found.message.strip() == found.message.rstrip(".") != ""
         assert bool(found.remedy) or found.level is CheckLevel.OK
 
-    def test_it_changes_nothing_that_it_looks_at(self, check: Callable[[], CheckResult]) -> None:
+    def test_check_is_repeatable(self, check: Callable[[], CheckResult]) -> None:
         assert check().level is check().level

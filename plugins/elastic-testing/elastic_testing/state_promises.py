@@ -1,5 +1,4 @@
-"""The methods by which a plugin describes its backend to the contract, and the contract of `get_state` and
-`set_state`."""
+"""The contract of `get_state` and `set_state`, and the methods that a plugin's test class defines for its backend."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ T = TypeVar("T")
 _CLOCK = SystemClock()
 _PAUSE = 0.05
 _WRITERS = 4
-_TO_COUNT = 15  # by each of them
+_TO_COUNT = 15  # increments by each writer
 _CANDIDATES = 6
 _MOST_REFUSALS = 10_000  # of one writer; each refusal should mean that another write succeeded
 
@@ -33,8 +32,8 @@ def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> To
     """Write the state, which must succeed, and return the token."""
     answer = backend.set_state(state, token)
     standing = backend.get_state()
-    assert standing is not None, "expected a state after it was written, found none"
-    assert answer in (None, (*standing, True)), f"expected to be told what stands and that it is ours, found {answer!r}"
+    assert standing is not None, "get_state returned no state after a write"
+    assert answer in (None, (*standing, True)), f"expected {(*standing, True)!r} from set_state, found {answer!r}"
     assert standing[0] == state
     return standing[1]
 
@@ -43,9 +42,9 @@ def _refused(backend: RendezvousBackend, state: bytes, token: Token | None) -> N
     """Try to write the state, which must fail and return the stored state, if the backend returns one."""
     before = backend.get_state()
     answer = backend.set_state(state, token)
-    assert backend.get_state() == before, "expected that a write with an old token changes nothing, found that it did"
-    assert before is not None, "expected a state that stands in the way"
-    assert answer in (None, (*before, False)), f"expected to be told what stands ({before[1]!r}), found {answer!r}"
+    assert backend.get_state() == before, "a write with an old token changed the state"
+    assert before is not None, "no state was stored"
+    assert answer in (None, (*before, False)), f"expected {(*before, False)!r} from set_state, found {answer!r}"
 
 
 def _count_up(backend: RendezvousBackend, times: int) -> None:
@@ -54,7 +53,7 @@ def _count_up(backend: RendezvousBackend, times: int) -> None:
     for _ in range(times):
         while not _counted(backend):
             refusals += 1
-            assert refusals < _MOST_REFUSALS, f"expected to write at last, found {refusals} writes refused"
+            assert refusals < _MOST_REFUSALS, f"{refusals} writes of one client were refused"
 
 
 def _counted(backend: RendezvousBackend) -> bool:
@@ -70,29 +69,28 @@ def _counted(backend: RendezvousBackend) -> bool:
 
 
 class Clients:
-    """Methods by which a plugin describes its backend to the contract."""
+    """The methods that a plugin's test class defines for its backend."""
 
     def peer(self, backend: Any) -> Any:
-        """Another client of the same job, as on another node. The contract closes it, if it has a `close`."""
-        raise NotImplementedError("expected a method peer(backend) that makes another client of the same job")
+        """Return another client of the same job, as on another node. The contract closes it, if it has a `close`."""
+        raise NotImplementedError("the test class must define peer(backend), which returns another client of the job")
 
     def other_job(self, backend: Any) -> Any:
-        """A client of the same store for another job. The contract closes it, too."""
-        raise unittest.SkipTest("it does not say how to make a client for another job (other_job)")
+        """Return a client of the same store for another job. The contract closes it, too."""
+        raise unittest.SkipTest("the test class does not define other_job")
 
     def lose(self, backend: Any) -> None:
-        """Take the store away for good, as when its machine fails. Afterwards, `backend` only has to report that in
-        time."""
-        raise unittest.SkipTest("it does not say how to take its store away (lose)")
+        """Stop the store for good, as when its machine fails. Afterwards, `backend` only has to report that in time."""
+        raise unittest.SkipTest("the test class does not define lose")
 
     def forget(self, backend: Any) -> None:
         """Make the store lose its data, as after a restart at the same address. The clients remain; their next calls
         may fail once with RendezvousConnectionError."""
-        raise unittest.SkipTest("it does not say how to make its store lose its memory (forget)")
+        raise unittest.SkipTest("the test class does not define forget")
 
     def spoil(self, backend: Any) -> None:
         """Overwrite the state with data that this backend would never write."""
-        raise unittest.SkipTest("it does not say how to spoil its state (spoil)")
+        raise unittest.SkipTest("the test class does not define spoil")
 
     @contextlib.contextmanager
     def peers(self, backend: Any, count: int) -> Iterator[list[Any]]:
@@ -122,7 +120,7 @@ def once_back(call: Callable[[], T]) -> T:
         except EntryDroppedError:
             raise
         except RendezvousConnectionError:
-            assert _CLOCK.now() < until, f"expected the store to be back within {LONG:g} s"
+            assert _CLOCK.now() < until, f"the store did not recover within {LONG:g} s"
             threading.Event().wait(_PAUSE)
 
 
@@ -130,39 +128,39 @@ class StatePromises(Clients):
     """See `interfaces.backend.RendezvousBackend`.
 
     Attributes:
-        largest: bytes of the largest state that is tried.
+        largest: size in bytes of the largest state to test (300,000).
     """
 
     largest: ClassVar[int] = 300_000
 
-    def test_it_has_a_name(self, backend: Any) -> None:
+    def test_backend_has_name(self, backend: Any) -> None:
         assert isinstance(backend.name, str)
         assert backend.name
 
-    def test_a_new_job_has_no_state(self, backend: Any) -> None:
+    def test_new_job_has_no_state(self, backend: Any) -> None:
         assert backend.get_state() is None
         with self.peers(backend, 1) as (peer,):
             assert peer.get_state() is None
 
-    def test_the_first_write_has_no_token_and_everybody_reads_it(self, backend: Any) -> None:
+    def test_first_write_needs_no_token_and_is_visible(self, backend: Any) -> None:
         written(backend, b"first", None)
         with self.peers(backend, 1) as (peer,):
             assert peer.get_state()[0] == b"first"
 
-    def test_a_second_first_write_is_refused(self, backend: Any) -> None:
+    def test_second_first_write_is_refused(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
             assert peer.get_state() is None
             written(backend, b"first", None)
             _refused(peer, b"second", None)
             _refused(backend, b"third", None)
 
-    def test_two_that_write_the_same_do_not_both_believe_they_did(self, backend: Any) -> None:
+    def test_only_one_of_two_equal_writes_succeeds(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
             token = written(backend, b"same", None)
             _refused(peer, b"same", None)
             assert backend.get_state() == (b"same", token)
 
-    def test_two_clients_take_turns(self, backend: Any) -> None:
+    def test_two_clients_alternate_writes(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
             written(backend, b"0", None)
             for number in range(1, 9):
@@ -172,7 +170,7 @@ class StatePromises(Clients):
                 written(client, str(number).encode(), before[1])
                 assert other.get_state()[0] == str(number).encode()
 
-    def test_old_tokens_never_write_however_old(self, backend: Any) -> None:
+    def test_old_tokens_never_write(self, backend: Any) -> None:
         with self.peers(backend, 1) as (sleeper,):
             token = written(backend, b"0", None)
             old = [sleeper.get_state()[1]]
@@ -183,16 +181,16 @@ class StatePromises(Clients):
                 _refused(sleeper, b"from the past", outdated)
             written(sleeper, b"from now", old[-1])
 
-    def test_a_token_that_is_none_of_its_own_writes_nothing(self, backend: Any) -> None:
+    def test_foreign_token_writes_nothing(self, backend: Any) -> None:
         foreign = (b"", "1", object(), ("other", 1), 1.5)
         for token in foreign:
-            backend.set_state(b"by nobody", token)
+            backend.set_state(b"invalid", token)
             assert backend.get_state() is None
         written(backend, b"first", None)
         for token in foreign:
-            _refused(backend, b"by nobody", token)
+            _refused(backend, b"invalid", token)
 
-    def test_a_state_that_comes_back_does_not_bring_its_token_back(self, backend: Any) -> None:
+    def test_rewritten_state_gets_new_token(self, backend: Any) -> None:
         """The ABA problem: a client that read A, before B and then A were written, must not write. Comparing only the
         bytes would let it."""
         with self.peers(backend, 1) as (sleeper,):
@@ -202,7 +200,7 @@ class StatePromises(Clients):
             written(backend, b"A", token)
             _refused(sleeper, b"C", old)
 
-    def test_every_write_has_a_token_of_its_own(self, backend: Any) -> None:
+    def test_every_write_has_unique_token(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
             token, seen = None, []
             for client in (backend, peer) * 8:
@@ -211,7 +209,7 @@ class StatePromises(Clients):
                 seen.append(token)
             assert all(token not in seen[:place] for place, token in enumerate(seen))
 
-    def test_a_token_says_whether_the_state_is_another(self, backend: Any) -> None:
+    def test_unchanged_state_keeps_its_token(self, backend: Any) -> None:
         written(backend, b"1", None)
         assert backend.get_state() == backend.get_state()
 
@@ -225,7 +223,7 @@ class StatePromises(Clients):
                 token = written(backend, value, token)
                 assert peer.get_state()[0] == value
 
-    def test_who_comes_later_finds_the_state(self, backend: Any) -> None:
+    def test_later_client_finds_state(self, backend: Any) -> None:
         token = written(backend, b"0", None)
         for number in range(1, 10):
             token = written(backend, str(number).encode(), token)
@@ -235,7 +233,7 @@ class StatePromises(Clients):
             written(peer, b"10", found[1])
         assert backend.get_state()[0] == b"10"
 
-    def test_of_many_that_write_at_the_same_time_one_wins(self, backend: Any) -> None:
+    def test_one_of_concurrent_writes_wins(self, backend: Any) -> None:
         """All clients know the same state: first none, and then always the one written last."""
         with self.peers(backend, _CANDIDATES) as peers:
             for turn in range(10):
@@ -246,18 +244,21 @@ class StatePromises(Clients):
                 answers = together([partial(peer.set_state, state, token) for peer, state, token in writes])
                 standing = backend.get_state()[0]
                 assert standing in states
-                assert all(told is None or told[0] == standing for told in answers), "expected all to be told of it"
-                winners = [state for state, told in zip(states, answers, strict=True) if told is not None and told[2]]
+                assert all(answer is None or answer[0] == standing for answer in answers), (
+                    f"not every call returned the stored state {standing!r}: {answers}"
+                )
+                results = zip(states, answers, strict=True)
+                winners = [state for state, answer in results if answer is not None and answer[2]]
                 assert winners == [standing] or (None in answers and not winners), (
-                    f"expected the writer of {standing!r} alone to be told that it won, found {winners}"
+                    f"only the writer of {standing!r} must be reported as successful, but {winners} were"
                 )
 
-    def test_writers_at_the_same_time_lose_nothing(self, backend: Any) -> None:
+    def test_concurrent_increments_are_all_kept(self, backend: Any) -> None:
         with self.peers(backend, _WRITERS) as peers:
             together([partial(_count_up, peer, _TO_COUNT) for peer in peers])
         assert int(backend.get_state()[0].split()[0]) == _WRITERS * _TO_COUNT
 
-    def test_a_reading_is_never_torn(self, backend: Any) -> None:
+    def test_reads_are_never_torn(self, backend: Any) -> None:
         with self.peers(backend, 3) as (writer, *readers):
             token, over = written(writer, b"0", None), threading.Event()
 
@@ -274,21 +275,21 @@ class StatePromises(Clients):
                 before = (b"", None)
                 while not over.is_set():
                     found = reader.get_state()
-                    assert len(set(found[0])) == 1, "expected the bytes of one write, found those of several"
-                    assert found[1] != before[1] or found == before, "expected another state to have another token"
+                    assert len(set(found[0])) == 1, "a read returned bytes of several writes"
+                    assert found[1] != before[1] or found == before, "two different states have the same token"
                     before = found
 
             calls: list[Callable[[], None]] = [write, *(partial(read, reader) for reader in readers)]
             together(calls)
 
-    def test_it_may_be_called_from_any_thread_one_at_a_time(self, backend: Any) -> None:
+    def test_calls_from_different_threads_work(self, backend: Any) -> None:
         """The core's threads share a backend, but never call one with two methods concurrently."""
         token: Token = None
         for number in range(6):
             token = Background(partial(written, backend, b"%d" % number, token)).result()
         assert backend.get_state() == (b"5", token)
 
-    def test_jobs_do_not_see_each_other(self, backend: Any) -> None:
+    def test_jobs_are_isolated(self, backend: Any) -> None:
         other = self.other_job(backend)
         try:
             written(backend, b"ours", None)
@@ -298,34 +299,34 @@ class StatePromises(Clients):
         finally:
             close(other)
 
-    def test_a_store_that_is_gone_is_told_as_that(self, backend: Any) -> None:
+    def test_state_calls_report_lost_store(self, backend: Any) -> None:
         token = written(backend, b"1", None)
         self.lose(backend)
         for call in (backend.get_state, lambda: backend.set_state(b"2", token), lambda: backend.set_state(b"2")):
             error = raised(call)
             assert isinstance(error, RendezvousConnectionError), f"expected RendezvousConnectionError, found {error!r}"
-            assert str(error), "expected an error that says what cannot be reached"
+            assert str(error), "the error does not name what cannot be reached"
 
-    def test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before(self, backend: Any) -> None:
+    def test_old_token_is_invalid_after_data_loss(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
             old = written(backend, b"1", None)
             assert peer.get_state() == (b"1", old)
             self.forget(backend)
-            assert once_back(backend.get_state) is None, "expected no state in an empty store"
-            assert once_back(peer.get_state) is None, "expected no state in an empty store, for any client"
+            assert once_back(backend.get_state) is None, "an empty store returned a state"
+            assert once_back(peer.get_state) is None, "an empty store returned a state to another client"
             once_back(lambda: backend.set_state(b"2", old))
-            assert peer.get_state() is None, "expected that a token of before writes nothing, found that it did"
+            assert peer.get_state() is None, "a token from before the data loss wrote a state"
             new = written(peer, b"1", None)
-            assert new != old, f"expected another token than {old!r}, which stood for a write that was lost"
+            assert new != old, f"the token {old!r} of a lost write was used again"
             _refused(backend, b"3", old)
             assert backend.get_state() == (b"1", new)
 
-    def test_a_foreign_value_is_told_as_that(self, backend: Any) -> None:
+    def test_foreign_value_raises_state_error(self, backend: Any) -> None:
         self.spoil(backend)
         error = raised(backend.get_state)
         assert isinstance(error, RendezvousStateError), f"expected RendezvousStateError, found {error!r}"
 
-    def test_closing_twice_is_fine(self, backend: Any) -> None:
+    def test_close_is_idempotent(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
             peer.get_state()
             close(peer)

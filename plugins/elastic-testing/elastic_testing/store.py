@@ -1,4 +1,4 @@
-"""The contract of stores, as tests. A store's tests need ten lines:
+"""The contract of stores, as tests. A store's test class needs a few lines:
 
 class TestMyStore(StoreContract):
     @pytest.fixture
@@ -29,11 +29,11 @@ class StoreContract:
     For pytest: inherit from this class, and define a fixture `store`, a new, empty store.
 
     Attributes:
-        errors: errors that `get` and `wait` may raise if keys do not appear in time.
-        extended: whether the store also has `append`, `multi_get` and `multi_set`.
-        tells_deletion: whether `delete_key` returns if the key existed.
-        add_wakes: whether `add` wakes clients that wait for its key.
-        patience: timeout in seconds of waits for keys that will be set. The waits must return within half of it;
+        errors: errors that `get` and `wait` may raise if keys do not appear in time (RuntimeError, TimeoutError).
+        extended: whether the store also has `append`, `multi_get` and `multi_set` (true).
+        tells_deletion: whether `delete_key` returns if the key existed (true).
+        add_wakes: whether `add` wakes clients that wait for its key (true).
+        patience: timeout in seconds of waits for keys that will be set (60). The waits must return within half of it;
             otherwise, the client was not woken.
     """
 
@@ -44,7 +44,8 @@ class StoreContract:
     patience: ClassVar[float] = 60.0
 
     def peer(self, store: Any) -> Any:
-        """Another client of the same store, as in another process. By default the same object, for another thread."""
+        """Return another client of the same store, as in another process. By default, returns `store` itself, which is
+        then used from another thread."""
         return store
 
     def test_values_are_bytes(self, store: Any) -> None:
@@ -64,26 +65,26 @@ class StoreContract:
         assert store.get("key") == b"new"
         assert self.peer(store).get("key") == b"new"
 
-    def test_a_value_of_a_million_bytes(self, store: Any) -> None:
+    def test_large_value_is_kept(self, store: Any) -> None:
         value = bytes(1_000_000)
         store.set("large", value)
         assert store.get("large") == value
 
-    def test_keys_are_kept_apart(self, store: Any) -> None:
+    def test_similar_keys_are_distinct(self, store: Any) -> None:
         keys = ["a", "ab", "a/b", "a/", "/a", "A", "with space", "ключ", "a%", "k" * 500]
         for number, key in enumerate(keys):
             store.set(key, str(number))
         assert [store.get(key) for key in keys] == [str(number).encode() for number in range(len(keys))]
 
-    def test_get_waits_for_the_key(self, store: Any) -> None:
+    def test_get_waits_for_key(self, store: Any) -> None:
         waiting = self._begun(partial(self.peer(store).get, "late"))
         self._not_yet(waiting)
         store.set("late", "value")
         assert waiting.result() == b"value"
 
-    def test_the_timeout_of_the_store_counts_where_none_is_given(self, store: Any) -> None:
+    def test_store_timeout_is_the_default(self, store: Any) -> None:
         if not hasattr(store, "set_timeout"):
-            raise unittest.SkipTest("its timeout cannot be set")
+            raise unittest.SkipTest("the store has no set_timeout")
         store.set_timeout(_SOON)
         assert store.timeout == _SOON
         self._gives_up(partial(store.get, "never"))
@@ -94,7 +95,7 @@ class StoreContract:
         store.set("key", "value")
         assert store.get("key") == b"value"
 
-    def test_wait_returns_when_all_keys_are_there(self, store: Any) -> None:
+    def test_wait_returns_when_all_keys_exist(self, store: Any) -> None:
         store.set("one", "1")
         store.wait(["one"])
         store.wait(["one"], timedelta(seconds=self.patience))
@@ -106,12 +107,12 @@ class StoreContract:
         store.add("two", 2) if self.add_wakes else store.set("two", "2")
         waiting.result()
 
-    def test_wait_gives_up(self, store: Any) -> None:
+    def test_wait_times_out(self, store: Any) -> None:
         store.set("one", "1")
         self._gives_up(partial(store.wait, ["one", "never"], _SOON))
         assert store.get("one") == b"1"
 
-    def test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending(self, store: Any) -> None:
+    def test_deletion_does_not_affect_wait(self, store: Any) -> None:
         store.set("old", "1")
         waiting = self._waiting(store, ["new"])
         self._not_yet(waiting)
@@ -121,7 +122,7 @@ class StoreContract:
         store.set("new", "2")
         waiting.result()
 
-    def test_who_waits_is_woken_and_does_not_ask_once_in_a_while(self, store: Any) -> None:
+    def test_waiting_client_is_woken_without_polling(self, store: Any) -> None:
         """Two clients take turns, many times. Polling every half second would exceed the time limit."""
         peer = self.peer(store)
 
@@ -138,7 +139,7 @@ class StoreContract:
         for call in (self._begun(answer), self._begun(ask)):
             call.result()
 
-    def test_whatever_writes_a_key_wakes_who_waits(self, store: Any) -> None:
+    def test_every_kind_of_write_wakes_waiting_client(self, store: Any) -> None:
         writes: dict[str, Callable[[str], object]] = {
             "set": lambda key: store.set(key, "x"),
             "compare_set": lambda key: store.compare_set(key, "", "x"),
@@ -154,7 +155,7 @@ class StoreContract:
             write(name)
             waiting.result()
 
-    def test_check(self, store: Any) -> None:
+    def test_check_reports_existing_keys(self, store: Any) -> None:
         store.set("a", "1")
         store.set("b", "")
         assert store.check(["a"])
@@ -162,7 +163,7 @@ class StoreContract:
         assert not store.check(["a", "c"])
         assert store.check([])
 
-    def test_counters_are_numbers_in_decimal(self, store: Any) -> None:
+    def test_counters_are_decimal_text(self, store: Any) -> None:
         assert [store.add("n", amount) for amount in (3, 0, -5, 1000)] == [3, 3, -2, 998]
         assert store.get("n") == b"998"
         store.set("n", "40")
@@ -171,17 +172,17 @@ class StoreContract:
         assert store.add("n", 1) == 44
         assert store.add("big", 2**62) == 2**62
 
-    def test_adding_nothing_makes_a_counter(self, store: Any) -> None:
+    def test_adding_zero_creates_counter(self, store: Any) -> None:
         assert store.add("zero", 0) == 0
         assert store.check(["zero"])
         assert store.get("zero") == b"0"
 
-    def test_a_counter_begins_anew_after_it_was_deleted(self, store: Any) -> None:
+    def test_deleted_counter_restarts_at_zero(self, store: Any) -> None:
         store.add("n", 5)
         store.delete_key("n")
         assert store.add("n", 2) == 2
 
-    def test_a_counter_is_what_others_have_made_of_it(self, store: Any) -> None:
+    def test_add_sees_other_clients_writes(self, store: Any) -> None:
         peer = self.peer(store)
         writes: list[Callable[[], object]] = [
             lambda: peer.set("n", "10"),
@@ -190,28 +191,28 @@ class StoreContract:
         ]
         if self.extended:
             writes.append(lambda: peer.append("n", "0"))
-        told = []
+        sums = []
         for write in writes:
             write()
-            peer.check(["n"])  # it has answered: to `set` and `append` torch's TCPStore gives no answer
-            told.append(store.add("n", 1))
-        assert told == [11, 21, 31, 311][: len(writes)]
+            peer.check(["n"])  # wait for a reply, because torch's TCPStore does not confirm `set` and `append`
+            sums.append(store.add("n", 1))
+        assert sums == [11, 21, 31, 311][: len(writes)]
 
-    def test_what_is_no_number_is_not_added_to(self, store: Any) -> None:
+    def test_add_rejects_non_numeric_value(self, store: Any) -> None:
         peer = self.peer(store)
         store.set("n", "text")
         with unittest.TestCase().assertRaises((*self.errors, ValueError)):
             store.add("n", 1)
         assert peer.get("n") == b"text"
 
-    def test_additions_at_the_same_time_all_count(self, store: Any) -> None:
+    def test_concurrent_additions_are_all_counted(self, store: Any) -> None:
         def count(client: Any) -> list[int]:
             return [client.add("n", 1) for _ in range(25)]
 
-        told = together([partial(count, self.peer(store)) for _ in range(4)])
-        assert sorted(number for numbers in told for number in numbers) == list(range(1, 101))
+        sums = together([partial(count, self.peer(store)) for _ in range(4)])
+        assert sorted(number for numbers in sums for number in numbers) == list(range(1, 101))
 
-    def test_compare_set(self, store: Any) -> None:
+    def test_compare_set_writes_if_value_matches(self, store: Any) -> None:
         assert store.compare_set("k", "other", "new") == b"other"
         assert not store.check(["k"])
         assert store.compare_set("k", "", "first") == b"first"
@@ -222,17 +223,17 @@ class StoreContract:
         assert store.compare_set("k", b"\x00\xfe", "last") == b"\x00\xff"
         assert store.compare_set("k", b"\x00\xff", "last") == b"last"
 
-    def test_compare_set_takes_an_empty_value_for_none(self, store: Any) -> None:
+    def test_compare_set_treats_empty_value_as_absent(self, store: Any) -> None:
         store.set("k", "")
         assert store.compare_set("k", "", "first") == b"first"
         assert store.get("k") == b"first"
 
-    def test_of_several_who_compare_and_set_one_wins(self, store: Any) -> None:
+    def test_one_of_concurrent_compare_sets_wins(self, store: Any) -> None:
         calls = [partial(self.peer(store).compare_set, "k", "", str(number)) for number in range(8)]
         assert set(together(calls)) == {store.get("k")}
 
-    def test_compare_and_set_loses_nothing(self, store: Any) -> None:
-        """Each client writes its name with the number, so that it can tell its own writes from those of others."""
+    def test_compare_set_loses_no_increment(self, store: Any) -> None:
+        """Each client writes its name with the number, to distinguish its own writes from the other clients'."""
 
         def count(client: Any, name: str) -> None:
             for _ in range(10):
@@ -246,7 +247,7 @@ class StoreContract:
         together([partial(count, self.peer(store), name) for name in "abcd"])
         assert store.get("n").startswith(b"40 ")
 
-    def test_deletion(self, store: Any) -> None:
+    def test_delete_key_removes_key(self, store: Any) -> None:
         store.set("a", "1")
         assert store.delete_key("a")
         assert not store.check(["a"])
@@ -255,7 +256,7 @@ class StoreContract:
         store.set("a", "2")
         assert store.get("a") == b"2"
 
-    def test_num_keys(self, store: Any) -> None:
+    def test_num_keys_counts_keys(self, store: Any) -> None:
         before = store.num_keys()
         store.set("a", "1")
         store.add("b", 1)
@@ -264,19 +265,19 @@ class StoreContract:
         store.delete_key("a")
         assert store.num_keys() == before + 1
 
-    def test_append(self, store: Any) -> None:
+    def test_append_extends_value(self, store: Any) -> None:
         self._expect_extended()
         store.append("a", "x")
         self.peer(store).append("a", b"\x00\xff")
         assert store.get("a") == b"x\x00\xff"
 
-    def test_appendices_at_the_same_time_are_all_there(self, store: Any) -> None:
+    def test_concurrent_appends_are_all_kept(self, store: Any) -> None:
         self._expect_extended()
         together([partial(self.peer(store).append, "a", letter * 3) for letter in "abcdef"])
         value = store.get("a").decode()
         assert sorted(value[start : start + 3] for start in range(0, len(value), 3)) == [c * 3 for c in "abcdef"]
 
-    def test_several_values_at_once(self, store: Any) -> None:
+    def test_multi_set_and_multi_get(self, store: Any) -> None:
         self._expect_extended()
         store.multi_set(["a", "b", "c"], ["1", b"\xff", ""])
         assert store.multi_get(["c", "a", "b", "a"]) == [b"", b"1", b"\xff", b"1"]
@@ -284,7 +285,7 @@ class StoreContract:
         store.multi_set(["d", "d"], ["1", "2"])
         assert store.get("d") == b"2"
 
-    def test_hundreds_of_values_at_once(self, store: Any) -> None:
+    def test_multi_get_of_hundreds_of_values(self, store: Any) -> None:
         self._expect_extended()
         keys = [f"key{number}" for number in range(300)]
         store.multi_set(keys, keys)
@@ -292,7 +293,7 @@ class StoreContract:
         store.wait(keys, _SOON * 100)
         assert store.check(keys)
 
-    def test_multi_get_waits_for_all(self, store: Any) -> None:
+    def test_multi_get_waits_for_all_keys(self, store: Any) -> None:
         self._expect_extended()
         store.set("here", "1")
         waiting = self._begun(partial(self.peer(store).multi_get, ["here", "late"]))
@@ -302,7 +303,7 @@ class StoreContract:
 
     def _expect_extended(self) -> None:
         if not self.extended:
-            raise unittest.SkipTest("it has no extended operations")
+            raise unittest.SkipTest("the store has no extended operations")
 
     def _begun(self, call: Callable[[], T]) -> Background[T]:
         return Background(call, self.patience / 2)
@@ -321,4 +322,4 @@ class StoreContract:
         begun = clock.now()
         with unittest.TestCase().assertRaises(self.errors):
             self._begun(call).result()
-        assert clock.now() - begun > 0.9 * _SOON.total_seconds(), "expected it to wait, found that it gave up"
+        assert clock.now() - begun > 0.9 * _SOON.total_seconds(), "the call gave up before its timeout"

@@ -59,8 +59,8 @@ class StoreModel(NamedTuple):
         return None if self.state is None else self.writes
 
     def performed(self, operation: Operation, number: int = 0) -> tuple[StoreModel, Any]:
-        """The store after an operation, and its answer. `number`: increases with each of a node's operations. Raises
-        the same errors as a backend."""
+        """Return the store after an operation, and the operation's result. `number` must increase with each of a node's
+        operations. Raises the same errors as a backend."""
         if isinstance(operation, ReadState):
             return self, (self.state, self.token)
         if isinstance(operation, WriteState):
@@ -103,20 +103,20 @@ class StoreModel(NamedTuple):
         return after, after.lead if operation.leading or operation.look else None
 
     def dropped(self, key: str) -> StoreModel:
-        """The store without the entry of this key."""
+        """Return the store without the entry of this key."""
         rows = tuple(item for item in self.rows if item[0] != key)
         return self if len(rows) == len(self.rows) else self._replace(rows=rows, rosters=self.rosters + 1)
 
     def moved(self) -> StoreModel:
-        """The store after a handover to another node: the state has a new token, and nodes have to announce themselves
-        again."""
+        """Return the store after a handover to another node. The state has a new token, and nodes have to announce
+        themselves again."""
         return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:
-        """The store after it has lost its data, as after a restart of its host."""
+        """Return the store after a data loss, as after a restart of its host."""
         return StoreModel(None, self.writes + 1, (), 0, self.rosters + 1, self.leases, self.fenced)
 
     def beats(self, key: str) -> int | None:
-        """The heartbeat counter of this key; None without an entry."""
+        """Return the heartbeat counter of this key; None without an entry."""
         row = dict(self.rows).get(key)
         return None if row is None else row.beats

@@ -25,7 +25,7 @@ class Background(Generic[T]):
 
     Args:
         function: a function without arguments.
-        timeout: the default timeout of `result` in seconds.
+        timeout: the default timeout of `result` in seconds (60).
     """
 
     def __init__(self, function: Callable[[], T], timeout: Duration = _PATIENCE) -> None:
@@ -47,8 +47,8 @@ class Background(Generic[T]):
         return not self.running
 
     def result(self, timeout: Duration | None = None) -> T:
-        """The call's return value. Raises the call's error, and AssertionError if it still runs after `timeout`
-        seconds."""
+        """Wait for the call, and return its value. Raises the call's error, or AssertionError if the call is still
+        running after `timeout` seconds."""
         patience = self._timeout if timeout is None else timeout
         if not self.over(patience):
             raise AssertionError(f"the call is still running after {patience} s")
@@ -69,8 +69,8 @@ def eventually(
     what: str = "the condition",
     clock: Clock | None = None,
 ) -> T:
-    """Poll the condition, and return its value as soon as it is true. Raises AssertionError, with `what`, after
-    `timeout` seconds of `clock`, by default the real one."""
+    """Poll the condition, and return its value as soon as it is true. Raises AssertionError, which names `what`, after
+    `timeout` seconds (60) of `clock`, by default the system clock."""
     clock = clock or SystemClock()
     deadline = later(clock.now(), timeout)
     pause = threading.Event()
@@ -94,7 +94,7 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def raised(function: Callable[[], object]) -> Exception | None:
-    """The error that the call raises; None if it raises none. Raises AssertionError for a call that hangs."""
+    """Return the error that the call raises, or None. Raises AssertionError for a call that hangs."""
     try:
         Background(function, LONG).result()
     except AssertionError:

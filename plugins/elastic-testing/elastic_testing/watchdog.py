@@ -1,4 +1,4 @@
-"""The contract of watchdogs, as tests. A watchdog's tests need ten lines:
+"""The contract of watchdogs, as tests. A watchdog's test class needs a few lines:
 
 class TestMyWatchdog(WatchdogContract):
     @pytest.fixture
@@ -46,14 +46,15 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """The end of a script: a last timer. When it expires, all earlier expiries have been reported."""
+    """The end of a script: a final timer. When it expires, all earlier expiries have been reported."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 
-def _wrong(told: list[str], held_up: str) -> list[str]:
-    """Scopes that were reported although the worker left their blocks immediately. On a stalled machine, a worker may
-    be delayed in a block, and prints its scope (`leave`, `say_held_up`); those scopes may be reported."""
-    return [scope for scope in told if scope not in held_up.split(",")]
+def _wrong(reported: list[str], held_up: str) -> list[str]:
+    """Return the scopes that were reported although the worker left their blocks immediately. On a stalled machine, a
+    worker may be delayed in a block. It prints the scopes of such blocks (`leave`, `say_held_up`), which may be
+    reported."""
+    return [scope for scope in reported if scope not in held_up.split(",")]
 
 
 class ExpiryLog:
@@ -71,22 +72,22 @@ class ExpiryLog:
             self._news.notify_all()
 
     def expiries(self) -> list[Expiry]:
-        """All expiries so far."""
+        """Return all expiries so far."""
         with self._news:
             return list(self._expiries)
 
     def pids(self, count: int, within: float) -> list[int]:
-        """Wait for `count` expiries, and return their workers in order."""
+        """Wait up to `within` seconds for `count` expiries, and return their workers' process IDs in order."""
         with self._news:
-            told = self._news.wait_for(lambda: len(self._expiries) >= count, within)
-            assert told, f"expected reports of {count} hung workers within {within} s, found {self._expiries}"
+            reported = self._news.wait_for(lambda: len(self._expiries) >= count, within)
+            assert reported, f"expected reports of {count} hung workers within {within} s, found {self._expiries}"
             return [expiry.worker_pid for expiry in self._expiries]
 
     def scopes(self, last: str = "last") -> list[str]:
         """Wait for an expiry with the scope `last`, and return all other scopes in order."""
         with self._news:
-            told = self._news.wait_for(lambda: last in self._all(), _LONG)
-            assert told, f"the timer {last!r} was not reported, only {self._all()}"
+            reported = self._news.wait_for(lambda: last in self._all(), _LONG)
+            assert reported, f"the timer {last!r} was not reported, only {self._all()}"
             return [scope for scope in self._all() if scope != last]
 
     def _all(self) -> list[str]:
@@ -94,16 +95,16 @@ class ExpiryLog:
 
 
 def _started(watchdog: Watchdog) -> ExpiryLog:
-    told = ExpiryLog()
-    watchdog.start(told)
-    return told
+    log = ExpiryLog()
+    watchdog.start(log)
+    return log
 
 
 def _with_timers(watchdog: Watchdog) -> ExpiryLog:
-    told = _started(watchdog)
+    log = _started(watchdog)
     if CLIENT_VARIABLE not in watchdog.worker_environment():
-        raise unittest.SkipTest(f"a watchdog without timers: it does not set {CLIENT_VARIABLE} for its workers")
-    return told
+        raise unittest.SkipTest(f"the watchdog has no timers: it does not set {CLIENT_VARIABLE} for its workers")
+    return log
 
 
 class _Worker:
@@ -113,34 +114,34 @@ class _Worker:
         self.process = process
         self.pid = process.pid
 
-    def hear(self) -> str:
-        """The next word that it prints; empty once it has ended."""
+    def read_line(self) -> str:
+        """Return the next line that the worker prints; empty once it has exited."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def go_on(self) -> None:
-        """Let the worker return from `wait`."""
+    def resume(self) -> None:
+        """Make the worker return from `wait`."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def end(self) -> str:
-        """Wait until it has ended with exit code 0, and return its remaining output."""
-        said, _ = self.process.communicate("\n" * 10, timeout=_LONG)
+        """Wait until the worker exits with code 0, and return its remaining output."""
+        output, _ = self.process.communicate("\n" * 10, timeout=_LONG)
         assert self.process.returncode == 0
-        return said
+        return output
 
 
 class LifeCycle:
     """The contract of every watchdog.
 
     Attributes:
-        stops_in: seconds within which `stop` must return.
+        stops_in: seconds within which `stop` and `round_started` must return (5).
     """
 
     stops_in: ClassVar[float] = 5.0
 
-    def test_its_scratch_is_its_own_and_gone_when_it_is_stopped(self, watchdog: Watchdog) -> None:
+    def test_scratch_is_private_and_removed_by_stop(self, watchdog: Watchdog) -> None:
         watchdog.start(ExpiryLog())
         folders = [Path(name) for name in watchdog.scratch()]
         assert [folder for folder in folders if not (folder.is_absolute() and folder.is_dir())] == []
@@ -148,7 +149,7 @@ class LifeCycle:
         watchdog.stop()
         assert [folder for folder in folders if folder.exists()] == []
 
-    def test_it_ends_in_bounded_time_and_more_than_once(self, watchdog: Watchdog) -> None:
+    def test_stop_is_prompt_and_idempotent(self, watchdog: Watchdog) -> None:
         threads, files = set(threading.enumerate()), _open_files()
         watchdog.start(ExpiryLog())
         watchdog.round_started([WatchedWorker(0, 0, os.getpid())])
@@ -158,18 +159,18 @@ class LifeCycle:
         watchdog.stop()
         assert (set(threading.enumerate()) - threads, _open_files() - files) == (set(), set())
 
-    def test_it_need_not_have_been_started(self, watchdog: Watchdog) -> None:
+    def test_stop_needs_no_start(self, watchdog: Watchdog) -> None:
         watchdog.stop()
         watchdog.stop()
 
-    def test_it_has_no_fault_while_all_is_well(self, watchdog: Watchdog) -> None:
+    def test_healthy_watchdog_has_no_fault(self, watchdog: Watchdog) -> None:
         assert watchdog.fault() == ""
         watchdog.start(ExpiryLog())
         assert watchdog.fault() == ""
         watchdog.stop()
         assert watchdog.fault() == ""
 
-    def test_the_environment_is_text_and_stays_the_same(self, watchdog: Watchdog) -> None:
+    def test_worker_environment_is_constant_text(self, watchdog: Watchdog) -> None:
         watchdog.start(ExpiryLog())
         first = dict(watchdog.worker_environment())
         assert all(isinstance(text, str) and text for pair in first.items() for text in pair)
@@ -177,14 +178,14 @@ class LifeCycle:
 
 
 class Rounds(LifeCycle):
-    """The contract of a watchdog that watches each round's workers without timers. Tested if a test class defines how a
-    worker hangs.
+    """The contract of a watchdog that watches each round's workers without timers. Skipped unless the test class
+    defines `hangs`.
 
     Attributes:
         hangs: Python code of a worker that first works and then hangs in a way that this watchdog detects. Its stdout
             is its log file. Empty: skip the tests.
         works: Python code of a worker that never hangs.
-        told_in: seconds within which a hung worker must be reported.
+        told_in: seconds within which a hung worker must be reported (30).
     """
 
     hangs: ClassVar[str] = ""
@@ -196,19 +197,19 @@ class Rounds(LifeCycle):
         """Start the workers of a round, and pass them to the watchdog when all have written output. They are killed at
         the end."""
         if not self.hangs:
-            raise unittest.SkipTest("the test class does not define in `hangs` how a worker hangs for this watchdog")
+            raise unittest.SkipTest("the test class does not define `hangs`")
         with ExitStack() as stack:
             environment = {**os.environ, **watchdog.worker_environment()}
             workers = [
                 _logging(stack, folder / f"rank-{rank}.out", rank, code, environment)
                 for rank, code in enumerate(scripts)
             ]
-            written = "output of every worker, including the one that will hang (`hangs`): this"
+            written = "that every worker has written output, including the one that will hang (`hangs`),"
             eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), _LONG, written)
             watchdog.round_started(workers)
             yield workers
 
-    def test_a_round_of_workers_is_taken_at_once(self, watchdog: Watchdog, tmp_path: Path) -> None:
+    def test_round_started_returns_quickly(self, watchdog: Watchdog, tmp_path: Path) -> None:
         """`round_started` must return quickly: for workers with and without logs, for ended processes, for none."""
         _started(watchdog)
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
@@ -219,31 +220,31 @@ class Rounds(LifeCycle):
             assert _CLOCK.now() - begun < self.stops_in, "round_started blocks the agent"
         assert watchdog.fault() == ""
 
-    def test_the_worker_that_hangs_is_told(self, watchdog: Watchdog, tmp_path: Path) -> None:
-        told = _started(watchdog)
+    def test_hung_worker_is_reported(self, watchdog: Watchdog, tmp_path: Path) -> None:
+        log = _started(watchdog)
         with self.round(watchdog, tmp_path, self.works, self.hangs) as (_, hanging):
-            assert told.pids(1, self.told_in) == [hanging.pid]
-            (expiry,) = told.expiries()
+            assert log.pids(1, self.told_in) == [hanging.pid]
+            (expiry,) = log.expiries()
             assert expiry.reason, "without a reason, it would be reported as an expired timer"
             assert expiry.late >= 0
 
-    def test_it_is_told_once_in_every_round(self, watchdog: Watchdog, tmp_path: Path) -> None:
-        told, begun = _started(watchdog), _CLOCK.now()
+    def test_hung_worker_is_reported_once_per_round(self, watchdog: Watchdog, tmp_path: Path) -> None:
+        log, begun = _started(watchdog), _CLOCK.now()
         with self.round(watchdog, tmp_path, self.works, self.hangs) as (_, first):
-            assert told.pids(1, self.told_in) == [first.pid]
+            assert log.pids(1, self.told_in) == [first.pid]
             assert not threading.Event().wait(_CLOCK.now() - begun)
-            assert told.pids(1, self.told_in) == [first.pid]
+            assert log.pids(1, self.told_in) == [first.pid]
             (tmp_path / "2").mkdir()
             with self.round(watchdog, tmp_path / "2", self.hangs) as (second,):
-                assert told.pids(2, self.told_in) == [first.pid, second.pid]
+                assert log.pids(2, self.told_in) == [first.pid, second.pid]
 
 
 class Timers:
     """The contract of a watchdog with timers, which provides its workers with a client for `expires`.
 
     Attributes:
-        run_id: the job id in the workers' requests.
-        punctual: seconds after the deadline within which an expiry must be reported.
+        run_id: the job ID in the workers' requests ("contract").
+        punctual: seconds after the deadline within which an expiry must be reported (1).
     """
 
     run_id: ClassVar[str] = "contract"
@@ -251,7 +252,7 @@ class Timers:
 
     @contextmanager
     def worker(self, watchdog: Watchdog, script: str) -> Iterator[_Worker]:
-        """A worker of this watchdog, which is killed at the end."""
+        """Start a worker of this watchdog, and kill it at the end."""
         environment = {**os.environ, "TORCHELASTIC_RUN_ID": self.run_id, **watchdog.worker_environment()}
         command = [sys.executable, "-c", _PRELUDE + script]
         pipe = subprocess.PIPE
@@ -261,65 +262,65 @@ class Timers:
             finally:
                 process.kill()
 
-    def test_a_hung_worker_is_told_in_time(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_expired_timer_is_reported_in_time(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         with self.worker(watchdog, "say('up'); wait()\nwith expires(0.3, 'step'): say('in'); wait()") as worker:
-            worker.hear()
+            worker.read_line()
             begun = _CLOCK.now()
-            worker.go_on()
-            worker.hear()
+            worker.resume()
+            worker.read_line()
             entered = _CLOCK.now()
-            assert told.scopes("step") == []
-            (expiry,) = told.expiries()
+            assert log.scopes("step") == []
+            (expiry,) = log.expiries()
             assert (expiry.worker_pid, expiry.reason) == (worker.pid, "")
             assert 0 <= expiry.late < self.punctual
-            assert later(begun, 0.3) <= told.at[0] < later(entered, 0.3 + self.punctual)
+            assert later(begun, 0.3) <= log.at[0] < later(entered, 0.3 + self.punctual)
 
-    def test_a_worker_that_leaves_in_time_is_not_told(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_timer_left_in_time_is_not_reported(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         script = "for step in range(100): leave(0.3, f'step {step % 3}')\nsay_held_up()" + _last(0.4)
         with self.worker(watchdog, script) as worker:
-            assert _wrong(told.scopes(), worker.hear()) == []
+            assert _wrong(log.scopes(), worker.read_line()) == []
 
-    def test_an_expiry_is_told_once(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_expiry_is_reported_once(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         script = "with expires(0.05, 'first'): wait()\nwith expires(0.05, 'second'): wait()" + _last(0.05)
         with self.worker(watchdog, script) as worker:
-            assert told.scopes("first") == []
-            worker.go_on()
-            assert told.scopes("second") == ["first"]
-            worker.go_on()
-            assert told.scopes() == ["first", "second"]
+            assert log.scopes("first") == []
+            worker.resume()
+            assert log.scopes("second") == ["first"]
+            worker.resume()
+            assert log.scopes() == ["first", "second"]
 
-    def test_a_timer_that_is_acquired_again_starts_anew(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_reacquired_timer_starts_again(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         again = "with expires(60, 'step'):" + _last(0.3).replace("\n", "\n  ")
         with self.worker(watchdog, f"leave(0.2, 'step')\nsay_held_up()\n{again}") as worker:
-            assert _wrong(told.scopes(), worker.hear()) == []
+            assert _wrong(log.scopes(), worker.read_line()) == []
 
-    def test_blocks_within_blocks(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_leaving_inner_block_keeps_outer_timer(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         script = """
 with expires(0.1, 'outer'):
     with expires(60, 'inner'): pass
     wait()
 """
         with self.worker(watchdog, script):
-            assert told.scopes("outer") == []
+            assert log.scopes("outer") == []
 
-    def test_one_of_several_hangs(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_one_of_several_workers_hangs(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         well = "with expires(60, 'step'): say('in'); wait()"
         with self.worker(watchdog, well) as one, self.worker(watchdog, well) as two:
-            assert one.hear() == two.hear() == "in"
+            assert one.read_line() == two.read_line() == "in"
             with self.worker(watchdog, _last(0.1)) as three:
-                assert told.scopes() == []
-                assert [expiry.worker_pid for expiry in told.expiries()] == [three.pid]
+                assert log.scopes() == []
+                assert [expiry.worker_pid for expiry in log.expiries()] == [three.pid]
             one.end()
             two.end()
 
-    def test_a_forked_process_has_timers_of_its_own(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_forked_process_has_separate_timers(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         script = """
 with expires(60, 'step'):
     child = os.fork()
@@ -330,29 +331,29 @@ with expires(60, 'step'):
     os.wait()
 """
         with self.worker(watchdog, script) as worker:
-            child = int(worker.hear())
-            told.scopes("step")
-            assert [expiry.worker_pid for expiry in told.expiries()] == [child]
+            child = int(worker.read_line())
+            log.scopes("step")
+            assert [expiry.worker_pid for expiry in log.expiries()] == [child]
             worker.end()
 
-    def test_a_worker_that_has_ended_does_not_hang(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_ended_worker_is_not_reported(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         with self.worker(watchdog, "with expires(1.0, 'step'): os._exit(0)") as worker:
             worker.end()
             with self.worker(watchdog, _last(1.1)):
-                assert told.scopes() == []
+                assert log.scopes() == []
 
-    def test_none_of_many_requests_is_lost(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_many_requests_are_all_received(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         script = "for step in range(1000): leave(1.0 + step / 1e4, f'{step}')\nsay_held_up()\n"
         with self.worker(watchdog, script) as one, self.worker(watchdog, f"{script}wait(){_last(1.2)}") as two:
-            held_up = f"{one.end().strip()},{two.hear()}"
-            two.go_on()
-            assert _wrong(told.scopes(), held_up) == []
+            held_up = f"{one.end().strip()},{two.read_line()}"
+            two.resume()
+            assert _wrong(log.scopes(), held_up) == []
 
-    def test_a_worker_that_is_not_watched_any_more(self, watchdog: Watchdog) -> None:
+    def test_worker_continues_after_watchdog_stops(self, watchdog: Watchdog) -> None:
         """After the watchdog has stopped, running blocks can be left, and new ones raise an error in bounded time."""
-        told = _with_timers(watchdog)
+        log = _with_timers(watchdog)
         script = """
 with expires(60, 'first'): say('in'); wait()
 say('out')
@@ -361,26 +362,26 @@ try:
 except OSError: say('refused')
 """
         with self.worker(watchdog, script) as worker:
-            assert worker.hear() == "in"
+            assert worker.read_line() == "in"
             watchdog.stop()
-            worker.go_on()
-            assert worker.hear() == "out"
-            assert worker.hear() == "refused"
+            worker.resume()
+            assert worker.read_line() == "out"
+            assert worker.read_line() == "refused"
             worker.end()
-        assert told.expiries() == []
+        assert log.expiries() == []
 
-    def test_nothing_is_told_after_the_end(self, watchdog: Watchdog) -> None:
-        told = _with_timers(watchdog)
+    def test_no_expiry_is_reported_after_stop(self, watchdog: Watchdog) -> None:
+        log = _with_timers(watchdog)
         with self.worker(watchdog, "say('up'); wait()\nwith expires(0.4, 'step'): say('in'); wait()") as worker:
-            worker.hear()
+            worker.read_line()
             begun = _CLOCK.now()
-            worker.go_on()
-            worker.hear()
+            worker.resume()
+            worker.read_line()
             watchdog.stop()
-            in_time, before = _CLOCK.now() - begun < 0.2, told.expiries()
+            in_time, before = _CLOCK.now() - begun < 0.2, log.expiries()
             assert before == [] or not in_time  # on a stalled machine, the timer may expire before the stop
             assert not threading.Event().wait(0.5)
-        assert told.expiries() == before
+        assert log.expiries() == before
 
 
 class WatchdogContract(Rounds, Timers):
@@ -393,7 +394,7 @@ class WatchdogContract(Rounds, Timers):
 
 
 def _logging(stack: ExitStack, log: Path, rank: int, code: str, env: Mapping[str, str]) -> WatchedWorker:
-    """A worker that writes to a log file."""
+    """Start a worker that writes to a log file."""
     with log.open("wb") as output:
         command = [sys.executable, "-c", f"import os, sys, time\n{code}"]
         process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, env=env))
@@ -402,7 +403,7 @@ def _logging(stack: ExitStack, log: Path, rank: int, code: str, env: Mapping[str
 
 
 def _open_files() -> set[tuple[str, str]]:
-    """Descriptors with their targets; other threads may close theirs at any time."""
+    """Return the open descriptors and their targets. Other threads may close theirs at any time."""
     found = set()
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the descriptor of the listing itself

@@ -35,7 +35,7 @@ class Phase(enum.Enum):
     RUNS = "runs"
     STOPS = "stops its workers"
     DONE = "has succeeded"
-    GONE = "is gone"
+    GONE = "has left"
     CRASHED = "has crashed"
 
 
@@ -44,7 +44,7 @@ class WorldNode:
 
     Args:
         name: several nodes may have the same name, with different keys.
-        stops_in: seconds that its workers take to stop.
+        stops_in: seconds that its workers take to stop (0).
 
     Attributes:
         rounds: the rounds in which it ran, each with its rank.
@@ -103,7 +103,7 @@ class WorldNode:
         self.due = now
 
     def go(self, reason: str) -> None:
-        """Leave the job, and announce that."""
+        """Leave the job, and announce the departure."""
         self.phase, self.works_in = Phase.GONE, NO_ROUND
         self.machine.retire(reason)
 
@@ -117,7 +117,7 @@ class WorldNode:
                 self.phase = Phase.STOPS
                 self.stopped_at = later(now, self.stops_in if self.works_in else 0.0)
             elif found:
-                self.go("it is over")
+                self.go("the job is over")
         if self.phase is Phase.STOPS and self.stopped_at is not None and now >= self.stopped_at:
             self.works_in = NO_ROUND
             self.join(now)
@@ -135,7 +135,7 @@ class WorldNode:
             self.go(str(obstacle))
 
     def next_look(self, now: Instant, grace: Duration) -> Instant:
-        """When `follow` has to be called next, even without any change."""
+        """Return when `follow` has to be called next, even without any change."""
         if self.phase is Phase.STOPS and self.stopped_at is not None:
             return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
@@ -149,7 +149,7 @@ class World:
     Args:
         leases: whether the store drops the entries of nodes without a heartbeat for `lease_ttl`, or else the failure
             timeout.
-        grace: the value of `RosterBackend.grace`.
+        grace: the value of `RosterBackend.grace`, in seconds (0).
 
     Attributes:
         store: the content of the store.
@@ -174,8 +174,8 @@ class World:
     # -- events and faults
 
     def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
-        """Start a node. `called`: the name that it announces, if that is another one. Raises ValueError if `name` was
-        used before."""
+        """Start a node. `called`: the name that it announces, if it differs from `name`. Raises ValueError if `name`
+        was used before."""
         if name in self.nodes:
             raise ValueError(f"the name {name!r} was used before")
         made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
@@ -208,20 +208,20 @@ class World:
         self.sleeping = asleep
 
     def forget(self) -> None:
-        """The store loses its data."""
+        """Make the store lose its data."""
         self.store = self.store.forgotten()
         self.forgotten += 1
 
     def end_lease(self, name: str) -> None:
-        """The store drops the node's entry, although the node is alive."""
+        """Drop the node's entry from the store, although the node is alive."""
         self.store = self.store.dropped(self.nodes[name].key)
 
     def lose_answers(self, name: str, count: int = 1) -> None:
-        """The node's next operations take effect, but their answers are lost."""
+        """Lose the replies to the node's next `count` operations, which still take effect."""
         self.nodes[name].lose_answers = count
 
     def delay_writes(self, name: str, count: int = 1) -> None:
-        """The node's next writes fail, but take effect later (see `catch_up`)."""
+        """Make the node's next `count` writes fail, but take effect later (see `catch_up`)."""
         self.nodes[name].delay_writes = count
 
     def catch_up(self) -> None:
@@ -232,13 +232,13 @@ class World:
             self._perform(operation, number)
 
     def fail(self, name: str, certain: bool = True) -> None:
-        """Workers of the node fail."""
+        """Make the node's workers fail."""
         node = self.nodes[name]
         node.machine.request(ChangeState(model.failed, (node.round, Report(node.key, node.name, (), certain))))
         node.due = self.clock.now()
 
     def succeed(self, name: str) -> None:
-        """All workers of the node succeed."""
+        """Make all of the node's workers succeed."""
         node = self.nodes[name]
         if node.phase is Phase.RUNS:
             node.phase, node.works_in = Phase.DONE, NO_ROUND
@@ -246,7 +246,7 @@ class World:
             node.due = self.clock.now()
 
     def leave(self, name: str) -> None:
-        """The node leaves, and announces that."""
+        """Make the node leave, and announce its departure."""
         self.nodes[name].go("asked to")
         self.nodes[name].due = self.clock.now()
 
@@ -256,7 +256,7 @@ class World:
         self.nodes[through].due = self.clock.now()
 
     def close(self, name: str) -> None:
-        """The node closes the job."""
+        """Make the node close the job."""
         self.nodes[name].machine.close("asked to", succeeded=False)
         self.nodes[name].due = self.clock.now()
 
@@ -313,7 +313,7 @@ class World:
         return node.hangs is None or not (self.sleeping and node.reachable)
 
     def _due(self, node: WorldNode) -> Instant:
-        """When the node acts next by itself; never while it waits for the store."""
+        """Return when the node acts next on its own; never while it waits for the store."""
         return node.due if self._may_act(node) else later(self.clock.now(), _FAR)
 
     def _act(self, node: WorldNode, now: Instant) -> None:
@@ -361,7 +361,7 @@ class World:
         return answer
 
     def _tell(self) -> None:
-        """Notify nodes as a backend does: of the state all nodes, of the roster the leaders."""
+        """Notify the nodes as a backend does: all nodes of the state, and leaders of the roster."""
         now = self.clock.now()
         for node in self._acting():
             if not node.reachable or self.sleeping:
@@ -393,19 +393,19 @@ class World:
         return self.store.state or State()
 
     def members(self) -> list[str]:
-        """The names of the running round's members, in rank order; empty if no round runs."""
+        """Return the names of the running round's members, in rank order; empty if no round runs."""
         state = self.state
         return [member.node for member in state.seats.members] if state.open else []
 
     @property
     def ending(self) -> bool:
-        """Whether a member of the last round has succeeded, even if it has left since. Then no node may join."""
+        """Whether a member of the last round has succeeded, even if it has left since. No node may join then."""
         state = self.state
         entries = [row.entry for key, row in self.store.rows if state.seated(key)]
         return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)
 
     def in_step(self) -> bool:
-        """Whether a round runs with as many live nodes as possible, and all its members know it."""
+        """Return whether a round runs with as many live nodes as possible, and all its members know it."""
         state = self.state
         wanting = [node for node in self.nodes.values() if node.active]
         running = [node for node in wanting if node.phase is not Phase.WANTS and node.round == state.round]
@@ -420,11 +420,11 @@ class World:
             return
         assert new.round.number - old.round.number in (0, 1), f"round {new.round} after round {old.round}"
         assert 0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}"
-        assert not set(new.gone) & set(new.done), "a node is gone and done"
+        assert not set(new.gone) & set(new.done), "a node is marked both as gone and as done"
         if new.round == old.round:
             assert new.seats == old.seats, f"the members of round {new.round} changed"
-            assert old.open or not new.open, f"round {new.round} was taken up again"
-            assert set(old.done) <= set(new.done), "a node is not done any more"
+            assert old.open or not new.open, f"round {new.round} was opened again"
+            assert set(old.done) <= set(new.done), "a node is no longer marked as done"
             self._check_end(old, new)
         else:
             self._check_round(old, new)
@@ -438,13 +438,13 @@ class World:
             done = {name for name, round_id in self._told_done if round_id == old.round}
             blamed = set(new.end.by.split(", "))
             healthy = new.end.cause in (model.Cause.LOST, model.Cause.LEFT, model.Cause.DRAINED)
-            assert not (healthy and blamed <= done), f"round {old.round} ended for {blamed}, who had succeeded"
+            assert not (healthy and blamed <= done), f"round {old.round} ended because of {blamed}, which had succeeded"
 
     def _check_round(self, old: State, new: State) -> None:
         assert not old.open, f"round {new.round} formed while round {old.round} ran"
         assert self.settings.min_nodes <= len(new.seats) <= self.settings.max_nodes, f"{len(new.seats)} members"
         assert len(set(new.seats.keys)) == len(new.seats), "a node has two ranks"
-        assert not set(new.seats.keys) & set(old.draining), "a node that is drained was seated"
+        assert not set(new.seats.keys) & set(old.draining), "a draining node was seated"
         by_key = {node.key: node for node in self.nodes.values()}
         for seat in new.seats:
             node = by_key[seat.key]

@@ -57,14 +57,14 @@ _LONGEST = 400  # characters of a reason
 
 
 def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
-    """The command that runs this file as `template` or `worker`. `room` is the size of the worker's own command
-    line, which later replaces this one in the process list."""
+    """Return the command that runs this file as `template` or `worker`. `room`: the size in bytes of the worker's own
+    command line, which later replaces this one in the process list."""
     line = [*python, "-c", _START, role, *map(str, descriptors)]
     return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
 
 
 def document_of(content: Mapping[str, object]) -> int:
-    """A descriptor of a new in-memory file with the document as JSON."""
+    """Create an in-memory file with the document as JSON, and return its descriptor."""
     fd = os.memfd_create("elastic-order")
     with open(fd, "w", encoding="ascii", closefd=False) as file:
         json.dump(content, file)  # undecodable bytes in names are escaped, and restored on reading
@@ -225,7 +225,7 @@ def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _wait_for_the_end(parent: int) -> None:
+def _wait_for_exit(parent: int) -> None:
     """Wait until the intermediate process has ended, so that the agent is the worker's parent."""
     with contextlib.suppress(ProcessLookupError):
         waiter = select.poll()
@@ -303,7 +303,7 @@ class Worker:
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
-                _wait_for_the_end(self._between)
+                _wait_for_exit(self._between)
                 talk.send(str(os.getpid()).encode())
                 begins = talk.recv(len(GO)) == GO
             except BaseException:  # noqa: BLE001 - no user code has run yet
@@ -360,21 +360,21 @@ class _Report:
         self._local_rank = local_rank
         self._seen = set(sys.modules)
         self._count = self._place = len(sys.modules)
-        self._to_tell: dict[str, int] = {}
+        self._unsent: dict[str, int] = {}
         self._begun: list[str] = []
         self._pipe = _identity(fd)
         self._lock = _thread.allocate_lock()
         self._again = 0.0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if len(sys.modules) == self._count and not self._to_tell and not self._begun:
+        if len(sys.modules) == self._count and not self._unsent and not self._begun:
             return
         if self._lock.acquire(blocking=False):
             try:
                 self._look()
-                if self._to_tell and (not self._again or time.monotonic() >= self._again):
+                if self._unsent and (not self._again or time.monotonic() >= self._again):
                     self._again = 0.0
-                    self._tell()
+                    self._send()
             except BlockingIOError:
                 self._again = time.monotonic() + _REST
             except Exception:  # noqa: BLE001 - the reader has ended
@@ -398,7 +398,7 @@ class _Report:
         while self._begun and not getattr(spec := _spec(self._begun[-1]), "_initializing", False):
             name = self._begun.pop()
             if spec is None:
-                self._to_tell[name] = 0
+                self._unsent[name] = 0
         if len(sys.modules) == self._count:
             return
         names = list(sys.modules)
@@ -413,25 +413,25 @@ class _Report:
         for name in reversed(fresh):
             if _spec(name) is not None:
                 self._place += 1
-                self._to_tell[name] = self._place
+                self._unsent[name] = self._place
                 self._begun.append(name)
 
-    def _tell(self) -> None:
-        while self._to_tell:
-            lines, told = b"", []
-            for name, place in self._to_tell.items():
+    def _send(self) -> None:
+        while self._unsent:
+            lines, sent = b"", []
+            for name, place in self._unsent.items():
                 spec = _spec(name)
                 origin = spec.origin if spec and spec.has_location else ""
                 line = f"{self._local_rank}\t{place}\t{name}\t{origin}\n".encode("utf-8", "surrogateescape")
                 if lines and len(lines) + len(line) > select.PIPE_BUF:
                     break
                 lines += line
-                told.append(name)
+                sent.append(name)
             if _identity(self._fd) != self._pipe:
                 raise BrokenPipeError
             os.write(self._fd, lines)
-            for name in told:
-                del self._to_tell[name]
+            for name in sent:
+                del self._unsent[name]
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -36,7 +36,7 @@ _LONGEST_WAIT: Duration = 30.0  # seconds that the first worker waits for a temp
 _ENDING: Duration = 5.0  # seconds for a killed template to end
 _PAUSES = Backoff(first=1.0, longest=300.0)  # before the next template, after one was lost
 _MOST_EDITIONS = 12  # maximum number of templates discarded in a row because of what they have imported
-_MOST_TOLD = 8  # reasons in one log line
+_MOST_REASONS = 8  # maximum number of reasons in one log line
 _CHUNK = 64 * 1024
 _LARGEST_CACHE = 16 << 20  # bytes
 _GET_CHILD_SUBREAPER = 37
@@ -66,8 +66,8 @@ class Conditions:
 
 class _Template:
     """One template process. `importing`: the module that it is importing, since `since`. `took`: total seconds of all
-    orders. `installed`: the folders with installed packages, and when each was last changed. `told`: whether the log
-    has reported it as ready."""
+    orders. `installed`: the folders with installed packages, and when each was last changed. `announced`: whether the
+    log has reported it as ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
@@ -75,7 +75,7 @@ class _Template:
         self.importing = ""
         self.took: Duration = 0.0
         self.since: Instant | None = None
-        self.ready = self.told = False
+        self.ready = self.announced = False
         self.installed: dict[str, int] = {}
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -144,7 +144,7 @@ class TemplateKeeper:
         self._varying: frozenset[str] = frozenset()
         self._template: _Template | None = None
         self._editions = self._losses = 0
-        self._ordered = 0  # how many of the learned modules the template was told to import
+        self._ordered = 0  # how many of the learned modules the template was ordered to import
         self._next: Instant | None = None  # when to update the template
         self._held_until: Instant | None = None  # the template is stopped (SIGSTOP) while workers start cold
         self._pause_until = self._clock.now()  # start no other template before this time
@@ -262,7 +262,7 @@ class TemplateKeeper:
         with self._changed:
             self._hurry = 0.0
             self._drop()
-            os.close(self._names)  # so that workers stop reporting
+            os.close(self._names)  # makes workers stop reporting
             self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -336,17 +336,17 @@ class TemplateKeeper:
         if not message:
             self._lost("")
             return
-        told: dict[str, Any] = json.loads(message)
-        if "importing" in told:
-            template.importing, template.since = told["importing"], self._clock.now()
-        elif "folders" in told:
-            template.installed = _changes(told["folders"])
-        elif "left" in told:
-            self._learned.leave(*told["left"])
-        elif "settled" in told:
+        content: dict[str, Any] = json.loads(message)
+        if "importing" in content:
+            template.importing, template.since = content["importing"], self._clock.now()
+        elif "folders" in content:
+            template.installed = _changes(content["folders"])
+        elif "left" in content:
+            self._learned.leave(*content["left"])
+        elif "settled" in content:
             template.importing, template.since = "", None
             template.took += self._clock.now() - self._began
-            self._settled(template, told["settled"], told["clean"])
+            self._settled(template, content["settled"], content["clean"])
 
     def _settled(self, template: _Template, modules: int, clean: bool) -> None:
         if not clean:
@@ -366,9 +366,9 @@ class TemplateKeeper:
             self._act()
             return
         self._learned.seconds = template.took
-        tell = get_logger().debug if template.told else get_logger().info
-        template.told = True
-        tell(
+        log = get_logger().debug if template.announced else get_logger().info
+        template.announced = True
+        log(
             "template ready",
             pid=template.process.pid,
             modules=modules,
@@ -379,8 +379,8 @@ class TemplateKeeper:
 
     def _why_left(self) -> dict[str, str]:
         causes = [f"{name} {why}" for name, why in self._learned.causes.items()]
-        more = [f"and {len(causes) - _MOST_TOLD} more"] if len(causes) > _MOST_TOLD else []
-        return {"reasons": "; ".join([*causes[:_MOST_TOLD], *more])} if causes else {}
+        more = [f"and {len(causes) - _MOST_REASONS} more"] if len(causes) > _MOST_REASONS else []
+        return {"reasons": "; ".join([*causes[:_MOST_REASONS], *more])} if causes else {}
 
     def _act(self) -> None:
         """Let the template import the learned modules. Starts a template if there is none."""

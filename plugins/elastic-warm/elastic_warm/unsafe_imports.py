@@ -203,7 +203,7 @@ class _EncodedName(bytes):
     """A `_Name` as a key, for code that iterates over variables and values."""
 
 
-def _telling(method: str) -> Callable[..., Any]:
+def _reporting(method: str) -> Callable[..., Any]:
     own = getattr(str, method)
 
     def asked(self: _Name, *what: Any) -> Any:
@@ -221,7 +221,7 @@ _TEXTS = ("__str__", "__format__", "__add__")
 _MADE = ("lower", "upper", "casefold", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "replace")
 _ASKED = ("startswith", "endswith", "find", "index", "split", "rsplit", "partition", "rpartition")
 for _method in (*_TEXTS, *_MADE, "__getitem__", *_ASKED, "__eq__", "__contains__"):
-    setattr(_Name, _method, _telling(_method))
+    setattr(_Name, _method, _reporting(_method))
 
 
 class _WatchedVariables(dict[bytes, bytes]):
@@ -297,14 +297,14 @@ class Watch:
         them."""
         self._origins.update(origins)
         self._left.update(left)
-        self._leave_those_who_miss(origins.keys() & self._missed.keys() - sys.modules.keys())
+        self._leave_modules_that_missed(origins.keys() & self._missed.keys() - sys.modules.keys())
         for name in left.keys() & sys.modules.keys() - self._before:
             self.clean = False  # already imported here
             self._tell(name, left[name])
         for name in origins.keys() & self._before:
             here = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
             if here and origins[name] and origins[name] != here:
-                self.clean = False  # this program has imported another file than the workers
+                self.clean = False  # this program has imported a different file than the workers
                 self._tell(name, f"is another file for the workers: {origins[name]}")
 
     def begin(self) -> None:
@@ -368,9 +368,9 @@ class Watch:
         missed = {name: importers for name, importers in self._sought.items() if name not in sys.modules}
         self._sought.clear()
         self._missed.update(missed)
-        self._leave_those_who_miss(missed.keys() & (self._origins.keys() | self._left.keys()))
+        self._leave_modules_that_missed(missed.keys() & (self._origins.keys() | self._left.keys()))
 
-    def _leave_those_who_miss(self, names: Iterable[str]) -> None:
+    def _leave_modules_that_missed(self, names: Iterable[str]) -> None:
         for name in sorted(names):
             for module in reversed(self._missed.pop(name)):
                 self.leave(module, f"looks for {name}, which only the workers find")

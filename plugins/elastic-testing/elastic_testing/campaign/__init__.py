@@ -1,7 +1,7 @@
 """Campaigns: run real agents and workers under random faults, and check the history afterwards.
 
-They are for authors of backends and of the core. `Setting` describes the job, `draw` creates a storm of faults, `Job`
-runs the job through it, and `check` finds violations:
+Campaigns are for authors of backends and of the core. `Setting` describes the job, `draw` creates a storm of faults,
+`Job` runs the job through the storm, and `check` finds violations:
 
     setting = Setting("sqlite", str(tmp_path / "rendezvous.db"))
     storm = draw("seed 1", 20, kinds_of(setting), setting.nodes)

@@ -1,5 +1,5 @@
-/* The wall clock of a process, set forth or back by what stands in a file: eight bytes, seconds. Preloaded into the
- * agents and workers of a campaign, since the kernel has no name spaces for this clock. */
+/* Shifts a process's wall clock by the offset in a file: seconds, as a signed 64-bit integer. Preloaded into the agents
+ * and workers of a campaign, because the kernel has no namespaces for this clock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -30,8 +30,8 @@ WORKER_MEMORY = 64 * 2**20
 
 
 def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float) -> float | None:
-    """Correct a timestamp between `first` and `last` from a clock that was wrong during the `jumps` (from, until, by
-    how much); None if the timestamp is ambiguous."""
+    """Correct a timestamp that was taken between `first` and `last` by a clock that was wrong during `jumps` (start,
+    end, offset, all in seconds). Returns None if the timestamp is ambiguous."""
     could = [at - by for begun, over, by in jumps if begun <= at - by <= over]
     if first <= at <= last and not any(begun <= at <= over for begun, over, _ in jumps):
         could.append(at)
@@ -45,9 +45,9 @@ class Faults:
         self._stage = stage
         self._wave, self.missed, self._begun = -1, False, now()
         self._open: set[tuple[int, int]] = set()
-        self._names_of: dict[int, tuple[str, str]] = {}  # as they were before the first fault: two may overlap
-        self._files_of: dict[int, tuple[int, int]] = {}  # the same, of each process
-        self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, from, until, by how much
+        self._names_of: dict[int, tuple[str, str]] = {}  # from before the first fault: faults may overlap
+        self._files_of: dict[int, tuple[int, int]] = {}  # the same, by process
+        self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, start, end, offset
 
     def begin(self, number: int, wave: FaultWave) -> None:
         """Schedule the faults of a wave."""
@@ -125,7 +125,7 @@ class Faults:
                 return
             try:
                 group.rmdir()
-            except OSError:  # the kernel has not let go of it yet
+            except OSError:  # the kernel still uses the group
                 self._stage.later(0.1, gone)
             else:
                 end()
@@ -134,7 +134,7 @@ class Faults:
         return self._send(pid, signal.SIGUSR1)
 
     def _lose(self, fault: Fault, end: Callable[[], None], signum: signal.Signals) -> int | None:
-        """End an agent, and replace it after a while."""
+        """Send the signal to an agent, and replace the agent when the fault is over."""
         agent = self._stage.agent(fault.place)
         if agent is None:
             return None
@@ -252,7 +252,7 @@ class Faults:
 
         def mend() -> None:
             for one, another in ways:
-                with contextlib.suppress(subprocess.CalledProcessError):  # another fault has ended it
+                with contextlib.suppress(subprocess.CalledProcessError):  # another fault has removed the route already
                     one.finds(another)
             end()
 
@@ -291,7 +291,7 @@ class Faults:
         return self._lost_on_the_way(fault, end, both=True)
 
     def _clock_jump(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        seconds = int(10 ** (2 * fault.lasts_s))  # from some to a million
+        seconds = int(10 ** (2 * fault.lasts_s))  # from seconds to about eleven days
         self._stage.sets_clock(fault.place, seconds if fault.other % 2 else -seconds)
 
         begun = now()
@@ -322,7 +322,7 @@ class Faults:
         def over() -> None:
             try:
                 mend()
-            except OSError:  # while it is read-only
+            except OSError:  # another fault still keeps the disk read-only
                 self._stage.later(LOOK_S, over)
                 return
             self._stage.heals(fault.place)
@@ -348,7 +348,7 @@ class Faults:
         if agent is None or self._stage.worker(fault.place) is None:  # torch's import fails if it cannot open files
             return None
         pid = agent.process.pid
-        self._stage.may_end(agent, 2)  # its error if it cannot open files to start a worker
+        self._stage.may_end(agent, 2)  # the exit code of an agent that cannot open files to start a worker
         try:
             before = self._files_of.setdefault(pid, resource.prlimit(pid, resource.RLIMIT_NOFILE))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), before[1]))

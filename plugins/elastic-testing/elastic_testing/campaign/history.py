@@ -4,12 +4,12 @@ An event is a line of JSON: `at` (seconds since boot, the same clock for all), `
 `start`, `met`, `step`, `saved`, `not saved`, `signal`, `twice`, `lost` and `end`, see `worker.py`. The campaign writes:
 
 - `agent`, `agent ended`: `node`, `place`, `pid`; `code`, and `expected`: the exit codes allowed by the injected faults
-- `wave`: `number`, and the wave; `fault`: `number` of the wave, `kind`, `place`, `pid` of the affected process,
+- `wave`: `number`, `faults`, `quiet_s`; `fault`: `number` of the wave, `kind`, `place`, `pid` of the affected process,
   `missed`: the fault had no target; `fault over`
 - `whole`: all nodes train again: `number`; `alive`: the running workers; `recovery_s` since the first fault, `healed_s`
   since the end of the last one. `not whole`: they did not within `limit_s`.
 - `holds`: an agent's resources: `pid`, `files`, `threads`, `memory` (bytes); `finish`, `finished`
-- `told`: a line of an agent's log, with `event`, `node`; `left`: remains after the end: `name`, `place`
+- `told`: a line of an agent's log, with `event`, `node`; `left`: an item that remains at the end: `name`, `place`
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ BACK_S = 0.5
 
 @dataclass
 class Worker:
-    """The life of one worker. Times are None if they are not in the history. `says`: it reports a SIGTERM."""
+    """The life of one worker. Times are in seconds since boot, None if unknown. `says`: whether the worker records a
+    SIGTERM."""
 
     pid: int
     node: str
@@ -72,7 +73,7 @@ class SeenRound:
 
     @property
     def world(self) -> int:
-        """The workers' world size; the largest, should they differ."""
+        """The workers' world size; the largest one if they differ."""
         return max(worker.world for worker in self.workers.values())
 
     @property
@@ -82,7 +83,7 @@ class SeenRound:
 
     @property
     def works_since(self) -> float | None:
-        """When the slowest rank made its first step; None if a rank has made none."""
+        """When the slowest rank made its first step; None if any rank has made none."""
         return max(self.first_steps.values()) if len(self.first_steps) == self.world else None
 
 
@@ -116,7 +117,7 @@ class History:
         path.write_text("".join(json.dumps(event) + "\n" for event in self.events))
 
     def of(self, *what: str) -> list[Event]:
-        """The events with these names."""
+        """Return the events with these names."""
         return [event for event in self.events if event["what"] in what]
 
     @cached_property
@@ -128,8 +129,8 @@ class History:
         for event in self.of("start", "signal", "end"):
             pid = event["pid"]
             if event["what"] == "start":
-                told = {name: event[name] for name in ("node", "rank", "world", "restart")}
-                found[pid] = Worker(pid, **told, started=event["at"], says=event.get("says", True))
+                fields = {name: event[name] for name in ("node", "rank", "world", "restart")}
+                found[pid] = Worker(pid, **fields, started=event["at"], says=event.get("says", True))
                 in_order.append(found[pid])
             elif pid not in found:
                 continue
@@ -167,13 +168,13 @@ class History:
         return sorted(found, key=lambda each: each.started)
 
     def under_way(self, event: Event) -> bool:
-        """Whether a worker did this just when its agent or its machine's link came back. A pending step ends then,
-        before the agent can stop the worker."""
+        """Return whether a worker did this just when its agent or its machine's link recovered. A pending step then
+        completes before the agent can stop the worker."""
         return any(-HARDLY_S < event["at"] - back < BACK_S for back in self._back)
 
     @cached_property
     def _back(self) -> list[float]:
-        """When disconnected or stopped nodes came back."""
+        """When disconnected or stopped nodes recovered."""
         kinds = {(event["number"], event["fault"]): event["kind"] for event in self.of("fault")}
         over = self.of("fault over")
         return [event["at"] for event in over if kinds.get((event["number"], event["fault"])) in AWAY]

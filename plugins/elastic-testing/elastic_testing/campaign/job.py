@@ -28,12 +28,12 @@ STEADY_S = 1.5
 
 
 class Job:
-    """One job and its storm. `run` may be called once; it ends everything that it has started.
+    """One job and its storm. `run` may be called once. It ends all processes that it has started.
 
     Args:
         setting: the setting of the job.
         folder: an empty folder for all files.
-        run_id: the id of the job.
+        run_id: the job's run ID ("campaign").
     """
 
     def __init__(self, setting: Setting, folder: Path, run_id: str = "campaign") -> None:
@@ -112,12 +112,12 @@ class Job:
         return None
 
     def _why(self) -> str:
-        """The last log lines of the agents."""
-        said = []
+        """Return the last log lines of the agents."""
+        tails = []
         for agent in self._stage.agents():
             lines = agent.said.read_text(errors="replace").strip().splitlines()[-3:]
-            said.append(f"{agent.name} ({'ended' if agent.over else 'runs'}): {' | '.join(lines)}")
-        return " || ".join(said)[-3000:]
+            tails.append(f"{agent.name} ({'ended' if agent.over else 'running'}): {' | '.join(lines)}")
+        return " || ".join(tails)[-3000:]
 
     def _hold(self) -> None:
         """Record the agents' resources."""
@@ -142,11 +142,11 @@ class Job:
         for agent in self._stage.ended:
             for line in agent.said.read_bytes().splitlines():
                 with contextlib.suppress(ValueError, TypeError, KeyError):
-                    said = json.loads(line)
-                    at = self._faults.right(agent.place, _seconds(said.pop("timestamp")) - offset)
+                    entry = json.loads(line)
+                    at = self._faults.right(agent.place, _seconds(entry.pop("timestamp")) - offset)
                     if at is not None:
                         with self._stage.record.open("a") as file:
-                            file.write(json.dumps({**said, "at": at, "what": "told", "node": agent.name}) + "\n")
+                            file.write(json.dumps({**entry, "at": at, "what": "told", "node": agent.name}) + "\n")
 
 
 def _seconds(timestamp: str) -> float:

@@ -3,7 +3,7 @@
 The rules:
 
 - `one group`: two groups of workers never make steps at the same time, except for a step that was pending when a node
-  was disconnected, and ends when it comes back.
+  was disconnected, and completes when the node reconnects.
 - `ranks`: ranks are unique and without gaps, from 0; all workers of a round have the same world size and restart count.
 - `cause`: the number of new rounds is within the limits of the wave's faults. Members change only if a node may have
   been lost, and the loss of a node is not reported long after it has left.
@@ -52,7 +52,7 @@ class Violation:
 
 
 def check(history: History) -> list[Violation]:
-    """All violations, in order of time."""
+    """Return all violations, in order of time."""
     found = []
     for rule, search in RULES.items():
         found += [Violation(rule, what, at, _wave_of(history, at)) for what, at in search(history)]
@@ -88,48 +88,48 @@ def _one_group(history: History) -> Iterator[tuple[str, float]]:
 
 def _ranks(history: History) -> Iterator[tuple[str, float]]:
     for event in history.of("twice"):
-        yield f"rank {event['rank']} is there {event['others']} times", event["at"]
+        yield f"{event['others']} workers have rank {event['rank']}", event["at"]
     for one in history.rounds:
         workers = one.workers.values()
         for name in ("world", "restart"):
-            if len(told := {getattr(worker, name) for worker in workers}) > 1:
-                yield f"the workers of {one.port} were told different values of {name}: {sorted(told)}", one.started
+            if len(values := {getattr(worker, name) for worker in workers}) > 1:
+                yield f"the workers of {one.port} have different values of {name}: {sorted(values)}", one.started
         if beyond := [rank for rank in one.workers if rank >= one.world]:
             yield f"rank {beyond[0]} in a world of {one.world}", one.started
         if len(nodes := [worker.node for worker in workers]) != len(set(nodes)) and _one_each(history):
-            yield f"a node is in {one.port} more than once: {sorted(nodes)}", one.started
+            yield f"a node is listed in {one.port} more than once: {sorted(nodes)}", one.started
 
 
 def _one_each(history: History) -> bool:
-    """Whether every node has one worker."""
+    """Return whether every node has one worker."""
     return all(event["local"] == 0 for event in history.of("start"))
 
 
 def _cause(history: History) -> Iterator[tuple[str, float]]:
     first = history.spans[0].begun if history.spans else float("inf")
-    # The next round may form before all workers have started: then nothing tells who was in this one.
+    # The next round may form before all workers have started. The members of this one are then unknown.
     whole = [one for one in history.rounds if one.started < first and len(one.workers) == one.world]
     for older, newer in pairwise(whole):
         if not newer.nodes > older.nodes:
-            yield f"a round of {sorted(newer.nodes)} before anything happened, without a new node", newer.started
+            yield f"a round of {sorted(newer.nodes)} formed before the first fault, without a new node", newer.started
     for span, wave, mine, _ in _waves(history):
         least, most = wave.rounds
         if len(mine) > most:
-            yield f"{_of(wave)}: {len(mine)} rounds, at most {most} have a cause", mine[most].started
+            yield f"{_of(wave)}: {len(mine)} rounds formed, but the faults explain at most {most}", mine[most].started
         if len(mine) < least:
-            yield f"{_of(wave)}: {len(mine)} rounds, {least} would have been right", span.begun
+            yield f"{_of(wave)}: {len(mine)} rounds formed, expected at least {least}", span.begun
 
     for _, wave, mine, before in _waves(history):
         if before and not any(KINDS[fault.kind].loses or KINDS[fault.kind].linger_s for fault in wave.faults):
             for one in mine:
-                if strangers := one.nodes - before.nodes:
-                    yield f"{_of(wave)}: {sorted(strangers)} came into a round, and nobody was lost", one.started
+                if added := one.nodes - before.nodes:
+                    yield f"{_of(wave)}: {sorted(added)} joined a round, although no node was lost", one.started
     ended = {event["node"]: event["at"] for event in history.of("agent ended")}
     for event in history.of("told"):
         found = re.match(r"lost ([^:]+):", event.get("reason", "")) if event["event"] == "restart decided" else None
         gone = ended.get(found[1], event["at"]) if found else event["at"]
         if found and event["at"] - gone > LONG_GONE_S:
-            yield f"{found[1]} was lost {event['at'] - gone:.0f} s after it had gone", event["at"]
+            yield f"{found[1]} was reported as lost {event['at'] - gone:.0f} s after it had exited", event["at"]
 
 
 def _counted_once(history: History) -> Iterator[tuple[str, float]]:
@@ -143,7 +143,7 @@ def _counted_once(history: History) -> Iterator[tuple[str, float]]:
         least, most = wave.restarts
         if not least <= counted <= most:
             expected = str(least) if least == most else f"{least} to {most}"
-            yield f"{_of(wave)}: counted as {counted} failures, expected {expected}", span.begun
+            yield f"{_of(wave)}: {counted} failures were counted, expected {expected}", span.begun
 
 
 def _healthy(history: History) -> Iterator[tuple[str, float]]:
@@ -162,14 +162,14 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
             continue
         died = bereft.get(worker.node)
         if any(node == worker.node and worker.started < at < lost for node, at in hurried):
-            continue  # SIGKILL came with SIGTERM
+            continue  # SIGKILL immediately followed SIGTERM
         if died is None or died > lost:
-            yield f"worker {worker.pid} of {worker.node} is gone without SIGTERM, and its agent lives", lost
+            yield f"worker {worker.pid} of {worker.node} was killed without SIGTERM while its agent was alive", lost
     for event in history.of("whole"):
         current = [one for one in history.rounds if one.started < event["at"]][-1]
         own = {worker.pid for worker in current.workers.values()}
         if old := sorted((alive & set(event["alive"])) - own):
-            yield f"workers {old} of an earlier round run beside {current.port}", event["at"]
+            yield f"workers {old} of an earlier round still run during {current.port}", event["at"]
 
 
 def _checkpoint(history: History) -> Iterator[tuple[str, float]]:
@@ -178,7 +178,7 @@ def _checkpoint(history: History) -> Iterator[tuple[str, float]]:
         if event["what"] == "saved":
             best = event["step"] if history.under_way(event) else max(best, event["step"])
         elif event["rank"] == 0 and event["step"] < best:
-            yield f"{event['group']} began at step {event['step']}, and {best} had been saved", event["at"]
+            yield f"{event['group']} resumed at step {event['step']}, although step {best} had been saved", event["at"]
 
 
 def _recovery(history: History) -> Iterator[tuple[str, float]]:
@@ -189,18 +189,18 @@ def _recovery(history: History) -> Iterator[tuple[str, float]]:
 def _exit_code(history: History) -> Iterator[tuple[str, float]]:
     for event in history.of("agent ended"):
         if event["code"] not in event["expected"]:
-            expected = " or ".join(map(str, event["expected"])) or "that it runs"
-            yield f"{event['node']} ended with {event['code']}, expected {expected}: {event['last']}", event["at"]
+            expected = " or ".join(map(str, event["expected"])) or "no exit"
+            yield f"{event['node']} exited with {event['code']}, expected {expected}: {event['last']}", event["at"]
 
 
 def _right_cause(history: History) -> Iterator[tuple[str, float]]:
-    said = [event for event in history.of("told") if event["event"] == "restart decided"]
+    decisions = [event for event in history.of("told") if event["event"] == "restart decided"]
     for span, wave, _, _ in _waves(history):
         if wave.restarts[1]:
             continue
-        for event in said:
+        for event in decisions:
             if span.begun <= event["at"] < span.until and event["cause"] in ("failure", "hang"):
-                yield f"{_of(wave)}: told as {event['cause']}, {event['reason']}", event["at"]
+                yield f"{_of(wave)}: reported as {event['cause']}: {event['reason']}", event["at"]
 
 
 def _left_over(history: History) -> Iterator[tuple[str, float]]:
@@ -210,7 +210,7 @@ def _left_over(history: History) -> Iterator[tuple[str, float]]:
                                    "disk_read_only")}  # fmt: skip
     for event in history.of("left"):
         if event["kind"] != "file" or event["place"] not in untidy:
-            yield f"{event['kind']} left: {event['name']}", event["at"]
+            yield f"{event['kind']} left behind: {event['name']}", event["at"]
     first: dict[int, dict[str, int]] = {}
     last: dict[int, tuple[float, dict[str, int]]] = {}
     for event in history.of("holds"):
@@ -220,7 +220,7 @@ def _left_over(history: History) -> Iterator[tuple[str, float]]:
     for pid, (at, figures) in last.items():
         for name, margin in (("files", MORE_FILES), ("threads", MORE_THREADS), ("memory", MORE_MEMORY)):
             if figures[name] > first[pid][name] + margin:
-                yield f"agent {pid} has {figures[name]} {name}, had {first[pid][name]}", at
+                yield f"agent {pid} has {figures[name]} {name}, after {first[pid][name]} at first", at
 
 
 def _of(wave: FaultWave) -> str:

@@ -20,12 +20,13 @@ WORKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py"))
 """The command of the cheap worker, without site-packages, whose import would take most of its time."""
 
 GROUPS = Path("/sys/fs/cgroup/memory")
-"""The folder for control groups with a memory limit."""
+"""The directory of control groups with a memory limit (cgroup v1)."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A store process outside the agents, such as an etcd member. `machine`: where it runs; None: the real machine."""
+    """A store process outside the agents, such as an etcd member. `machine`: the simulated machine that runs it; None:
+    the real one."""
 
     command: Sequence[str]
     machine: Machine | None = None
@@ -37,7 +38,7 @@ class Setting:
 
     Args:
         backend, endpoint, conf: the rendezvous; `conf` becomes `--rdzv-conf`.
-        nodes: maximum number of nodes, with one worker each. The minimum is just over half of it, unless `fixed`.
+        nodes: maximum number of nodes (3), with one worker each. The minimum is just over half of it, unless `fixed`.
         secret: the file for `--rdzv-secret-file`.
         flags: more flags of `elastic run`; `own` returns those of one node.
         launcher: the command to use instead of `elastic run`.
@@ -48,7 +49,7 @@ class Setting:
         looked_at: the endpoint for `status` and `drain`, if the nodes have none.
         ready: returns whether the store has recovered; called before the next wave.
         left: returns a line for each remaining item in the store, at the end.
-        limit_s: seconds within which the job must recover.
+        limit_s: seconds within which the job must recover (90).
     """
 
     backend: str
@@ -84,6 +85,6 @@ class Setting:
 
 
 def kinds_of(setting: Setting) -> list[str]:
-    """The kinds of faults whose prerequisites are available."""
+    """Return the kinds of faults whose prerequisites are available."""
     there = setting.there
     return [name for name, kind in KINDS.items() if there.issuperset(kind.needs)]

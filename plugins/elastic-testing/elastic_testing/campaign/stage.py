@@ -1,4 +1,4 @@
-"""Manages the processes of a campaign's job: agents, servers, their disks and clocks, and the event file.
+"""Manages a campaign's job: agents, servers, their disks and clocks, and the event file.
 
 Agents are started as users start them, each on a separate simulated machine if there are any. An agent that has ended
 is started again, as by a scheduler. Everything runs in one thread, which polls every `LOOK_S`.
@@ -38,12 +38,12 @@ DISK_BYTES = 512 * 2**20
 
 
 def now() -> float:
-    """Seconds since boot, the same clock as in the workers' events."""
+    """Return the seconds since boot, by the same clock as in the workers' events."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def lives(pid: int) -> bool:
-    """Whether the process is running, and not a zombie."""
+    """Return whether the process is running, and not a zombie."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.Error:
@@ -71,7 +71,7 @@ class Seen:
             self.ended.add(pid)
 
     def running(self) -> dict[int, str]:
-        """The running workers: their nodes' names by process id."""
+        """Return the running workers: their nodes' names by process ID."""
         of_late = {event["pid"]: event["node"] for event in self._starts[-200:] if event["pid"] not in self.ended}
         return {pid: node for pid, node in of_late.items() if lives(pid)}
 
@@ -85,7 +85,7 @@ class Seen:
             return None
         if not all(pid in self._first for pid in pids.values()) or self._last[pids[0]] <= since:
             return None
-        if not all(map(lives, pids.values())):  # a step may have been under way
+        if not all(map(lives, pids.values())):  # the last step may have been made by a worker that has died since
             return None
         return self._last[pids[0]], max(self._first[pid] for pid in pids.values())
 
@@ -109,7 +109,7 @@ class JobStage:
     Args:
         setting: the setting of the job.
         folder: an empty folder for all files.
-        run_id: the id of the job.
+        run_id: the job's run ID.
     """
 
     def __init__(self, setting: Setting, folder: Path, run_id: str) -> None:
@@ -133,7 +133,7 @@ class JobStage:
         """Create disks and clocks, and start servers and agents."""
         disks = self.folder / "disks"
         disks.mkdir()
-        if self.setting.machines:  # shared, so that what is mounted later is seen where agents run
+        if self.setting.machines:  # shared, so that later mounts are visible in the agents' namespaces
             mount("--make-shared", "-t", "tmpfs", "-o", "size=1m", "none", str(disks))
         for place in range(self.setting.nodes):
             self.disk(place).mkdir()
@@ -151,7 +151,7 @@ class JobStage:
 
     def tear_down(self) -> None:
         """End all processes, and record what was left behind."""
-        for agent in self._running:  # it should have ended: its stacks, at the end of its log, say why it has not
+        for agent in self._running:  # overdue: SIGABRT makes it write its stacks to the end of its log
             agent.process.send_signal(signal.SIGABRT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 agent.process.wait(5.0)
@@ -161,7 +161,7 @@ class JobStage:
         for group in GROUPS.glob(f"elastic-campaign-{os.getpid()}-*"):
             with contextlib.suppress(OSError):
                 group.rmdir()
-        deadline = now() + END_S  # leases of agents that were killed end by themselves
+        deadline = now() + END_S  # until the leases of killed agents expire
         while (stored := self.setting.left()) and now() < deadline:
             time.sleep(1.0)
         for line in stored:
@@ -186,16 +186,16 @@ class JobStage:
             unmount(self.folder / "disks")
 
     def nodes(self) -> set[str] | None:
-        """The names of the running nodes; None if there are too few."""
+        """Return the names of the running nodes; None if there are fewer than `Setting.nodes`."""
         names = {agent.name for agent in self._agents.values() if not agent.over}
         return names if len(names) == self.setting.nodes else None
 
     def agents(self) -> list[Agent]:
-        """The newest agent of each place."""
+        """Return the newest agent of each place."""
         return list(self._agents.values())
 
     def runs(self) -> bool:
-        """Whether any agent is running."""
+        """Return whether any agent is running."""
         return bool(self._running)
 
     def tell(self, what: str, **more: Any) -> None:
@@ -263,9 +263,9 @@ class JobStage:
         own = dict(machine.environment) if machine else {"ELASTIC_LOCAL_ADDR": "127.0.0.1"}
         if {"clock", "cc"} <= self.there:
             own |= {"LD_PRELOAD": str(self.folder / "clock.so"), "CAMPAIGN_CLOCK": str(self._clock(place))}
-        told = {"CAMPAIGN_HISTORY": str(self.record), "CAMPAIGN_FOLDER": str(self.folder)}
-        told["PYTHONFAULTHANDLER"] = "1"  # see `tear_down`
-        return {**kept, "TMPDIR": str(self.disk(place)), **own, **told, **self.setting.environment, **more}
+        campaign = {"CAMPAIGN_HISTORY": str(self.record), "CAMPAIGN_FOLDER": str(self.folder)}
+        campaign["PYTHONFAULTHANDLER"] = "1"  # see `tear_down`
+        return {**kept, "TMPDIR": str(self.disk(place)), **own, **campaign, **self.setting.environment, **more}
 
     def _through(self, place: int) -> list[str]:
         machine = self.machine(place)
@@ -367,11 +367,11 @@ class JobStage:
 
     def heals(self, place: int) -> None:
         """Undo `spoils`."""
-        self._spoilt.remove(place)  # another fault may spoil it still
+        self._spoilt.remove(place)  # one entry per fault, because faults may overlap
 
     def sets_clock(self, place: int, seconds: int) -> None:
         """Set the error of the machine's wall clock."""
-        with self._clock(place).open("r+b") as file:  # in its place: it is mapped
+        with self._clock(place).open("r+b") as file:  # in place, because processes have the file mapped
             file.write(struct.pack("=q", seconds))
 
     def finish(self, stay: str = "") -> None:
@@ -407,7 +407,7 @@ class JobStage:
             return None
         with contextlib.suppress(psutil.Error):
             found = psutil.Process(agent.process.pid).children(recursive=True)
-            for child in reversed(found):  # those that were started last; the keeper has the words of what it keeps
+            for child in reversed(found):  # newest first, because a keeper's command line includes its process's
                 with contextlib.suppress(psutil.Error):
                     if words in " ".join(child.cmdline()):
                         return child.pid

@@ -34,7 +34,7 @@ class FaultKind:
         what: a description.
         rounds: minimum (if it is the only fault) and maximum number of new rounds.
         restarts: maximum number of counted failures; the exact number if it is the only fault.
-        beside: maximum number of additional rounds if there are other faults.
+        beside: maximum number of additional rounds if the wave has other faults.
         lasts: minimum and maximum duration in seconds. After that, a lost node is replaced by a new agent.
         harmless_s: a fault that lasts no longer than this causes no round.
         linger_s: seconds after its end in which its effects may still occur.
@@ -145,7 +145,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class FaultWave:
-    """Faults that overlap. `quiet_s`: seconds without faults after the job has recovered."""
+    """Faults that overlap. `quiet_s`: seconds without faults after the job has recovered (0.3)."""
 
     faults: tuple[Fault, ...]
     quiet_s: float = 0.3
@@ -187,16 +187,17 @@ def draw(
     most_s: float = 60.0,
     losses: int = 3,
 ) -> Storm:
-    """Draw a storm. If `done` is among the kinds, a last wave is added, in which a node that is done is lost.
+    """Draw a storm. If `done` is among the kinds, a last wave is added, in which a node whose workers have succeeded is
+    lost.
 
     Args:
         seed: the same seed gives the same storm.
         faults: number of faults.
         kinds: the kinds to draw from, according to their weights.
         places: number of nodes.
-        members: number of etcd members, if they do not run on the nodes.
-        most_s: maximum duration of a fault in seconds.
-        losses: maximum number of nodes lost in one wave, so that a store hosted by the nodes survives.
+        members: number of etcd members, if they do not run on the nodes (0).
+        most_s: maximum duration of a fault in seconds (60).
+        losses: maximum number of nodes lost in one wave (3), so that a store hosted by the nodes survives.
     """
     lot = random.Random(seed)
     kinds, last = [kind for kind in kinds if kind != "done"], "done" in kinds

@@ -7,8 +7,8 @@ be stopped, and fails after `PATIENCE_S`, like a process group.
 
 `CAMPAIGN_HISTORY` is the file for events, one line of JSON each. `CAMPAIGN_FOLDER` has the checkpoint, and the files
 `finish`, which ends all workers, and `stay`. `CAMPAIGN_NODE` is the name of the node. With `CAMPAIGN_STOPS_S`, rank 0
-takes this many seconds to stop, and then saves its step again. Only few modules of the standard library are used,
-because a storm starts thousands of workers.
+takes this many seconds to stop, and then saves its step again. The program imports only a few modules of the standard
+library, because a storm starts thousands of workers.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def taken(peer: socket.socket, count: int) -> bytes:
     while len(found) < count:
         more = peer.recv(count - len(found))
         if not more:
-            raise ConnectionError("the store has ended the connection")
+            raise ConnectionError("the store closed the connection")
         found += more
     return found
 
@@ -213,11 +213,11 @@ def train(rank: int, world: int, folder: str) -> int:
     group = store.get(f"{ours}/group").decode()
     step = int(store.get(f"{ours}/from"))
     tell("met", group=group, rank=rank, world=world, step=step)
-    everybody, first = (1 << world) - 1, step + 1
+    all_ranks, first = (1 << world) - 1, step + 1
     while True:
         step += 1
         mine = (1 << rank) + _FINISH * os.path.exists(os.path.join(folder, "finish"))
-        if store.add(f"{ours}/sum/{step}", mine) % _FINISH == everybody:
+        if store.add(f"{ours}/sum/{step}", mine) % _FINISH == all_ranks:
             store.set(f"{ours}/done/{step}", b"1")
         store.wait(f"{ours}/done/{step}")
         total = store.add(f"{ours}/sum/{step}", 0)
@@ -242,14 +242,14 @@ def train(rank: int, world: int, folder: str) -> int:
 
 
 def main(train: Callable[[int, int, str], int] = train, says: bool = True) -> int:
-    """Run a worker. `train` is called with rank, world size and the folder, and returns the exit code. `says`: report
-    SIGTERM; a worker that waits in C++ could not do so in time."""
-    told: list[int] = []
+    """Run a worker. `train` is called with rank, world size and the folder, and returns the exit code. `says`: whether
+    to record SIGTERM; a worker that waits in C++ could not do so in time."""
+    signals: list[int] = []
 
     def end(signum: int, _: object) -> None:
         """Behave like a worker that saves a checkpoint on SIGTERM and is then killed by it."""
-        if not told:
-            told.append(signum)
+        if not signals:
+            signals.append(signum)
             tell("signal", signum=signum)
             if _reached and (seconds := float(os.environ.get("CAMPAIGN_STOPS_S", "0"))):
                 time.sleep(seconds)
