@@ -24,23 +24,23 @@ from elastic_core.rendezvous.attribution import PHRASES, is_certain
         ({"exitcode": -6, "reason": "hang: the watchdog timer 'step' was not released in time"}, True),
     ],
 )
-def test_one_failure(say, failure, certain):
+def test_certainty_of_one_failure(say, failure, certain):
     assert is_certain({0: say.failure(**failure)}) is certain
 
 
-def test_one_that_failed_by_itself_is_enough(say):
+def test_one_certain_failure_is_enough(say):
     failures = {0: say.failure(0, message="gloo: timed out waiting"), 1: say.failure(1, message="ValueError")}
     assert is_certain(failures)
 
 
-def test_what_followed_from_another_worker_does_not_count(say):
+def test_failure_caused_by_another_is_ignored(say):
     failures = {0: say.failure(0), 1: say.failure(1, exitcode=-9, caused_by=0)}
     assert not is_certain(failures)
 
 
-def test_nothing_is_not_certain():
+def test_no_failure_is_not_certain():
     assert not is_certain({})
 
 
-def test_phrases_are_compared_in_small_letters():
+def test_phrases_are_lowercase():
     assert [phrase.lower() for phrase in PHRASES] == list(PHRASES)

@@ -77,7 +77,7 @@ def job():
 
 
 @pytest.mark.parametrize("value", NONSENSE)
-def test_a_state_that_cannot_be_read_is_a_clear_error_for_who_joins(job, value, capsys):
+def test_joining_with_unreadable_state_is_an_error(job, value, capsys):
     job.write_state(value)
     with pytest.raises(RendezvousStateError, match=r"expected a rendezvous state of version .*--rdzv-id"):
         job.form("a", (1, 1))
@@ -85,7 +85,7 @@ def test_a_state_that_cannot_be_read_is_a_clear_error_for_who_joins(job, value, 
     assert capsys.readouterr().err.count("rendezvous fault") == 1
 
 
-def test_so_is_one_that_no_elastic_core_has_written(job, capsys):
+def test_joining_with_foreign_value_is_an_error(job, capsys):
     job.place.store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"'elastic/job/.*/s/1', found b'hello'; choose another run id"):
         job.form("a", (1, 1))
@@ -94,7 +94,7 @@ def test_so_is_one_that_no_elastic_core_has_written(job, capsys):
 
 
 @pytest.mark.parametrize("value", NONSENSE)
-def test_one_that_is_written_while_a_round_runs_is_told_once_and_put_right(job, value, capsys):
+def test_unreadable_state_during_a_round_is_repaired(job, value, capsys):
     job.form("ab")
     job.write_state(value)
     job.live_on()
@@ -108,7 +108,7 @@ def test_one_that_is_written_while_a_round_runs_is_told_once_and_put_right(job, 
 # -- entries, and the log that they stand in
 
 
-def test_entries_that_cannot_be_read_are_told_once_and_passed_over(job, capsys):
+def test_unreadable_entries_are_logged_once_and_skipped(job, capsys):
     for number, value in enumerate(NONSENSE):
         job.place.backend().announce(f"stranger{number}/1", value)
     job.place.store.set(KEYS.slot(job.place.store.add(KEYS.slots, 1)), "hello")

@@ -129,7 +129,7 @@ def goes_wrong(state):
 # -- what a node asks for is done, when it is due
 
 
-def test_it_sleeps_until_the_next_beat_is_due(start):
+def test_driver_sleeps_until_the_next_heartbeat(start):
     one = start(interval=0.1, attempts=50)
     one.join()
     one.member()
@@ -143,7 +143,7 @@ def test_it_sleeps_until_the_next_beat_is_due(start):
     assert set(one.backend.calls) <= {"beat", "roster"}
 
 
-def test_beats_wake_nobody_who_waits_for_a_change(start):
+def test_heartbeats_do_not_wake_waiters(start):
     """Else every node of a large job wakes two threads for each beat."""
     one, looks, over = start(interval=0.05, attempts=400), [], threading.Event()
     one.join()
@@ -163,13 +163,13 @@ def test_beats_wake_nobody_who_waits_for_a_change(start):
 
 
 @pytest.mark.parametrize("who", ["following", "member"])
-def test_news_of_the_state_reaches_it_at_once(request, memory, who):
+def test_news_of_the_state_wakes_the_node(request, memory, who):
     one = request.getfixturevalue(who)
     write(memory, closed)
     eventually(lambda: one.driver.ask(lambda node, now: node.state.closed))
 
 
-def test_news_of_the_roster_reaches_the_leader_at_once(member, start):
+def test_news_of_the_roster_wakes_the_leader(member, start):
     other = start("b", nodes=(1, 2))
     other.join()
     eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
@@ -186,7 +186,7 @@ class Pushing(HangingBackend):
 LONG_PAUSES = Patience(pauses=Backoff(first=RARELY, longest=RARELY))
 
 
-def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory):
+def test_useful_news_causes_no_pause(start, memory):
     """A leader rested longer after each newcomer, up to a second: nodes that came one by one waited for it."""
     leader, others = start(backend=Pushing, nodes=(999, 999), patience=LONG_PAUSES), MemoryBackend(memory)
     leader.join()
@@ -200,13 +200,13 @@ def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory):
 
 
 @pytest.mark.parametrize("who", ["gathering", "following", "member"])
-def test_what_is_asked_for_is_done_at_once(request, who):
+def test_requests_are_carried_out_immediately(request, who):
     one = request.getfixturevalue(who)
     assert all(one.driver.carry_out(lambda node: node.request(RefreshRoster()), LONG) for _ in range(20))
     assert one.driver.carry_out(lambda node: node.leave("test"), LONG)
 
 
-def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_once_it_can(member):
+def test_node_answers_while_the_store_hangs(member):
     member.backend.hold.clear()
     member.driver.tell(lambda node: node.reread())
     assert member.backend.hung.wait(LONG)
@@ -219,7 +219,7 @@ def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_on
     assert asked.result()
 
 
-def test_a_state_that_cannot_be_read_is_no_news_again_and_again(gathering, start, memory):
+def test_unreadable_state_causes_no_busy_loop(gathering, start, memory):
     """Nor is who asks for something kept waiting."""
     following = followed(start, patience=LONG_PAUSES)
     gathering.backend.hold.clear()  # it leads, and would put the state right
@@ -237,7 +237,7 @@ def test_a_state_that_cannot_be_read_is_no_news_again_and_again(gathering, start
     assert following.backend.calls["get_state"] - first < 50
 
 
-def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory):
+def test_driver_uses_at_most_three_threads(start, memory):
     before = rendezvous_threads()
     one = start(nodes=(1, 2))
     one.join()
@@ -253,7 +253,7 @@ def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory
 # -- faults
 
 
-def test_the_fault_of_a_request_is_told_to_who_asked_and_the_rest_goes_on(member):
+def test_failed_request_raises_for_its_caller_alone(member):
     bad = Background(lambda: member.driver.carry_out(lambda node: node.request(ChangeState(goes_wrong)), LONG))
     good = Background(lambda: member.driver.carry_out(lambda node: node.close("enough", True), LONG))
     with pytest.raises(ZeroDivisionError, match="a change that cannot be made"):
@@ -284,7 +284,7 @@ def eventually_logged(capsys, words):
     return "".join(logged)
 
 
-def test_a_leader_that_cannot_work_for_a_few_tries_lets_another_one_lead(start, capsys):
+def test_leader_that_cannot_work_is_replaced(start, capsys):
     one = start("a", CannotLook, (2, 2), interval=0.05)
     other = start("b", nodes=(2, 2), interval=0.05)
     one.join()
@@ -312,7 +312,7 @@ class Deaf(HangingBackend):
         return super().wait_for_state(token, timeout)
 
 
-def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys):
+def test_failed_wait_is_logged_once_and_repeated(gathering, start, memory, capsys):
     one = start("b", Deaf, nodes=(3, 3), patience=Patience(pauses=Backoff(first=0.01, longest=0.01)))
     one.join()
     eventually(lambda: not one.backend.faults)
@@ -332,7 +332,7 @@ def no_threads():
     no_threads(False)
 
 
-def test_where_no_thread_is_to_be_had_it_says_so_and_may_be_started_later(start, no_threads):
+def test_driver_without_threads_raises_and_starts_later(start, no_threads):
     one = start()
     no_threads()
     with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -359,7 +359,7 @@ def test_node_that_cannot_start_watchers_polls_the_store(start, memory, no_threa
 
 
 @pytest.mark.parametrize("who", ["gathering", "member"])
-def test_to_stop_ends_all_threads_at_once_and_for_good(request, who):
+def test_stop_ends_all_threads_for_good(request, who):
     before = rendezvous_threads()
     one = request.getfixturevalue(who)
     begun = time.monotonic()
@@ -372,7 +372,7 @@ def test_to_stop_ends_all_threads_at_once_and_for_good(request, who):
     assert not one.driver.carry_out(lambda node: node.leave("too late"), LONG * 2)
 
 
-def test_one_that_was_never_started_closes_its_backend_too(start):
+def test_stop_without_start_closes_the_backend(start):
     one = start()
     waiting = Background(lambda: one.backend.wait_for_state(None, LONG * 2))
     assert one.driver.stop()
@@ -392,7 +392,7 @@ class Stubborn(HangingBackend):
     wait_for_roster = wait_for_state
 
 
-def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
+def test_stop_is_bounded_when_everything_hangs(start, capsys):
     one = start(backend=Stubborn, nodes=(1, 2), patience=Patience(closing=0.1, ending=0.2))
     one.join()
     one.member()
@@ -409,7 +409,7 @@ def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
 
 
 @pytest.mark.integration
-def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(member):
+def test_forked_child_has_no_driver(member):
     """The lock may be held when it is forked, by a thread that the child does not have."""
     held, go_on = threading.Event(), threading.Event()
     holding = Background(lambda: member.driver.ask(lambda node, now: held.set() or go_on.wait(LONG)))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
-def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
+def test_long_outage_fences_and_short_one_does_not(job, how):
     """The window is 10 s. The last beat may be an interval of 1 s older than the first attempt that failed."""
     clock = FakeClock()
     one = job(1, 1, interval=1.0, attempts=10, clock=clock)
@@ -49,7 +49,7 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     assert ("does not answer" if how == "hangs" else "made the store unreachable") in verdict.reason
 
 
-def test_an_unreadable_state_leaves_healthy_workers_alone_and_costs_no_later_round(job):
+def test_unreadable_state_harms_neither_workers_nor_next_round(job):
     one = job(1, 1)
     one.form("a")
     with one.memory.changed:
@@ -61,7 +61,7 @@ def test_an_unreadable_state_leaves_healthy_workers_alone_and_costs_no_later_rou
     assert one.handlers["a"].next_rendezvous().formed.number == 2
 
 
-def test_a_listener_that_raises_stops_nothing(job, capsys):
+def test_failed_listener_stops_nothing(job, capsys):
     one = job(1, 1)
     handler = one.node("a")
     told = []

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.driver import Patience
 pytestmark = pytest.mark.integration
 
 
-def test_a_lost_member_ends_the_round(job):
+def test_lost_member_ends_the_round(job):
     one = job(1, 2, attempts=SHORT, last_call=LONG)
     one.form("ab")
     one.backends["b"].hold.clear()
@@ -23,7 +23,7 @@ def test_a_lost_member_ends_the_round(job):
     assert one.form("a")["a"].world_size == 1
 
 
-def test_a_lost_leader_ends_the_round(job):
+def test_lost_leader_ends_the_round(job):
     one = job(1, 2, attempts=SHORT, last_call=LONG)
     infos = one.form("ab")
     first, second = sorted("ab", key=lambda name: infos[name].rank)
@@ -31,7 +31,7 @@ def test_a_lost_leader_ends_the_round(job):
     assert eventually(one.handlers[second].verdict).reason.startswith(f"lost {first}:")
 
 
-def test_rounds_of_one_number_share_no_store(job):
+def test_rounds_with_same_number_share_no_store(job):
     """Agents that know of no round begin the job again, and the rounds' stores have kept their keys."""
     before, again = job(2, 2), job(2, 2)
     again.store = before.store
@@ -43,7 +43,7 @@ def test_rounds_of_one_number_share_no_store(job):
     assert not found["a"].store.check(["key"])
 
 
-def test_a_failure_is_everybodys_and_counts_once(job):
+def test_failure_reaches_all_and_costs_one_restart(job):
     one = job(2, 2)
     one.form("ab")
     one.handlers["a"].report_failure(failure(0))
@@ -62,7 +62,7 @@ def test_a_failure_is_everybodys_and_counts_once(job):
     assert one.handlers["a"].verdict() is None
 
 
-def test_the_budget_is_the_jobs(job):
+def test_restarts_are_counted_for_the_job(job):
     one = job(1, 1)
     handler = one.node("a", max_restarts=1)
     handler.next_rendezvous()
@@ -89,7 +89,7 @@ def test_success_of_all_closes_the_job(job):
         assert one.handlers[name].is_closed()
 
 
-def test_who_left_after_its_success_does_not_end_the_round(job):
+def test_leaving_after_success_keeps_the_round(job):
     one = job(2, 2)
     one.form("ab")
     one.handlers["a"].report_success()
@@ -99,7 +99,7 @@ def test_who_left_after_its_success_does_not_end_the_round(job):
     assert eventually(one.handlers["b"].verdict).succeeded
 
 
-def test_who_leaves_tells_the_others(job):
+def test_leaving_notifies_the_other_nodes(job):
     one = job(1, 2, last_call=LONG)
     one.form("ab")
     assert one.handlers["b"].leave("received SIGTERM", LONG)
@@ -108,7 +108,7 @@ def test_who_leaves_tells_the_others(job):
     assert not one.handlers["a"].is_closed()
 
 
-def test_leaving_does_not_wait_for_a_store_that_hangs(job):
+def test_leaving_does_not_wait_for_a_hung_store(job):
     """It hangs for a minute; leaving is over long before."""
     one = job(1, 1)
     handler = one.node("a")
@@ -118,7 +118,7 @@ def test_leaving_does_not_wait_for_a_store_that_hangs(job):
     assert not one.backends["a"].hold.is_set()
 
 
-def test_nodes_that_wait_are_counted_as_torch_counts_them(job):
+def test_num_nodes_waiting_counts_as_torch_does(job):
     one = job(1, 1, patience=Patience(answer=2.0))
     one.form("a")
     assert one.handlers["a"].num_nodes_waiting() == 0
@@ -142,7 +142,7 @@ def test_closing_is_known_to_all_when_it_returns(job):
     assert fresh.is_closed()
 
 
-def test_closing_through_an_outage_is_an_error_and_happens_all_the_same(job):
+def test_closing_in_an_outage_raises_and_takes_effect_later(job):
     one = job(1, 1, patience=Patience(answer=0.5))
     one.form("a")
     one.backends["a"].reachable = False

@@ -32,7 +32,7 @@ LONG = 60.0
         ([], False, None),
     ],
 )
-def test_in_the_order_of_the_heirs_those_at_the_endpoint_first(own, listed, expected):
+def test_heirs_at_the_endpoint_come_first(own, listed, expected):
     assert turn(HEIRS, own, listed) == expected
 
 
@@ -61,7 +61,7 @@ class Endpoint:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_host_that_goes_points_at_no_store_any_more(closed):
+def test_closed_pointer_is_not_published_late(closed):
     """It may be that of its heir."""
     endpoint = Endpoint()
     pointer = Pointer(endpoint, "job", HmacSeal("job"), "there:1")
@@ -113,7 +113,7 @@ class Connector(FactoryConnector):
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_heir_that_loses_an_answer_tries_again_and_leaves_pointers(lands):
+def test_heir_that_loses_an_answer_retries_and_leaves_pointers(lands):
     old, mover = Place().begin(), Mover()
     host = Versions(KEYS, HmacSeal("job"))
     host.write(old.store, b"state", 0)

@@ -85,7 +85,7 @@ def told_next(watcher, known="next"):
     return watcher.told.get(timeout=LONG)
 
 
-def test_who_ends_is_told_once(watcher, watched):
+def test_end_is_reported_once(watcher, watched):
     watcher.watch("a", watched.port)
     connection = watched.meets()
     watched.lifeline.close()
@@ -94,7 +94,7 @@ def test_who_ends_is_told_once(watcher, watched):
     assert told_next(watcher) == "next"
 
 
-def test_connections_that_wait_end_with_who_listens(watcher, watched):
+def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
     """Nobody accepts them, as in a job."""
     watcher.watch("a", watched.port)
     watched.meets().close()  # so it has connected, and will again
@@ -103,7 +103,7 @@ def test_connections_that_wait_end_with_who_listens(watcher, watched):
 
 
 @pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
-def test_it_listens_where_it_is_advertised(address):
+def test_listens_at_the_advertised_address(address):
     """At a name on all addresses: others may know it by another one."""
     if address == "::1" and not _has_ipv6():
         pytest.skip("no IPv6 here")
@@ -124,14 +124,14 @@ def _has_ipv6():
     return False
 
 
-def test_a_connection_that_ends_tells_nothing(watcher, watched):
+def test_closed_connection_reports_no_end(watcher, watched):
     watcher.watch("a", watched.port)
     for _ in range(3):
         watched.meets().close()
     assert told_next(watcher) == "next"
 
 
-def test_the_port_stays_and_places_are_made_free_for_every_round(watcher, watched):
+def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
     strangers = [socket.socket() for _ in range(MANY)]
     for stranger in strangers:
         stranger.setblocking(False)
@@ -144,7 +144,7 @@ def test_the_port_stays_and_places_are_made_free_for_every_round(watcher, watche
     watched.meets()
 
 
-def test_strangers_who_take_all_places_end_nobody(watcher, watched):
+def test_full_backlog_reports_no_end(watcher, watched):
     """Who watches has no lifeline then, and is told nothing, not even the end."""
     strangers = [socket.socket() for _ in range(MANY)]
     for stranger in strangers:
@@ -156,14 +156,14 @@ def test_strangers_who_take_all_places_end_nobody(watcher, watched):
         stranger.close()
 
 
-def test_who_was_never_met_is_not_told(watcher, watched):
+def test_refused_first_connection_reports_no_end(watcher, watched):
     """Something in between may refuse, from the beginning."""
     watched.lifeline.close()
     watcher.watch("a", watched.port)
     assert told_next(watcher) == "next"
 
 
-def test_who_was_met_in_an_earlier_round_is_told_at_once(watcher, watched):
+def test_end_of_an_earlier_neighbor_is_reported(watcher, watched):
     watcher.watch("a", watched.port)
     connection = watched.meets()
     watcher.seat = None
@@ -174,12 +174,12 @@ def test_who_was_met_in_an_earlier_round_is_told_at_once(watcher, watched):
     assert watcher.told.get(timeout=LONG) == "a"
 
 
-def test_an_address_that_means_nothing_is_nobodys_end(watcher):
+def test_unresolvable_address_reports_no_end(watcher):
     watcher.watch("a", 1, address="a" * 64)  # too long for a label, so no name server is asked
     assert told_next(watcher) == "next"
 
 
-def test_a_server_that_talks_is_no_lifeline_and_nobody_is_told(watcher):
+def test_server_that_sends_data_is_no_lifeline(watcher):
     with socket.create_server((HERE, 0)) as server:
         watcher.watch("a", server.getsockname()[1])
         for _ in range(3):
@@ -188,7 +188,7 @@ def test_a_server_that_talks_is_no_lifeline_and_nobody_is_told(watcher):
     assert watcher.told.empty() or watcher.told.get() == "a"  # it did end
 
 
-def test_it_ends_with_the_last_copy_of_its_descriptor(watcher, watched):
+def test_lifeline_ends_with_last_copy_of_its_descriptor(watcher, watched):
     """The guardian has one."""
     copy = os.dup(watched.lifeline.descriptor)
     watcher.watch("a", watched.port)
@@ -201,7 +201,7 @@ def test_it_ends_with_the_last_copy_of_its_descriptor(watcher, watched):
     assert watcher.told.get(timeout=LONG) == "a"
 
 
-def test_a_forked_child_does_not_hold_it(watcher, watched):
+def test_forked_child_does_not_hold_the_lifeline(watcher, watched):
     context = multiprocessing.get_context("fork")
     ready, end = context.Event(), context.Event()
     child = context.Process(target=lambda: (ready.set(), end.wait(LONG)))
@@ -218,7 +218,7 @@ def test_a_forked_child_does_not_hold_it(watcher, watched):
         child.join()
 
 
-def test_who_is_closed_watches_nobody_and_listens_nowhere(watcher, watched):
+def test_closed_lifeline_neither_watches_nor_listens(watcher, watched):
     watcher.watch("a", watched.port)
     connection = watched.meets()
     watcher.lifeline.close()

@@ -31,7 +31,7 @@ def running(say):
     return say.state("ab")
 
 
-def test_the_first_round(say):
+def test_first_round_has_members_bounds_and_reason(say):
     state = formed(State(), say.seats("ab"), 3, "all are there", {"a", "b"})
     assert (state.round.number, state.open, state.max_restarts, state.reason) == (1, True, 3, "all are there")
     assert (state.rank("a"), state.rank("b"), state.rank("c")) == (0, 1, None)
@@ -39,20 +39,20 @@ def test_the_first_round(say):
     assert (state.busy, state.names("ca")) == (("a", "b"), ("a",))
 
 
-def test_a_round_forgets_what_belonged_to_the_one_before(say):
+def test_new_round_forgets_the_losses_of_the_last(say):
     before = ended(replace(say.state("ab"), done=("a",)), Cause.LOST, "b", "silent", ("b",))
     state = formed(before, say.seats("c"), 3, "", {"a", "b", "c"})
     assert (state.gone, state.done) == ((), ())
     assert state.end.cause is Cause.LOST
 
 
-def test_what_is_known_of_nodes_without_an_entry_is_forgotten(say):
+def test_new_round_forgets_nodes_without_an_entry(say):
     before = State(round=RoundId(4), seats=say.seats("ab"), draining=("a", "x"), refused=(("y", "why"), ("b", "why")))
     state = formed(before, say.seats("c"), 3, "", {"b", "c", "a"})
     assert (state.draining, state.refused) == (("a",), (("b", "why"),))
 
 
-def test_a_drain_is_kept_for_a_member_that_is_only_cut_off(say):
+def test_drain_of_a_cut_off_member_lasts_one_round(say):
     """It comes back after a round without it, and goes then. One that does not is forgotten with the round after."""
     drained = replace(say.state("ab", open=False), draining=("b",))
     without = formed(drained, say.seats("a"), 3, "", {"a"})
@@ -60,7 +60,7 @@ def test_a_drain_is_kept_for_a_member_that_is_only_cut_off(say):
     assert formed(replace(without, open=False), say.seats("a"), 3, "", {"a"}).draining == ()
 
 
-def test_a_round_ends_once(running):
+def test_round_ends_once(running):
     state = ended(running, Cause.LOST, "b", "silent", ("b",))
     assert (state.open, state.gone, state.end.cause, state.end.reason) == (False, ("b",), Cause.LOST, "silent")
     assert ended(state, Cause.JOINED, "c", "new") is state
@@ -73,7 +73,7 @@ def test_a_round_ends_once(running):
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_node_that_no_longer_runs_overrules_no_round_that_does(say, runs):
+def test_only_a_running_node_overrules_a_running_round(say, runs):
     known = say.state("ab", round=RoundId(2, "a.2"), restarts=1, origin="a")
     found = say.state("cd", round=RoundId(1, "c.1"), origin="c")
     merged = recovered(known, found, runs)
@@ -87,20 +87,20 @@ def test_older_data_of_the_same_job_is_overruled(say, runs):
     assert recovered(known, found, runs) is known
 
 
-def test_a_certain_failure_uses_a_restart(say, running):
+def test_certain_failure_uses_a_restart(say, running):
     state = failed(running, RoundId(1), say.report("a"))
     assert (state.open, state.restarts, state.end.counted, state.end.by) == (False, 1, True, "a")
     assert state.end.reason == "rank 0 on a: exit code 1"
 
 
-def test_reports_of_several_nodes_use_one_restart_together(say, running):
+def test_reports_of_several_nodes_use_one_restart(say, running):
     state = failed(running, RoundId(1), say.report("a"))
     state = failed(state, RoundId(1), say.report("b", rank=1))
     assert (state.restarts, len(state.end.reports)) == (1, 2)
     assert state.end.by == "a"
 
 
-def test_the_second_report_of_a_node_takes_the_place_of_its_first(say, running):
+def test_second_report_of_a_node_replaces_its_first(say, running):
     state = failed(running, RoundId(1), say.report("a", certain=False))
     assert (state.restarts, state.end.counted) == (0, False)
     state = failed(state, RoundId(1), say.report("a", message="ValueError"))
@@ -108,13 +108,13 @@ def test_the_second_report_of_a_node_takes_the_place_of_its_first(say, running):
     assert state.restarts == 1
 
 
-def test_what_is_certain_gives_the_reason(say, running):
+def test_reason_is_that_of_a_certain_failure(say, running):
     state = failed(running, RoundId(1), say.report("a", certain=False))
     state = failed(state, RoundId(1), say.report("b", rank=1, reason="killed by SIGKILL"))
     assert (state.end.by, state.end.reason) == ("b", "rank 1 on b: killed by SIGKILL")
 
 
-def test_a_failure_that_seemed_to_follow_from_a_loss_may_turn_out_to_be_certain(say, running):
+def test_failure_after_a_loss_may_become_certain(say, running):
     state = failed(running, RoundId(1), say.report("a", certain=False))
     lost = model.followed(state, Cause.LOST, "b", "b was cut off")
     assert (lost.end.cause, failed(lost, RoundId(1), say.report("a", certain=False, message="again"))) == (
@@ -125,7 +125,7 @@ def test_a_failure_that_seemed_to_follow_from_a_loss_may_turn_out_to_be_certain(
     assert (state.end.cause, state.end.by, state.restarts) == (Cause.FAILURE, "a", 1)
 
 
-def test_without_a_restart_left_a_failure_closes_the_job(say, running):
+def test_failure_without_restarts_left_closes_the_job(say, running):
     state = failed(replace(running, restarts=3), RoundId(1), say.report("a"))
     assert state.closed == Closed("a", "rank 0 on a: exit code 1; all 3 restarts are used (--max-restarts=3)", False)
     state = failed(replace(running, max_restarts=0), RoundId(1), say.report("a"))
@@ -133,33 +133,33 @@ def test_without_a_restart_left_a_failure_closes_the_job(say, running):
 
 
 @pytest.mark.parametrize("certain", [True, False])
-def test_what_a_restart_cannot_cure_closes_the_job(say, running, certain):
+def test_incurable_failure_closes_the_job(say, running, certain):
     state = failed(running, RoundId(1), say.report("a", certain, curable=False))
     assert state.closed.reason.endswith("a restart cannot cure it")
     assert state.restarts == 0
 
 
-def test_also_when_another_failure_was_counted_before(say, running):
+def test_incurable_failure_closes_job_after_another_failure(say, running):
     state = failed(running, RoundId(1), say.report("a"))
     state = failed(state, RoundId(1), say.report("b", curable=False))
     assert state.closed is not None
 
 
-def test_alone_in_a_round_every_failure_is_certain(say):
+def test_single_members_failure_is_certain(say):
     assert failed(say.state("a"), RoundId(1), say.report("a", certain=False)).restarts == 1
 
 
-def test_what_fails_in_a_round_that_is_over_for_another_cause_is_not_told(say, running):
+def test_failure_after_a_loss_is_ignored(say, running):
     state = ended(running, Cause.LOST, "b", "silent", ("b",))
     assert failed(state, RoundId(1), say.report("a")) is state
 
 
-def test_a_report_about_another_round_or_by_a_stranger_is_nothing(say, running):
+def test_report_of_wrong_round_or_non_member_is_ignored(say, running):
     assert failed(running, RoundId(2), say.report("a")) is running
     assert failed(running, RoundId(1), say.report("x")) is running
 
 
-def test_a_failure_in_words(say):
+def test_failure_text_names_rank_or_node(say):
     assert why(say.report("a", rank=3, reason="killed by SIGKILL")) == "rank 3 on a: killed by SIGKILL"
     assert why(say.report("a", caused_by=5)) == "workers of a failed"
 
@@ -167,14 +167,14 @@ def test_a_failure_in_words(say):
 # -- leaving, draining, closing
 
 
-def test_who_leaves_ends_the_round(running):
+def test_leaving_member_ends_the_round(running):
     state = left(running, "b", "SIGTERM")
     assert (state.open, state.gone, state.end.cause, state.end.by) == (False, ("b",), Cause.LEFT, "b")
     assert left(state, "b", "SIGTERM") is state
     assert left(running, "x", "SIGTERM") is running
 
 
-def test_who_leaves_after_its_workers_succeeded_does_not(running):
+def test_leaving_after_success_keeps_the_round(running):
     state = succeeded(running, ["b"], RoundId(1))
     assert (state.open, state.done) == (True, ("b",))
     assert succeeded(state, ["b"], RoundId(1)) is state
@@ -185,7 +185,7 @@ def test_who_leaves_after_its_workers_succeeded_does_not(running):
     assert succeeded(running, ["x"], RoundId(1)) is running
 
 
-def test_draining_is_noted_and_ends_nothing_by_itself(running):
+def test_draining_alone_does_not_end_the_round(running):
     state = drained(running, "b")
     assert (state.open, state.draining) == (True, ("b",))
     assert drained(state, "b") is state
@@ -193,7 +193,7 @@ def test_draining_is_noted_and_ends_nothing_by_itself(running):
     assert (gone.open, gone.end.cause, gone.end.reason) == (False, Cause.DRAINED, "b is drained")
 
 
-def test_nothing_happens_after_closing(say, running):
+def test_closed_state_never_changes(say, running):
     state = closed(running, "a", "done", True)
     for after in (
         ended(state, Cause.LOST, "b", "silent", ("b",)),
@@ -225,7 +225,7 @@ EVENTS = {
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from("abc")), max_size=30))
-def test_whatever_happens_twice_happens_once_and_the_budget_holds(events):
+def test_repeated_events_change_nothing_within_the_budget(events):
     from elastic_core.interfaces.node import Member
     from elastic_core.rendezvous.model import Report
     from elastic_core.rendezvous.seats import Seat
@@ -254,7 +254,7 @@ def test_whatever_happens_twice_happens_once_and_the_budget_holds(events):
         state = after
 
 
-def test_a_store_that_knows_less_gets_back_what_was_known(say):
+def test_known_state_replaces_an_older_one(say):
     known = replace(say.state("ab"), open=False, restarts=1, serial=2)
     assert recovered(known, State()) is known
     assert recovered(known, replace(say.state("ab"), serial=5)) is known  # over is over
@@ -263,7 +263,7 @@ def test_a_store_that_knows_less_gets_back_what_was_known(say):
     assert recovered(known, known) is known
 
 
-def test_what_must_never_be_taken_back_holds_in_a_store_that_went_on_without_it(say):
+def test_merged_state_keeps_closing_end_and_restarts(say):
     known = replace(closed(say.state("ab"), "a", "enough", succeeded=False), restarts=2)
     found = say.state("b", round=2, restarts=1)
     merged = recovered(known, found)
@@ -287,6 +287,6 @@ def test_what_must_never_be_taken_back_holds_in_a_store_that_went_on_without_it(
         ("e", {}, None),
     ],
 )
-def test_each_member_watches_the_next_one_that_counts(say, of, changes, neighbour):
+def test_each_member_watches_the_next_live_one(say, of, changes, neighbour):
     found = say.state("abcd", **changes).neighbour(of)
     assert (found and found.key) == neighbour

@@ -48,20 +48,20 @@ def members(decision):
 # -- a new job
 
 
-def test_too_few_wait_without_limit(say, choose):
+def test_too_few_nodes_wait_without_limit(say, choose):
     decision = choose(say.roster("a"), State())
     assert decision == Wait("1 of 2 nodes joined", None, 1, 2)
     assert not enough(say.roster("a"), State(), say.settings(2))
 
 
-def test_all_that_may_be_are_there(say, choose):
+def test_full_job_forms_immediately(say, choose):
     decision = choose(say.roster("abcd"), State())
     assert members(decision) == "abcd"
     assert (decision.state.round.number, decision.reason) == (1, "all 4 nodes have joined")
     assert (decision.state.min_nodes, decision.state.max_nodes) == (2, 4)
 
 
-def test_with_enough_a_new_job_waits_for_the_last_call(say, choose):
+def test_enough_nodes_wait_for_the_last_call(say, choose):
     roster = say.roster("abc")
     assert enough(roster, State(), say.settings(2))
     decision = choose(roster, State(), enough_since=Instant(98.0))
@@ -70,7 +70,7 @@ def test_with_enough_a_new_job_waits_for_the_last_call(say, choose):
     assert choose(roster, State()).until == Instant(105.0)  # seen just now
 
 
-def test_what_others_know_of_a_round_that_the_store_has_lost_is_waited_for(say, choose):
+def test_newcomers_wait_for_the_lost_state(say, choose):
     """Or the first to host it anew would begin the count of restarts again."""
     roster = (*say.roster("a"), *say.roster("bcd", after=11))
     decision = choose(roster, State(), enough_since=Instant(98.0), bounds=(1, 4))
@@ -78,11 +78,11 @@ def test_what_others_know_of_a_round_that_the_store_has_lost_is_waited_for(say, 
     assert members(choose(roster, State(), enough_since=Instant(95.0), bounds=(1, 4))) == "a"  # no node gives it back
 
 
-def test_the_older_ones_are_taken_and_the_rest_are_spares(say, choose):
+def test_older_nodes_get_the_seats(say, choose):
     assert members(choose(say.roster("fedcba"), State())) == "cdef"  # in the order of their hosts
 
 
-def test_the_budget_is_that_of_the_members(say, choose):
+def test_members_set_the_restart_budget(say, choose):
     roster = (say.seen("a", max_restarts=1), say.seen("b", max_restarts=3), say.seen("c", late=True, max_restarts=9))
     assert choose(roster, State(), bounds=(2, 2)).state.max_restarts == 3
 
@@ -91,14 +91,14 @@ def test_the_budget_is_that_of_the_members(say, choose):
 
 
 @pytest.mark.parametrize("roster", ["late", "without an entry"])
-def test_a_member_that_is_lost_ends_it(say, choose, roster):
+def test_lost_member_ends_the_round(say, choose, roster):
     seen = say.roster("ab", late="b") if roster == "late" else say.roster("a")
     decision = choose(seen, say.state("ab"))
     assert decision.reason == f"lost b: {'no heartbeat for 5 s' if roster == 'late' else 'its entry has disappeared'}"
     assert (decision.state.open, decision.state.gone, decision.state.end.cause) == (False, ("b",), Cause.LOST)
 
 
-def test_a_newcomer_ends_it_if_there_is_room(say, choose):
+def test_newcomer_ends_a_round_with_free_seats(say, choose):
     decision = choose(say.roster("abc", after=1), say.state("ab"))
     assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to join")
     assert choose(say.roster("abcd", after=1), say.state("ab")).reason == "c, d want to join"
@@ -106,7 +106,7 @@ def test_a_newcomer_ends_it_if_there_is_room(say, choose):
 
 
 @pytest.mark.parametrize("who", ["late", "drained", "refused", "of the past"])
-def test_who_cannot_take_part_does_not_end_it(say, choose, who):
+def test_ineligible_node_does_not_end_the_round(say, choose, who):
     state = say.state("ab", round=2)
     late, after = "c" if who == "late" else "", 1 if who == "of the past" else 2
     roster = say.roster("abc", late=late, after=after)
@@ -117,13 +117,13 @@ def test_who_cannot_take_part_does_not_end_it(say, choose, who):
     assert isinstance(choose(roster, state), Wait)
 
 
-def test_when_all_members_are_done_the_job_is_over(say, choose):
+def test_job_closes_when_all_members_are_done(say, choose):
     roster = say.roster("ab", done=1)
     decision = choose(roster, say.state("ab"))
     assert (decision.state.closed.succeeded, decision.reason) == (True, "every worker succeeded")
 
 
-def test_a_member_that_is_done_is_not_lost(say, choose):
+def test_finished_member_is_not_lost(say, choose):
     """Nor is it when its entry is dropped: the state keeps it in mind."""
     roster = (say.seen("a"), say.seen("b", late=True, done=1))
     decision = choose(roster, say.state("ab"))
@@ -132,23 +132,23 @@ def test_a_member_that_is_done_is_not_lost(say, choose):
     assert isinstance(choose(say.roster("a"), decision.state), Wait)
 
 
-def test_who_is_done_is_noted_also_when_another_is_lost(say, choose):
+def test_success_is_recorded_with_a_loss(say, choose):
     decision = choose((say.seen("a", done=1), say.seen("b", late=True), say.seen("c")), say.state("abc"))
     assert (decision.state.end.cause, decision.state.gone, decision.state.done) == (Cause.LOST, ("b",), ("a",))
 
 
-def test_a_member_that_is_to_be_drained_ends_it(say, choose):
+def test_drained_member_ends_the_round(say, choose):
     decision = choose(say.roster("ab"), drained(say.state("ab"), "b"))
     assert (decision.state.end.cause, decision.reason, decision.state.gone) == (Cause.DRAINED, "b is drained", ())
 
 
-def test_nobodys_workers_are_touched_for_a_member_that_is_drained_and_done(say, choose):
+def test_drained_finished_member_disturbs_no_worker(say, choose):
     state = drained(succeeded(say.state("ab"), ["b"], RoundId(1)), "b")
     assert isinstance(choose((say.seen("a"), say.seen("b", done=1)), state), Wait)
     assert isinstance(choose(say.roster("a"), state), Wait)
 
 
-def test_once_the_first_is_done_nobody_is_let_in(say, choose):
+def test_newcomer_waits_once_a_member_is_done(say, choose):
     roster = (say.seen("a"), say.seen("b", done=1), say.seen("c"))
     assert choose(roster, say.state("ab")).state.open
     assert isinstance(choose((say.seen("a"), say.seen("c")), succeeded(say.state("ab"), ["b"], RoundId(1))), Wait)
@@ -157,13 +157,13 @@ def test_once_the_first_is_done_nobody_is_let_in(say, choose):
 # -- the next round
 
 
-def test_when_everybody_is_back_the_next_round_forms_at_once(say, choose):
+def test_next_round_forms_when_all_members_are_back(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "c", "silent")
     decision = choose(say.roster("ab", after=1), state)
     assert (members(decision), decision.state.round.number, decision.reason) == ("ab", 2, "all members have rejoined")
 
 
-def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
+def test_live_member_is_awaited(say, choose):
     state = ended(say.state("abc"), Cause.JOINED, "d", "")
     roster = (say.seen("a", after=1), say.seen("b", after=1), say.seen("c", after=0))
     decision = choose(roster, state, enough_since=Instant(50.0))
@@ -172,13 +172,13 @@ def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
     assert (members(decision), decision.reason) == ("ab", "c did not rejoin in time")
 
 
-def test_nobody_waits_for_the_lost_and_the_done(say, choose):
+def test_lost_members_are_not_awaited(say, choose):
     state = ended(say.state("abcd"), Cause.LOST, "b", "", ("b",))
     roster = (say.seen("a", after=1), say.seen("b", late=True), say.seen("c", after=1))
     assert members(choose(roster, state)) == "ac"
 
 
-def test_who_was_lost_and_is_heard_of_again_is_waited_for_until_its_workers_have_stopped(say, choose):
+def test_lost_member_is_awaited_until_its_workers_stop(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
     decision = choose((say.seen("a", after=1), say.seen("b")), state)
     assert isinstance(decision, Wait)
@@ -186,7 +186,7 @@ def test_who_was_lost_and_is_heard_of_again_is_waited_for_until_its_workers_have
     assert members(choose(say.roster("ab", after=1), state)) == "ab"
 
 
-def test_who_is_drained_is_waited_for_until_its_workers_have_stopped(say, choose):
+def test_drained_member_is_awaited_until_its_workers_stop(say, choose):
     state = drained(ended(say.state("abc"), Cause.DRAINED, "b", ""), "b")
     roster = (say.seen("a", after=1), say.seen("b", stop_timeout=30.0), say.seen("c", after=1))
     decision = choose(roster, state)
@@ -195,18 +195,18 @@ def test_who_is_drained_is_waited_for_until_its_workers_have_stopped(say, choose
     assert members(choose((roster[0], roster[2]), left(state, "b", "it ends"))) == "ac"
 
 
-def test_a_member_that_was_lost_and_is_back_is_taken(say, choose):
+def test_lost_member_that_returned_gets_a_seat(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
     assert members(choose(say.roster("ab", after=1), state)) == "ab"
 
 
-def test_members_come_before_older_nodes_that_wait(say, choose):
+def test_members_come_before_older_waiting_nodes(say, choose):
     state = ended(say.state("bc"), Cause.LEFT, "c", "")
     roster = (say.seen("a"), say.seen("b", after=1), say.seen("c", after=1))
     assert members(choose(roster, state, bounds=(2, 2))) == "bc"
 
 
-def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(say, choose):
+def test_spare_does_not_take_a_returning_members_seat(say, choose):
     """Spares are ready the moment that a round ends; members have to hear of it, and their workers to stop first."""
     state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
     roster = (say.seen("b", stop_timeout=30.0), say.seen("c", after=1), say.seen("d", after=1))
@@ -217,14 +217,14 @@ def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(sa
     assert members(choose(roster, state, bounds=(2, 2), enough_since=Instant(65.0))) == "cd"
 
 
-def test_a_member_that_takes_long_to_stop_is_waited_for_that_long(say, choose):
+def test_member_is_awaited_for_its_stop_timeout(say, choose):
     state = ended(say.state("ab"), Cause.LEFT, "c", "")
     roster = (say.seen("a", after=1), say.seen("b", stop_timeout=90.0), say.seen("c", after=1))
     assert choose(roster, state, enough_since=NOW, bounds=(2, 3)).until == Instant(195.0)
     assert choose(roster, state, enough_since=NOW, bounds=(2, 2)).until == Instant(195.0)
 
 
-def test_when_nobody_of_the_last_round_is_left_the_last_call_is_waited_for(say, choose):
+def test_last_call_applies_if_no_member_is_left(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
     decision = choose(say.roster("cd", after=1), state, enough_since=NOW)
     assert (decision.reason, decision.until) == ("2 nodes joined, waiting for the last call", Instant(105.0))
@@ -239,19 +239,19 @@ def uncertain(say):
     return failed(say.state("ab"), RoundId(1), say.report("a", certain=False))
 
 
-def test_with_everybody_back_it_costs_a_restart(say, choose, uncertain):
+def test_uncertain_failure_with_all_back_costs_a_restart(say, choose, uncertain):
     decision = choose(say.roster("ab", after=1), uncertain)
     assert (decision.state.restarts, decision.state.round.number, decision.state.end.counted) == (1, 2, True)
 
 
-def test_with_everybody_back_and_none_left_it_closes_the_job(say, choose, uncertain):
+def test_uncertain_failure_without_restarts_closes_the_job(say, choose, uncertain):
     decision = choose(say.roster("ab", after=1), replace(uncertain, restarts=3))
     assert decision.state.closed is not None
     assert decision.state.round.number == 1
 
 
 @pytest.mark.parametrize("loss", ["late", "no entry", "left", "left, and stops its workers"])
-def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose, uncertain, loss):
+def test_uncertain_failure_with_a_loss_costs_no_restart(say, choose, uncertain, loss):
     roster = {
         "late": (say.seen("a", after=1), say.seen("b", late=True)),
         "no entry": (say.seen("a", after=1),),
@@ -272,7 +272,7 @@ def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose,
 
 
 @pytest.mark.parametrize("loss", ["late", "no entry"])
-def test_a_member_that_is_gone_is_named_also_if_no_round_can_form_without_it(say, choose, uncertain, loss):
+def test_loss_is_recorded_even_if_no_round_can_form(say, choose, uncertain, loss):
     roster = (say.seen("a", after=1), *([say.seen("b", late=True)] if loss == "late" else []))
     decision = choose(roster, uncertain, bounds=(2, 2))
     assert (decision.state.open, decision.state.end.cause, decision.state.end.by) == (False, Cause.LOST, "b")
@@ -282,19 +282,19 @@ def test_a_member_that_is_gone_is_named_also_if_no_round_can_form_without_it(say
 
 
 @pytest.mark.parametrize("where", ["stops its workers", "has lost its entry with the store's data"])
-def test_nobody_is_named_before_it_is_known(say, choose, uncertain, where):
+def test_no_loss_is_recorded_before_it_is_certain(say, choose, uncertain, where):
     roster = (say.seen("a", after=1), *([say.seen("b")] if where == "stops its workers" else []))
     settled = Instant(0.0) if where == "stops its workers" else later(NOW, 1.0)
     assert isinstance(choose(roster, uncertain, bounds=(2, 2), settled=settled), Wait)
 
 
-def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertain):
+def test_slow_member_is_not_blamed(say, choose, uncertain):
     roster = (say.seen("a", after=1), say.seen("b"))
     decision = choose(roster, uncertain, enough_since=Instant(0.0), bounds=(1, 2))
     assert (members(decision), decision.state.restarts) == ("a", 1)
 
 
-def test_failures_that_entries_report_become_one_write(say, choose):
+def test_reported_failures_become_one_write(say, choose):
     first = failed(say.state("abc"), RoundId(1), say.report("a", certain=False))
     entries = [
         say.seen(key, reported=Reported(RoundId(1), say.report(key, rank=rank))) for rank, key in enumerate("abc")
@@ -305,7 +305,7 @@ def test_failures_that_entries_report_become_one_write(say, choose):
     assert isinstance(choose(tuple(entries), decision.state), Wait)
 
 
-def test_a_failure_of_a_round_that_the_store_lost_is_not_counted(say, choose):
+def test_failure_in_a_lost_round_is_ignored(say, choose):
     lost = Reported(RoundId(1, "h.1"), say.report("a"))
     running = say.state("ab", round=RoundId(1, "b.1"))
     assert isinstance(choose((say.seen("a", reported=lost), say.seen("b")), running), Wait)
@@ -314,7 +314,7 @@ def test_a_failure_of_a_round_that_the_store_lost_is_not_counted(say, choose):
 # -- one name, two agents
 
 
-def test_a_younger_agent_of_a_name_is_refused_when_the_older_would_be_late_by_now(say, choose):
+def test_younger_agent_of_a_live_name_is_refused(say, choose):
     older, younger = say.seen("a/1", node="a", address="10.0.0.1"), say.seen("a/2", node="a", since=89.9)
     decision = choose((older, younger), State())
     assert decision.reason == "two agents have one name"
@@ -323,7 +323,7 @@ def test_a_younger_agent_of_a_name_is_refused_when_the_older_would_be_late_by_no
     assert isinstance(choose((replace(older, late=True), younger), State()), Wait)
 
 
-def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
+def test_member_is_not_refused_for_a_returning_older_agent(say, choose):
     roster = (say.seen("a/1", node="a"), say.seen("a/2", node="a"), say.seen("b"))
     decision = choose(roster, say.state(["a/2", "b"]))
     assert [key for key, _ in decision.state.refused] == ["a/1"]
@@ -331,7 +331,7 @@ def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
     assert [key for key, _ in choose(roster, state).state.refused] == ["a/1"]
 
 
-def test_who_left_without_a_word_is_told_apart_from_who_is_silent(say):
+def test_missing_entry_and_silence_have_different_reasons(say):
     decision = decide(say.roster("ac", late="c"), say.state("abc"), say.settings(), Instant(0.0), None)
     assert decision.reason == "lost c: no heartbeat for 5 s; lost b: its entry has disappeared"
     assert set(decision.state.gone) == {"b", "c"}
@@ -341,14 +341,14 @@ def over(say, keys, ended):
     return tuple(replace(say.seen(key), late=key in ended, ended=key in ended) for key in keys)
 
 
-def test_a_member_whose_agent_has_ended_is_lost(say):
+def test_member_whose_agent_ended_is_lost(say):
     decision = decide(over(say, "abc", "bc"), say.state("abc"), say.settings(), Instant(0.0), None)
     assert (decision.state.open, decision.state.gone) == (False, ("b", "c"))
     assert (decision.state.end.cause, decision.reason) == (Cause.LOST, "lost b, c: its agent has ended")
 
 
 @pytest.mark.parametrize("cause", [Cause.FAILURE, Cause.LEFT])
-def test_a_member_whose_agent_ends_while_nodes_gather_is_gone(say, cause):
+def test_member_that_ends_during_gathering_is_gone(say, cause):
     state = say.state("abc", open=False, end=End(cause, "c", "why"))
     decision = decide(over(say, "abc", "b"), state, say.settings(), Instant(0.0), None)
     assert decision.state.gone == ("b",)
@@ -358,7 +358,7 @@ def test_a_member_whose_agent_ends_while_nodes_gather_is_gone(say, cause):
     assert "b" not in getattr(after, "missing", ())
 
 
-def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):
+def test_after_outage_only_missing_entries_are_awaited(say):
     state, settings, until = say.state("abc"), say.settings(), Instant(5.0)
     decision = decide(say.roster("ab"), state, settings, Instant(4.0), None, until)
     assert (type(decision), decision.until) == (Wait, until)
@@ -367,7 +367,7 @@ def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):
     assert (silent.state.gone, silent.reason) == (("b",), "lost b: no heartbeat for 5 s")
 
 
-def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
+def test_after_outage_success_and_newcomers_do_not_wait(say):
     settings, now, until = say.settings(), Instant(0.0), Instant(5.0)
     over = decide(say.roster("ab", done=1), say.state("ab"), settings, now, None, until)
     assert over.state.closed.succeeded
@@ -377,7 +377,7 @@ def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
     assert again.state.round.number == 2
 
 
-def test_after_an_outage_no_round_forms_without_a_member_that_has_no_entry(say):
+def test_after_outage_members_without_entry_are_awaited(say):
     state = ended(say.state("abc"), Cause.FAILURE, "a", "")
     settings, until = say.settings(), Instant(5.0)
     decision = decide(say.roster("ab", after=1), state, settings, Instant(4.0), Instant(4.0), until)
@@ -388,7 +388,7 @@ def test_after_an_outage_no_round_forms_without_a_member_that_has_no_entry(say):
 # -- nodes that cannot reach each other
 
 
-def test_those_that_cannot_reach_each_other_do_not_meet(say, choose):
+def test_unreachable_node_gets_no_seat(say, choose):
     state = ended(say.state("abc"), Cause.FAILURE, "a", "connection closed by peer")
     roster = (
         say.seen("a", after=1, unreachable=("c",)),
@@ -399,7 +399,7 @@ def test_those_that_cannot_reach_each_other_do_not_meet(say, choose):
     assert (members(decision), decision.reason) == ("ab", "c cannot be reached by the other nodes")
 
 
-def test_who_reaches_nobody_goes_first(say, choose):
+def test_node_that_reaches_none_is_left_out_first(say, choose):
     state = ended(say.state("abcd"), Cause.FAILURE, "a", "")
     roster = (
         say.seen("a", after=1, unreachable=("b", "c", "d")),
@@ -408,12 +408,12 @@ def test_who_reaches_nobody_goes_first(say, choose):
     assert members(choose(roster, state)) == "bcd"
 
 
-def test_if_too_few_can_they_all_meet(say, choose):
+def test_unreachable_nodes_are_seated_if_needed(say, choose):
     state = ended(say.state("ab"), Cause.FAILURE, "a", "")
     assert members(choose(say.roster("ab", after=1, unreachable=("a", "b")), state)) == "ab"
 
 
-def test_who_cannot_reach_the_members_does_not_end_their_round(say, choose):
+def test_unreachable_newcomer_does_not_end_the_round(say, choose):
     cut_off = say.seen("c", after=1, unreachable=("a",))
     assert isinstance(choose((*say.roster("ab"), cut_off), say.state("ab")), Wait)
     assert choose((*say.roster("ab"), say.seen("c", after=1)), say.state("ab")).state.end.cause is Cause.JOINED
@@ -432,7 +432,7 @@ def dumb_meeting(entries, least):
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh")), min_size=8, max_size=8), st.integers(1, 8))
-def test_who_meets_is_what_the_dumb_version_says(unreachable, least):
+def test_seats_match_the_reference_implementation(unreachable, least):
     cut_off = zip("abcdefgh", unreachable, strict=True)
     entries = [Entry(key, key, after=RoundId(1), unreachable=tuple(sorted(keys))) for key, keys in cut_off]
     state = ended(formed(State(), [entry.seat for entry in entries], 3, ""), Cause.LEFT, "a", "")
@@ -450,13 +450,13 @@ at_once = pytest.mark.timeout(60)
 
 
 @at_once
-def test_a_round_of_thousands_forms_at_once(say, choose):
+def test_round_of_thousands_forms_quickly(say, choose):
     roster = say.roster([f"node{number}" for number in range(MANY)])
     assert len(choose(roster, State(), bounds=(1, MANY)).state.seats) == MANY
 
 
 @at_once
-def test_thousands_that_cannot_reach_some_meet_at_once(say, choose):
+def test_partly_unreachable_thousands_form_quickly(say, choose):
     keys = [f"node{number}" for number in range(MANY)]
     apart = {key: tuple(keys[at + 1 : at + 32]) if at % 8 == 0 else () for at, key in enumerate(keys)}
     state = ended(say.state(keys), Cause.FAILURE, keys[0], "")

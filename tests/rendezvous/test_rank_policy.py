@@ -48,15 +48,15 @@ def hosts_of_a_round():
         handler.shutdown()
 
 
-def test_without_a_policy_by_host(hosts_of_a_round):
+def test_nodes_without_policy_are_ordered_by_host(hosts_of_a_round):
     assert hosts_of_a_round(None) == ["node3", "node9", "node10"]
 
 
-def test_the_policy_has_the_last_word(hosts_of_a_round):
+def test_policy_decides_the_ranks(hosts_of_a_round):
     assert hosts_of_a_round(backwards) == ["node10", "node9", "node3"]
 
 
-def test_it_is_told_what_the_nodes_are(hosts_of_a_round):
+def test_policy_sees_labels_and_last_ranks(hosts_of_a_round):
     told = []
 
     def policy(candidates):
@@ -76,7 +76,7 @@ def taking(candidates):
     return candidates
 
 
-def test_the_policy_may_return_what_can_be_read_once(hosts_of_a_round):
+def test_policy_may_return_an_iterator(hosts_of_a_round):
     assert hosts_of_a_round(reversed) == ["node10", "node9", "node3"]
 
 
@@ -84,7 +84,7 @@ def test_the_policy_may_return_what_can_be_read_once(hosts_of_a_round):
     "policy",
     [raising, leaving, taking, lambda candidates: candidates[1:], lambda candidates: candidates * 2, lambda _: None],
 )
-def test_one_that_fails_is_told_and_the_nodes_have_their_ranks(policy, hosts_of_a_round, capsys):
+def test_failed_policy_is_logged_and_ranks_stay(policy, hosts_of_a_round, capsys):
     log.configure("human", "warning")
     assert hosts_of_a_round(policy) == ["node3", "node9", "node10"]
     told = capsys.readouterr().err

@@ -32,11 +32,11 @@ def ranks(keys, before="", hosts=None, hints=None):
         ("a", "abc", "a"),
     ],
 )
-def test_survivors_keep_their_places(keys, before, expected):
+def test_survivors_keep_their_ranks(keys, before, expected):
     assert ranks(keys, before) == expected
 
 
-def test_newcomers_are_ordered_by_host_in_natural_order_and_then_by_age():
+def test_newcomers_are_ordered_by_host_then_age():
     assert ranks("abc", hosts={"a": "node66", "b": "node7", "c": "node7"}) == "bca"
 
 
@@ -51,7 +51,7 @@ def test_newcomers_are_ordered_by_host_in_natural_order_and_then_by_age():
         ({"a": 2, "b": 1, "c": 0}, "cba"),
     ],
 )
-def test_who_asks_for_a_rank_that_exists_gets_it(hints, expected):
+def test_rank_hint_is_honored_if_the_rank_exists(hints, expected):
     assert ranks("abc", hints=hints) == expected
 
 
@@ -61,17 +61,17 @@ def test_natural_order():
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_any_two_names_can_be_ordered(one, other):
+def test_any_two_names_have_an_order(one, other):
     """What is a digit elsewhere (², ٣) is a letter here."""
     assert sorted([one, other], key=natural)
 
 
-def test_a_number_may_be_longer_than_python_reads():
+def test_number_may_exceed_pythons_digit_limit():
     assert natural("1" * 5000) < natural("1" * 5001)
 
 
 @given(st.lists(st.from_regex(r"\A[a-c]{0,2}[0-9]{0,3}\Z")))
-def test_natural_order_is_that_of_the_dumb_version(names):
+def test_natural_order_matches_reference_implementation(names):
     def dumb(name):
         return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
@@ -100,13 +100,13 @@ members = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
-def test_ranks_are_those_of_the_dumb_version(keys, before, data):
+def test_ranks_match_reference_implementation(keys, before, data):
     entries = [Entry(key, key, data.draw(st.sampled_from(["n1", "n2", "n10"]))) for key in keys]
     assert ordered(entries, before) == dumb_order(entries, before)
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True))
-def test_survivors_keep_their_order_and_one_of_them_leads(keys, before):
+def test_survivors_keep_their_order_and_lead(keys, before):
     order = [entry.key for entry in ordered([Entry(key, key) for key in keys], before)]
     survivors = [key for key in before if key in keys]
     assert [key for key in order if key in survivors] == survivors
@@ -115,7 +115,7 @@ def test_survivors_keep_their_order_and_one_of_them_leads(keys, before):
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
-def test_everybody_gets_one_rank_whatever_is_asked_for(keys, before, data):
+def test_hints_leave_one_rank_for_each_node(keys, before, data):
     hints = {key: data.draw(st.none() | st.integers(-2, 12)) for key in keys}
     entries = [Entry(key, key, rank_hint=hints[key]) for key in keys]
     order = ordered(entries, before)

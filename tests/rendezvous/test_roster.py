@@ -10,18 +10,18 @@ def keys(entries):
     return [entry.key for entry in entries]
 
 
-def test_the_late_do_not_count(say):
+def test_late_nodes_are_not_alive(say):
     assert keys(alive(say.roster("abc", late="b"), State())) == ["a", "c"]
 
 
-def test_of_two_agents_of_one_name_the_older_counts(say):
+def test_older_of_two_agents_holds_the_name(say):
     roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
     assert keys(alive(roster, State())) == ["x/1"]
     roster = (say.seen("x/1", node="x", late=True), say.seen("x/2", node="x"))
     assert keys(alive(roster, State())) == ["x/2"]
 
 
-def test_a_member_has_its_name_although_an_older_agent_of_that_name_wakes_up(say):
+def test_member_holds_its_name_against_an_older_agent(say):
     roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
     state = say.state(["x/2"])
     assert keys(alive(roster, state)) == ["x/2"]
@@ -30,7 +30,7 @@ def test_a_member_has_its_name_although_an_older_agent_of_that_name_wakes_up(say
     assert keys(alive(roster, gone)) == ["x/1"]
 
 
-def test_a_member_that_was_lost_and_is_heard_of_again_does_not_keep_its_name_from_the_one_that_replaces_it(say):
+def test_lost_member_yields_its_name_to_its_replacement(say):
     """Only an entry of it may be there, of before: the agent behind it sleeps, or is cut off."""
     roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x", after=1))
     gone = ended(say.state(["x/1", "a"]), Cause.LOST, "x", "silent", ("x/1",))
@@ -39,29 +39,29 @@ def test_a_member_that_was_lost_and_is_heard_of_again_does_not_keep_its_name_fro
 
 
 @pytest.mark.parametrize(("after", "ready"), [(0, False), (1, True), (2, False), (RoundId(1, "another"), False)])
-def test_a_node_is_ready_if_it_knows_of_the_last_round(say, after, ready):
+def test_node_that_knows_the_last_round_is_ready(say, after, ready):
     state = ended(say.state("ab"), Cause.LEFT, "b", "goes")
     assert is_ready(say.entry("a", after=after), state) is ready
     assert not is_ready(say.entry("a", after=after, waits=False), state)
 
 
-def test_a_member_of_a_round_that_runs_is_not_ready(say):
+def test_member_of_running_round_is_not_ready(say):
     assert not is_ready(say.entry("a", after=1), say.state("ab"))
 
 
-def test_a_newcomer_is_ready_once_it_knows_of_the_last_round(say):
+def test_newcomer_that_knows_the_last_round_is_ready(say):
     """What it announced before may have been put back by somebody: the node has left long ago."""
     assert is_ready(say.entry("c", after=1), say.state("ab"))
     assert not is_ready(say.entry("c"), say.state("ab"))
 
 
-def test_who_was_lost_is_ready_only_after_it_announced_itself_anew(say):
+def test_lost_node_is_ready_after_announcing_again(say):
     state = ended(say.state("ab"), Cause.LOST, "b", "silent", ("b",))
     later = formed(state, say.seats("a"), 3, "", {"a", "b"})
     assert not is_ready(say.entry("b", after=1), later)
     assert is_ready(say.entry("b", after=2), later)
 
 
-def test_who_is_drained_or_refused_does_not_wait(say):
+def test_drained_or_refused_node_does_not_wait(say):
     state = State(draining=("b",), refused=(("c", "why"),))
     assert keys(waiting(say.roster("abcd", late="d"), state)) == ["a"]

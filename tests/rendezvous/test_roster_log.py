@@ -45,7 +45,7 @@ class Pruned(MemoryStore):
         raise AssertionError(f"this would wait for {key}, which is gone")
 
 
-def test_a_key_that_goes_while_it_is_read_is_not_waited_for():
+def test_key_deleted_while_read_is_not_awaited():
     """A `get` waits for the store's own timeout, minutes long; the node would be gone for the others."""
     store = Pruned(timedelta(seconds=30))
     store.set("beats", b"7")
@@ -55,7 +55,7 @@ def test_a_key_that_goes_while_it_is_read_is_not_waited_for():
 # -- holes: somebody has taken a slot, and not filled it
 
 
-def test_a_joiner_that_died_between_its_two_writes_holds_up_nobody_for_long(place, clock):
+def test_hole_of_a_dead_joiner_delays_readers_briefly(place, clock):
     watcher = place.backend(clock=clock)
     dead = place.store.add(KEYS.slots, 1)
     place.backend().announce("a/1", b"1")
@@ -78,7 +78,7 @@ def test_several_holes_are_given_up_together(place, clock):
     assert shown(watcher) == [("a/1", b"1")]
 
 
-def test_a_joiner_that_was_merely_slow_takes_another_slot(place, clock):
+def test_slow_joiner_takes_another_slot(place, clock):
     watcher, slow = place.backend(clock=clock), place.backend()
 
     def lose_patience():
@@ -94,14 +94,14 @@ def test_a_joiner_that_was_merely_slow_takes_another_slot(place, clock):
     assert shown(watcher) == shown(place.backend()) == [("a/1", b"2")]
 
 
-def test_a_hole_is_looked_after_even_if_nothing_else_happens(place, clock):
+def test_hole_ends_a_wait_for_news(place, clock):
     watcher = place.backend(clock=clock, hole_patience=0.05)
     place.store.add(KEYS.slots, 1)
     watcher.roster()
     assert watcher.wait_for_roster(LONG) is True
 
 
-def test_an_observer_gives_up_no_hole(place, clock):
+def test_observer_gives_up_no_hole(place, clock):
     observer = place.backend(clock=clock, observes=True)
     place.store.add(KEYS.slots, 1)
     place.backend().announce("a/1", b"1")
@@ -114,14 +114,14 @@ def test_an_observer_gives_up_no_hole(place, clock):
 # -- readers
 
 
-def test_more_entries_than_fit_into_one_reading(place):
+def test_roster_exceeds_one_read(place):
     backend = place.backend()
     for number in range(2 * CHUNK + 7):
         backend.announce(f"node{number}/1", b"x")
     assert len(backend.roster()) == len(place.backend().roster()) == 2 * CHUNK + 7
 
 
-def test_a_reader_that_was_left_behind_folds_the_log_anew(place):
+def test_outdated_reader_rereads_the_log(place):
     sleeper, watcher, node = (place.backend() for _ in range(3))
     node.announce("gone/1", b"")
     node.announce("a/1", b"0")
@@ -133,7 +133,7 @@ def test_a_reader_that_was_left_behind_folds_the_log_anew(place):
     assert shown(sleeper) == [("a/1", b"19")]
 
 
-def test_a_node_that_announces_again_while_the_log_is_read_is_there(place):
+def test_node_announcing_during_a_read_is_shown(place):
     node, other = place.backend(), place.backend()
     node.announce("a/1", b"1")
     other.announce("b/1", b"1")
@@ -143,7 +143,7 @@ def test_a_node_that_announces_again_while_the_log_is_read_is_there(place):
     assert shown(newcomer) == [("a/1", b"1"), ("b/1", b"2")]
 
 
-def test_a_node_that_announces_again_behind_a_hole_is_there(place, clock):
+def test_node_announcing_behind_a_hole_is_shown(place, clock):
     node = place.backend()
     node.announce("a/1", b"1")
     place.store.add(KEYS.slots, 1)  # and does not fill it
@@ -151,7 +151,7 @@ def test_a_node_that_announces_again_behind_a_hole_is_there(place, clock):
     assert shown(place.backend(clock=clock)) == [("a/1", b"1")]
 
 
-def test_a_node_that_announces_again_while_a_reader_finds_that_it_was_left_behind_is_there(place):
+def test_node_announcing_during_a_reread_is_shown(place):
     sleeper, watcher, node = (place.backend() for _ in range(3))
     node.announce("a/1", b"0")
     sleeper.roster()
@@ -167,7 +167,7 @@ def test_a_node_that_announces_again_while_a_reader_finds_that_it_was_left_behin
     assert shown(sleeper) == [("a/1", b"3")]
 
 
-def test_an_observer_folds_it_anew_as_well(place):
+def test_outdated_observer_rereads_the_log(place):
     observer, watcher, node = place.backend(observes=True), place.backend(), place.backend()
     node.announce("a/1", b"0")
     assert shown(observer) == [("a/1", b"0")]
@@ -177,7 +177,7 @@ def test_an_observer_folds_it_anew_as_well(place):
     assert shown(observer) == [("a/1", b"19")]
 
 
-def test_readers_agree_on_the_order_whenever_they_came(place):
+def test_all_readers_agree_on_the_order(place):
     nodes = [place.backend() for _ in range(6)]
     for number, node in enumerate(nodes):
         node.announce(f"n{number}/1", b"")
@@ -194,7 +194,7 @@ def test_readers_agree_on_the_order_whenever_they_came(place):
 # -- what is left in the store
 
 
-def test_dead_slots_at_the_front_are_deleted_and_void_ones_as_well(place, clock):
+def test_dead_and_void_slots_at_the_front_are_deleted(place, clock):
     watcher, node = place.backend(clock=clock), place.backend()
     void_slot = place.store.add(KEYS.slots, 1)
     watcher.roster()
@@ -225,7 +225,7 @@ def test_next_reader_deletes_what_a_dead_one_left(place, died_at):
     assert not place.store.check([KEYS.beats(2, "gone/1")])
 
 
-def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):
+def test_failed_deletion_is_not_retried_for_long(place):
     def cannot(key):
         raise NotImplementedError
 
@@ -241,7 +241,7 @@ def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):
     assert len(asked) < 20
 
 
-def test_a_thousand_joins_and_leaves_leave_little_in_the_store(place):
+def test_thousand_joins_and_leaves_leave_few_keys(place):
     watcher, node = place.backend(), place.backend()
     node.connect()
     before = place.store.num_keys()
@@ -255,7 +255,7 @@ def test_a_thousand_joins_and_leaves_leave_little_in_the_store(place):
     assert place.store.num_keys() - before < 20
 
 
-def test_an_entry_that_stays_for_long_does_not_hold_up_the_log(place):
+def test_old_entry_does_not_block_deletion(place):
     old, others = place.backend(), place.backend()
     old.announce("old/1", b"")
     before = place.store.num_keys()
@@ -271,7 +271,7 @@ def test_an_entry_that_stays_for_long_does_not_hold_up_the_log(place):
     assert place.store.num_keys() - before < 2000  # at most what comes between two of its looks
 
 
-def test_what_may_be_of_nodes_with_another_secret_stays_for_long_but_not_for_ever(place):
+def test_entry_of_another_secret_is_deleted_eventually(place):
     ours, theirs = place.backend(), place.backend()
     ours.sign_with(HmacSeal("job", [b"0123456789abcdef"]))
     theirs.sign_with(HmacSeal("job", [b"fedcba9876543210"]))

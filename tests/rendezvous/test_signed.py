@@ -65,7 +65,7 @@ def makers(request):
         place.close()
 
 
-def test_entries_of_strangers_are_not_seen(makers):
+def test_foreign_entries_are_ignored(makers):
     ours, strangers, others = makers(SECRET), makers(), makers(OTHER)
     ours.announce("a/1", b"entry")
     strangers.announce("b/1", b"entry")
@@ -74,7 +74,7 @@ def test_entries_of_strangers_are_not_seen(makers):
     assert [item.key for item in others.roster()] == ["c/1"]
 
 
-def test_a_state_of_strangers_can_be_replaced(makers):
+def test_foreign_state_can_be_replaced(makers):
     ours, strangers = makers(SECRET), makers()
     _, token, _ = ours.set_state(b"1")
     assert strangers.set_state(b"2", token)[2]
@@ -84,7 +84,7 @@ def test_a_state_of_strangers_can_be_replaced(makers):
     assert makers(SECRET).get_state()[0] == b"3"
 
 
-def test_a_store_that_is_connected_already_signs_from_then_on():
+def test_connected_store_signs_from_then_on():
     place = Place().begin()
     backend = place.backend()
     backend.connect()
@@ -95,7 +95,7 @@ def test_a_store_that_is_connected_already_signs_from_then_on():
     place.close()
 
 
-def test_in_a_store_a_withdrawal_and_a_record_from_another_slot_are_not_ours(capsys):
+def test_foreign_withdrawal_and_copied_record_are_ignored(capsys):
     place = Place().begin()
     node, leader = (TestSignedOverAStore.peer(SimpleNamespace(place=place), None) for _ in range(2))
     node.announce("a/1", b"1")

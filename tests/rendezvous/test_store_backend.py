@@ -106,13 +106,13 @@ def fails(call):
 # -- connections
 
 
-def test_a_store_that_cannot_be_had_is_told_with_its_place_and_its_words(place):
+def test_unreachable_store_error_names_place_and_cause(place):
     place.away = True
     with pytest.raises(RendezvousConnectionError, match="connecting at a place in memory failed: connection refused"):
         place.backend().get_state()
 
 
-def test_a_connection_that_broke_is_made_anew_with_the_next_call(place):
+def test_broken_connection_is_replaced_on_the_next_call(place):
     backend = place.backend()
     backend.announce("a/1", b"1")
     place.away = True
@@ -123,7 +123,7 @@ def test_a_connection_that_broke_is_made_anew_with_the_next_call(place):
 
 
 @pytest.mark.parametrize("error", [ValueError("I/O operation on closed file"), AttributeError("no recv")])
-def test_a_client_that_is_broken_for_good_is_replaced_whatever_it_says(place, error):
+def test_client_that_raises_any_error_is_replaced(place, error):
     backend = place.backend()
     backend.announce("a/1", b"1")
 
@@ -138,7 +138,7 @@ def test_a_client_that_is_broken_for_good_is_replaced_whatever_it_says(place, er
     assert place.connections == made + 1
 
 
-def test_a_wait_that_is_cut_by_the_end_leaves_no_connection(place):
+def test_closing_ends_a_wait_and_its_connection(place):
     backend = place.backend()
     backend.announce("a/1", b"1")
     waiting = Background(lambda: backend.wait_for_state(None, LONG))
@@ -148,7 +148,7 @@ def test_a_wait_that_is_cut_by_the_end_leaves_no_connection(place):
     assert place.closed == 2
 
 
-def test_a_withdrawal_by_another_node_does_not_take_what_was_announced_since(place):
+def test_withdrawal_by_another_node_spares_a_new_entry(place):
     node, leader = place.backend(), place.backend()
     node.announce("a/1", b"1")
     leader.roster()
@@ -163,7 +163,7 @@ def test_a_withdrawal_by_another_node_does_not_take_what_was_announced_since(pla
     assert shown(leader) == [("a/1", b"2")]
 
 
-def test_to_connect_is_no_more_than_that(place):
+def test_connecting_changes_nothing_in_the_store(place):
     place.backend(observes=True).connect()
     assert place.store.num_keys() == 1  # the name of the epoch, which was there
     place.away = True
@@ -181,7 +181,7 @@ def beats(backend, key, entry):
         backend.announce(key, entry)
 
 
-def test_a_store_that_began_anew_is_noticed_and_the_entry_is_dropped(place):
+def test_empty_store_is_noticed_and_entries_are_dropped(place):
     """Only the node knows what it has to announce in a store that has lost the state."""
     one = place.backend()
     one.announce("a/1", b"1")
@@ -212,7 +212,7 @@ def test_deleted_keys_end_a_wait_for_the_state(place):
     assert waiting.result() is True
 
 
-def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):
+def test_observer_writes_nothing_to_an_empty_store(place):
     place.restart()
     one, observer = place.backend(), place.backend(observes=True)
     assert (observer.get_state(), observer.roster()) == (None, ())
@@ -230,7 +230,7 @@ def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):
 
 @pytest.mark.parametrize("lands", [False, True])
 @pytest.mark.parametrize(("operation", "key"), [("add", KEYS.slots), ("compare_set", KEYS.slot(1))])
-def test_an_announcement_that_broke_off_is_made_again_and_is_one(place, operation, key, lands):
+def test_interrupted_announcement_is_repeated_as_one(place, operation, key, lands):
     backend = place.backend()
     place.lose(operation, key, lands)
     assert fails(lambda: backend.announce("a/1", b"1"))
@@ -241,7 +241,7 @@ def test_an_announcement_that_broke_off_is_made_again_and_is_one(place, operatio
 
 @pytest.mark.parametrize("lands", [False, True])
 @pytest.mark.parametrize(("operation", "key"), [("add", KEYS.slots), ("compare_set", KEYS.slot(2))])
-def test_a_withdrawal_that_broke_off_is_made_again(place, operation, key, lands):
+def test_interrupted_withdrawal_is_repeated(place, operation, key, lands):
     backend = place.backend()
     backend.announce("a/1", b"1")
     place.lose(operation, key, lands)
@@ -250,7 +250,7 @@ def test_a_withdrawal_that_broke_off_is_made_again(place, operation, key, lands)
     assert shown(place.backend(hole_patience=0.0)) == []
 
 
-def test_a_node_that_was_about_to_withdraw_does_not_come_back_with_a_new_store(place):
+def test_withdrawing_node_does_not_return_with_a_new_store(place):
     backend = place.backend()
     backend.announce("a/1", b"1")
     place.lose("add", KEYS.slots, lands=False)
@@ -261,7 +261,7 @@ def test_a_node_that_was_about_to_withdraw_does_not_come_back_with_a_new_store(p
 
 
 @pytest.mark.parametrize("lands", [False, True])
-def test_a_state_whose_answer_was_lost_is_written_once(place, lands):
+def test_state_with_a_lost_answer_is_written_once(place, lands):
     backend = place.backend()
     _, token, _ = backend.set_state(b"1")
     place.lose("compare_set", KEYS.state(2), lands)
@@ -275,7 +275,7 @@ def test_a_state_whose_answer_was_lost_is_written_once(place, lands):
 # -- jobs, and what others write under the keys of one
 
 
-def test_the_epoch_of_a_store_may_have_any_name(place):
+def test_epoch_may_have_any_name(place):
     place.store.set(KEYS.id, b"\xff\x00 any bytes")
     one, two = place.backend(), place.backend()
     _, token, _ = one.set_state(b"1")
@@ -287,7 +287,7 @@ def test_the_epoch_of_a_store_may_have_any_name(place):
 
 @pytest.mark.parametrize("value", [b"hello", b"", b"-1", b"1.5", b"9" * 5000])
 @pytest.mark.parametrize("key", ["head", "slots", "base"])
-def test_what_is_no_number_where_one_belongs_is_named_and_left_behind(place, key, value, capsys):
+def test_invalid_number_raises_for_observers_and_ends_epoch(place, key, value, capsys):
     """An observer changes nothing. An empty value is none, as it is for the store itself."""
     name = getattr(KEYS, key)
     place.store.set(name, value)
@@ -339,7 +339,7 @@ ACTS = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
+def test_all_nodes_leave_an_epoch_with_contradictory_keys(place, act):
     """As a store that began anew: whoever waits for the state is told, and the nodes announce themselves again."""
     node, leader, token = foreign_state(place, act)
     waiting = Background(lambda: node.wait_for_state(token, 10 * LONG))
@@ -369,7 +369,7 @@ def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
         one.beat(key, leading=False, look=False)
 
 
-def test_a_slot_that_something_else_has_filled_is_told_once_and_passed_over(place, capsys):
+def test_foreign_slot_is_logged_once_and_skipped(place, capsys):
     place.store.set(KEYS.slot(1), "hello")
     backend = place.backend()
     backend.announce("a/1", b"1")
@@ -378,7 +378,7 @@ def test_a_slot_that_something_else_has_filled_is_told_once_and_passed_over(plac
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-", b"1", b"1 ", b"x a/1", b"9" * 19 + b" a/1", b"1 \xff entry"])
-def test_whatever_fills_a_slot_the_log_is_read_on(place, value):
+def test_log_continues_after_any_slot_value(place, value):
     place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), value)
     backend = place.backend()
     backend.announce("b/1", b"2")
@@ -386,7 +386,7 @@ def test_whatever_fills_a_slot_the_log_is_read_on(place, value):
 
 
 @pytest.mark.parametrize("value", [b"hello", b"", b"-7", b"9" * 5000])
-def test_a_counter_of_beats_that_something_else_has_written_to_is_that_nodes_affair_alone(place, value):
+def test_invalid_heartbeat_counter_affects_only_its_node(place, value):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"1")
     two.announce("b/1", b"2")
@@ -400,7 +400,7 @@ def test_a_counter_of_beats_that_something_else_has_written_to_is_that_nodes_aff
 
 
 @pytest.mark.parametrize("value", [b"hello", b"-7", b"9" * 5000])
-def test_a_counter_of_leaders_that_something_else_has_written_to_begins_anew(place, value):
+def test_invalid_leader_counter_restarts_from_zero(place, value):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"")
     two.announce("b/1", b"")
@@ -446,7 +446,7 @@ def test_two_hundred_rounds_leave_few_keys(place):
     assert rounds(place, 200, lambda number, leader: None) < KEPT + 20
 
 
-def test_nodes_that_died_and_were_withdrawn_by_others_leave_few_keys(place):
+def test_dead_nodes_withdrawn_by_others_leave_few_keys(place):
     def die(number, leader):
         place.backend().announce(f"dead{number}/1", b"x" * 200)
         assert f"dead{number}/1" in [seen.key for seen in leader.roster()]
@@ -455,7 +455,7 @@ def test_nodes_that_died_and_were_withdrawn_by_others_leave_few_keys(place):
     assert rounds(place, 200, die) < KEPT + 30
 
 
-def test_nodes_that_only_seemed_dead_leave_few_keys(place):
+def test_withdrawn_live_nodes_leave_few_keys(place):
     slow = place.backend()
 
     def seem_dead(number, leader):
@@ -468,7 +468,7 @@ def test_nodes_that_only_seemed_dead_leave_few_keys(place):
     assert rounds(place, 200, seem_dead) < KEPT + 30
 
 
-def test_a_node_that_marks_its_last_slot_late_does_not_bring_it_back(place):
+def test_slot_deleted_while_announcing_is_not_restored(place):
     """A reader has seen its next announcement by then, and deleted the one before."""
     node, leader = place.backend(), place.backend()
 
@@ -481,7 +481,7 @@ def test_a_node_that_marks_its_last_slot_late_does_not_bring_it_back(place):
     assert rounds(place, 100, announce_while_it_is_read) < KEPT + 30
 
 
-def test_a_store_that_cannot_delete_works_as_well(place):
+def test_store_without_deletion_works(place):
     def refuse():
         raise NotImplementedError
 
@@ -508,7 +508,7 @@ def as_it_is(store):
     return {name: store.get(name) for name in names if store.check([name])}
 
 
-def test_nodes_that_know_more_than_a_store_of_older_data_leave_that_behind(place):
+def test_nodes_with_newer_state_leave_an_older_epoch(place):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"")
     two.announce("b/1", b"")
@@ -533,7 +533,7 @@ def test_nodes_that_know_more_than_a_store_of_older_data_leave_that_behind(place
     assert {seen.key for seen in one.roster()} == {"a/1", "b/1"}
 
 
-def test_a_head_that_lags_because_its_writer_died_is_no_older_data(place):
+def test_lagging_head_of_a_dead_writer_is_no_older_data(place):
     one, two = place.backend(), place.backend()
     token = written(one, b"1", None)
     place.lose("compare_set", KEYS.head, lands=False)
@@ -543,7 +543,7 @@ def test_a_head_that_lags_because_its_writer_died_is_no_older_data(place):
     assert place.store.get(KEYS.id) == name
 
 
-def test_an_observer_of_older_data_changes_nothing(place):
+def test_observer_changes_nothing_in_older_data(place):
     node, observer = place.backend(), place.backend(observes=True)
     token = written(node, b"1", None)
     older = as_it_is(place.store)
@@ -557,7 +557,7 @@ def test_an_observer_of_older_data_changes_nothing(place):
     assert as_it_is(place.store) == older
 
 
-def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
+def test_wait_that_connects_to_an_emptied_store_returns(place):
     """It would wait for a version of the epoch before, which nobody writes any more."""
     connections = []
 
@@ -574,7 +574,7 @@ def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
     node.close()
 
 
-def test_another_version_in_the_place_of_the_newest_known_is_noticed(place):
+def test_replaced_newest_version_is_noticed(place):
     """A store that came back with older data was written to before this node looked."""
     one, other = place.backend(), place.backend()
     _, token, _ = one.set_state(b"first")
