@@ -19,7 +19,7 @@ def name():
     return f"handler-{uuid.uuid4()}"
 
 
-def test_null_is_the_default_and_silent(capsys):
+def test_null_handler_is_the_default_and_silent(capsys):
     events.record(EVENT)
     assert capsys.readouterr() == ("", "")
 
@@ -42,7 +42,7 @@ def test_timestamp_defaults_to_now():
     assert events.Event("a", events.EventSource.WORKER).timestamp > 1_600_000_000_000
 
 
-def test_a_registered_handler_receives_events(name):
+def test_registered_handler_receives_events(name):
     seen = []
     events.register_handler(name, seen.append)
     events.record(EVENT, name)
@@ -57,13 +57,13 @@ def test_taken_handler_name_is_an_error(name):
         events.register_handler(name, repr)
 
 
-def test_an_unknown_destination_names_the_known_ones():
+def test_unknown_destination_names_the_known_ones():
     with pytest.raises(ConfigurationError, match=r"unknown event handler 'nul'; known.*console.*null") as raised:
         events.record(EVENT, "nul")
     assert raised.value.problems[0].origin == "event handler"
 
 
-def test_a_handler_that_raises_is_logged_and_never_fatal(name):
+def test_handler_error_is_logged_and_not_raised(name):
     def broken(event):
         raise OSError("full")
 

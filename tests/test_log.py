@@ -163,7 +163,7 @@ def test_plugin_may_log_unlisted_events(output):
     assert (line["event"], line["plugin"], line["channel"]) == ("slack told", "slack", "ops")
 
 
-def test_all_events_have_a_meaning():
+def test_every_event_has_a_meaning():
     assert all(log.EVENTS.values())
 
 
@@ -177,7 +177,7 @@ def test_loggers_follow_later_configuration(output):
 
 
 @pytest.mark.parametrize("arguments", [{"format": "xml"}, {"level": "loud"}])
-def test_unknown_settings_name_the_known_ones(arguments):
+def test_unknown_setting_names_the_known_ones(arguments):
     with pytest.raises(ValueError, match=r"expected one of (human, json as log format|debug, info.* as log level)"):
         log.configure(**arguments)
 
@@ -202,7 +202,7 @@ def test_current_stderr_is_used(capsys):
     log.configure(level="warning")
 
 
-def test_a_broken_stream_never_raises(output, monkeypatch):
+def test_broken_stream_never_raises(output, monkeypatch):
     class Broken(io.StringIO):
         def write(self, text):
             raise BrokenPipeError
@@ -230,7 +230,7 @@ def test_unprintable_field_never_raises(output):
     assert lines() == ["worker failed (fields not shown: RuntimeError)"]
 
 
-def test_the_host_applications_structlog_is_neither_used_nor_changed(output):
+def test_host_applications_structlog_is_left_alone(output):
     calls = []
 
     def spy(logger, method, fields):
@@ -248,7 +248,7 @@ def test_the_host_applications_structlog_is_neither_used_nor_changed(output):
     assert calls == []
 
 
-def test_lines_of_many_threads_are_not_mixed(output):
+def test_lines_of_concurrent_threads_are_not_mixed(output):
     lines = output("json")
     logger = log.get_logger()
 
@@ -293,7 +293,7 @@ def test_forked_child_can_log_despite_held_lock(output):
 
 
 @pytest.mark.integration
-def test_structlog_is_imported_with_the_first_line_only():
+def test_structlog_is_imported_with_the_first_line():
     code = (
         "from elastic_core import log\n"
         "log.configure(level='info'); log.get_logger().bind(a=1).debug('run started')\n"

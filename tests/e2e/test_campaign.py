@@ -34,14 +34,14 @@ def lived_through(shape, seed, storm, folder):
     return made
 
 
-def test_twenty_faults(tmp_path):
+def test_job_survives_twenty_faults(tmp_path):
     shape = Shape("c10d", nodes=3, secret=True, warm=False, names=True)
     made = lived_through(shape, "20", storm_of(shape, "20", 20, most_s=3.0), tmp_path)
     assert sum(made.faults.values()) >= 18
 
 
 @pytest.mark.parametrize("story", list(stories()))
-def test_a_story_of_a_defect_that_was_found(story, tmp_path):
+def test_recorded_faults_are_survived(story, tmp_path):
     """Its name says in which world, and what else the job is."""
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
     more = {name: int(value or 1) for name, _, value in (word.partition("=") for word in like)}
@@ -51,7 +51,7 @@ def test_a_story_of_a_defect_that_was_found(story, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # examples/ has that one's own
-def test_a_storm(world, tmp_path):
+def test_job_survives_a_long_fault_storm(world, tmp_path):
     """About three minutes each."""
     shape = Shape.drawn(world, "nightly")
     lived_through(shape, "nightly", storm_of(shape, "nightly", 60, most_s=20.0), tmp_path)

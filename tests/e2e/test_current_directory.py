@@ -30,12 +30,12 @@ def python(folder, *words, env=None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_it_is_a_snare(snares):
+def test_python_imports_the_snares(snares):
     assert "caught socket" in python(snares, "-c", "import socket").stderr
 
 
 @pytest.mark.parametrize("flags", [[], ["-I"]])
-def test_python_m(snares, flags):
+def test_python_m_ignores_the_current_directory(snares, flags):
     (snares / "runpy.py").unlink()  # Python itself imports it before any program
     done = python(snares, *flags, "-m", "elastic_core", "plugins")
     assert (done.returncode, done.stderr) == (0, "")
@@ -44,7 +44,7 @@ def test_python_m(snares, flags):
 
 
 @pytest.mark.parametrize("module", [["-m", "elastic_core.compat.run"], ["-melastic_core.compat.run"]])
-def test_torchruns_module(snares, module):
+def test_torchruns_module_ignores_the_current_directory(snares, module):
     (snares / "runpy.py").unlink()
     script = snares / "scripts" / "train.py"
     script.write_text("import json; print(json.dumps('trained'))")
@@ -52,7 +52,7 @@ def test_torchruns_module(snares, module):
     assert (done.returncode, done.stdout) == (0, '"trained"\n'), done.stderr
 
 
-def test_a_package_of_the_user_that_imports_this_one_keeps_its_folder(tmp_path):
+def test_users_package_can_import_its_siblings(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text("import elastic_core")
     (tmp_path / "own" / "__main__.py").write_text("import beside")
@@ -60,7 +60,7 @@ def test_a_package_of_the_user_that_imports_this_one_keeps_its_folder(tmp_path):
     assert python(tmp_path, "-m", "own").stdout == "beside\n"
 
 
-def test_a_job_and_its_question_to_torch(snares):
+def test_job_and_torch_probe_ignore_the_current_directory(snares):
     (snares / "runpy.py").unlink()
     script = snares / "scripts" / "train.py"
     script.write_text("import json; print(json.dumps('trained'))")
@@ -71,7 +71,7 @@ def test_a_job_and_its_question_to_torch(snares):
     assert "caught" not in doctor.stdout + doctor.stderr
 
 
-def test_a_program_with_torchs_names(snares):
+def test_torch_shim_ignores_the_current_directory(snares):
     (snares / "runpy.py").unlink()
     program = snares / "scripts" / "program.py"
     program.write_text("import socket, sys; print('ran', sys.path[0])")

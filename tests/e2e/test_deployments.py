@@ -28,7 +28,7 @@ def listens(port):
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_tasks_of_a_step_are_one_job(elastic, read_fifo):
+def test_tasks_of_a_slurm_step_form_one_job(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("held.py", HELD.format(fifo=fifo))
     step = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
@@ -82,7 +82,7 @@ class Pods:
         )
 
 
-def test_a_pod_that_must_go_is_drained_and_the_others_go_on(elastic, read_fifo):
+def test_evicted_pod_is_drained_and_the_job_continues(elastic, read_fifo):
     fifo, read = read_fifo
     elastic.script("train.py", HELD.format(fifo=fifo))
     pods = Pods(elastic)

@@ -49,7 +49,7 @@ def needs(framework):
 
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
-def test_a_training_goes_on_where_its_checkpoint_was(framework, elastic):
+def test_training_resumes_from_its_checkpoint(framework, elastic):
     needs(framework)
     steps = elastic.cwd / "steps"
     script = str(TRAININGS / f"with_{framework}.py")
@@ -76,7 +76,7 @@ def outcome(cwd):
     return {path.name: path.read_text() for path in cwd.glob("told-*")}
 
 
-def test_accelerate_launch(elastic):
+def test_accelerate_launch_restarts_workers(elastic):
     needs("accelerate")
     elastic.script("worker.py", WORKER)
     options = ("--multi_gpu", "--num_machines=1", "--num_processes=2", "--mixed_precision=no", "--dynamo_backend=no")
@@ -85,7 +85,7 @@ def test_accelerate_launch(elastic):
     assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
 
 
-def test_accelerates_launcher_for_notebooks(elastic):
+def test_notebook_launcher_restarts_workers(elastic):
     needs("accelerate")
     elastic.script("worker.py", WORKER)
     program = elastic.script("notebook.py", "import torch\ntorch.cuda.device_count = lambda: 2\n" + NOTEBOOK)
@@ -94,7 +94,7 @@ def test_accelerates_launcher_for_notebooks(elastic):
     assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
 
 
-def test_fabric_run(elastic):
+def test_fabric_run_starts_workers(elastic):
     needs("lightning")
     elastic.script("worker.py", WORKER)
     ended = under_ours(elastic, "fabric", "run", "--accelerator=cpu", "--devices=2", "--strategy=ddp", "worker.py")
@@ -102,7 +102,7 @@ def test_fabric_run(elastic):
     assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
 
 
-def test_torchx_finds_our_command_in_torchruns_place(elastic):
+def test_torchx_uses_elastic_torchrun_as_torchrun(elastic):
     needs("torchx")
     elastic.script("worker.py", WORKER)
     folder = elastic.cwd / "bin"

@@ -95,7 +95,7 @@ def check_found(late, stack):
     assert " in train_step" in stack
 
 
-def test_a_timer_that_is_not_released(run):
+def test_unreleased_timer_restarts_the_job(run):
     done, result, events = run(BY_TIMER, "--watchdog=file")
     first = check_healed(done, result, events)
     assert first["reason"] == "hang: the watchdog timer 'step' was not released in time"
@@ -121,7 +121,7 @@ def test_a_timer_that_is_not_released(run):
         "spins after it has logged its steps",
     ],
 )
-def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
+def test_hang_in_an_unmodified_script_is_found(run, hang, flags, missing):
     done, result, events = run(hang, *BY_PROGRESS, *flags)
     first = check_healed(done, result, events)
     assert first["reason"].endswith(f" s ({missing})")
@@ -131,7 +131,7 @@ def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
 
 
 @pytest.mark.parametrize("ends", ["atexit", pytest.param("__del__", marks=pytest.mark.nightly)])
-def test_a_worker_that_hangs_at_its_end_is_found(elastic, ends):
+def test_hang_at_interpreter_exit_is_found(elastic, ends):
     """The other rank has ended well, and this one has done its work: torch's gloo threads can stop it there."""
     script = elastic.script(
         "train.py",
@@ -158,7 +158,7 @@ def test_a_worker_that_hangs_at_its_end_is_found(elastic, ends):
     assert result["failures"][0]["global_rank"] == 1
 
 
-def test_a_budget_that_is_used_up_ends_the_job_with_the_stack_in_the_report(elastic):
+def test_report_of_a_final_hang_has_its_stack(elastic):
     script = elastic.script("train.py", "import time\ndef train_step():\n    time.sleep(600)\ntrain_step()\n")
 
     done = elastic.run(*BY_PROGRESS, script)
@@ -170,7 +170,7 @@ def test_a_budget_that_is_used_up_ends_the_job_with_the_stack_in_the_report(elas
     assert " in train_step\n" in report
 
 
-def test_beats_and_output_without_a_line_and_work_are_progress(elastic):
+def test_heartbeats_output_and_cpu_time_are_progress(elastic):
     """Each worker makes progress in a way of its own for longer than the timeout, the first without a word."""
     script = elastic.script(
         "train.py",
@@ -195,7 +195,7 @@ def test_beats_and_output_without_a_line_and_work_are_progress(elastic):
     assert "worker hangs" not in done.err
 
 
-def test_an_agent_that_was_stopped_for_long_blames_nobody(elastic, read_fifo):
+def test_suspended_agent_reports_no_hang(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script(
         "train.py",
@@ -237,7 +237,7 @@ for step in range(5):
 
 
 @pytest.mark.torch
-def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_and_where(job, elastic):
+def test_all_agents_restart_and_report_rank_of_hang(job, elastic):
     """The node of rank 0, which waits in the collective for it, is patient; else it would be a race of the two."""
     script = elastic.script("train.py", GLOO)
     flags = ("--nnodes=2", "--max-restarts=1")

@@ -30,7 +30,7 @@ def sockets(pid):
     return {link for link in links if link.startswith("socket:")}
 
 
-def test_the_guardian_holds_the_lifeline_and_no_worker_does(any_store):
+def test_only_agent_and_guardian_hold_the_lifeline(any_store):
     agents = [any_store.agent(name, "--nnodes=2") for name in "ab"]
     both = any_store.round(2)
     worker = psutil.Process(both.pid("a"))
@@ -43,7 +43,7 @@ def test_the_guardian_holds_the_lifeline_and_no_worker_does(any_store):
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_who_is_killed_is_missed_at_once(any_store, rank):
+def test_killed_agent_is_replaced_immediately(any_store, rank):
     """Whatever its rank, so also whoever led. Its worker and what that started are gone before the others go on."""
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     three = any_store.round(3)
@@ -63,7 +63,7 @@ def test_who_is_killed_is_missed_at_once(any_store, rank):
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
-def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
+def test_killed_agent_is_the_cause_despite_worker_failures(any_store, rank):
     """They are connected with those of the killed agent. No restart is allowed, and none is used."""
     agents = {name: any_store.agent(name, "--nnodes=1:2", script=any_store.trainer) for name in "ab"}
     both = any_store.round(2)
@@ -77,7 +77,7 @@ def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
     assert kept.code() == 0
 
 
-def test_two_are_killed_one_after_the_other(any_store):
+def test_two_successive_kills_are_noticed(any_store):
     """Who watched the first one watches the next one then."""
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     before = any_store.round(3)
@@ -91,7 +91,7 @@ def test_two_are_killed_one_after_the_other(any_store):
     assert last.code() == 0
 
 
-def test_who_goes_in_order_is_not_called_lost(any_store):
+def test_terminated_agent_is_not_lost(any_store):
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     three = any_store.round(3)
     gone = agents.pop(three.nodes[1])
@@ -123,7 +123,7 @@ def another(name, three, step):
 
 
 @pytest.mark.nightly
-def test_a_cut_link_is_not_the_end_of_an_agent(apart):
+def test_cut_link_does_not_mean_agent_death(apart):
     """Its machine is out of reach and says nothing. The agent is killed when it is back."""
     job, made, agents, three = apart
     cut = another("n0", three, 1)
@@ -140,7 +140,7 @@ def test_a_cut_link_is_not_the_end_of_an_agent(apart):
 
 
 @pytest.mark.nightly
-def test_a_connection_that_ends_while_the_link_is_cut_tells_nothing(apart):
+def test_failed_connection_over_cut_link_means_no_death(apart):
     job, made, agents, three = apart
     cut = another("n0", three, 1)
     watcher = made[another(cut, three, -1)]

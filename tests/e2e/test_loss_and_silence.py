@@ -41,7 +41,7 @@ def host_first(agents):
     return sorted(agents, key=lambda agent: "store hosted" not in agent.err)
 
 
-def test_a_suspended_host_of_the_store_costs_nothing(job):
+def test_suspended_store_host_restarts_no_worker(job):
     """Nobody hears the store meanwhile, so that nobody can be called gone."""
     job.conf |= DEFAULTS
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -60,7 +60,7 @@ def test_a_suspended_host_of_the_store_costs_nothing(job):
 
 
 @pytest.mark.parametrize("may_host", [True, False], ids=["another may host", "no other may host"])
-def test_the_host_of_the_store_goes_or_stays_while_others_work(job, may_host):
+def test_finished_store_host_disturbs_no_worker(job, may_host):
     """With the store they would lose their workers, whatever its exit barrier says."""
     job.conf |= DEFAULTS
     host = job.agent("a", "--nnodes=2", "--exit-barrier-timeout=1")
@@ -81,7 +81,7 @@ def test_the_host_of_the_store_goes_or_stays_while_others_work(job, may_host):
     assert job.rounds() == [first]
 
 
-def test_a_spare_that_was_killed_long_ago_gets_no_seat(any_job):
+def test_dead_spare_gets_no_seat(any_job):
     any_job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "6", "lease_ttl": "3"}
     if any_job.backend == "c10d":
         del any_job.conf["lease_ttl"]
@@ -103,7 +103,7 @@ def test_a_spare_that_was_killed_long_ago_gets_no_seat(any_job):
     assert codes(members[1], spare) == [0, 0]
 
 
-def test_a_member_that_stops_its_workers_is_waited_for_though_a_spare_is_there(job, elastic):
+def test_stopping_member_keeps_its_seat_despite_a_spare(job, elastic):
     """It writes a checkpoint for 8 s: no round starts beside it, and it keeps its seat."""
     job.conf |= {**DEFAULTS, "close_timeout": "2"}
     script = elastic.script("saver.py", SAVER)
@@ -124,7 +124,7 @@ def test_a_member_that_stops_its_workers_is_waited_for_though_a_spare_is_there(j
     assert codes(slow, spare) == [0, 0]
 
 
-def test_who_leaves_is_waited_for_until_its_workers_have_stopped(job, elastic):
+def test_next_round_waits_for_the_leaving_workers(job, elastic):
     """They write a checkpoint for 8 s, from which the others will go on."""
     script = elastic.script("saver.py", SAVER)
     job.serve()
@@ -138,7 +138,7 @@ def test_who_leaves_is_waited_for_until_its_workers_have_stopped(job, elastic):
     assert codes(slow, other) == [128 + signal.SIGTERM, 0]
 
 
-def test_a_node_that_is_done_is_drained_or_lost_and_nobody_else_is_disturbed(any_job):
+def test_finished_nodes_exit_disturbs_no_worker(any_job):
     """Over etcd as over c10d: their workers go on in the same round."""
     any_job.conf |= SOON
     if any_job.backend == "c10d":
@@ -161,7 +161,7 @@ def test_a_node_that_is_done_is_drained_or_lost_and_nobody_else_is_disturbed(any
     assert "restart decided" not in last.err
 
 
-def test_an_agent_comes_back_under_its_name_when_its_lease_has_ended(elastic, tmp_path, etcd_endpoint):
+def test_agent_restarted_under_its_name_rejoins(elastic, tmp_path, etcd_endpoint):
     """Leases may be longer than a window of beats: it is not refused for good before."""
     from job_of_nodes import Job
 
@@ -178,7 +178,7 @@ def test_an_agent_comes_back_under_its_name_when_its_lease_has_ended(elastic, tm
     assert codes(a, again) == [0, 0]
 
 
-def test_who_leaves_while_nodes_gather_has_told_so_at_once(any_job):
+def test_agent_that_leaves_while_joining_notifies_peers(any_job):
     """Beats may be far apart: nobody waits for the next one."""
     any_job.conf |= {"keep_alive_interval": "30", "keep_alive_max_attempt": "5"}
     waiting = any_job.agent("a", "--nnodes=2")
@@ -188,7 +188,7 @@ def test_who_leaves_while_nodes_gather_has_told_so_at_once(any_job):
     assert "notified=true" in waiting.err
 
 
-def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, elastic):
+def test_agents_that_are_pid_1_of_containers_form_a_round(job, elastic):
     """They have one host name and one process id, and no name was given to them."""
     if os.geteuid() != 0:
         pytest.skip("only root may make name spaces")
@@ -200,7 +200,7 @@ def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, ela
     assert codes(*agents) == [0, 0]
 
 
-def test_nodes_that_do_not_reach_each_other_do_not_meet_in_a_round(job, elastic, machines):
+def test_nodes_cut_off_from_each_other_share_no_round(job, elastic, machines):
     """They reach the store, and so nobody is gone. The round of all three fails; then the two that can meet go on."""
     nets = machines(3)
     job.endpoint = f"{nets[0].address}:{job.port}"

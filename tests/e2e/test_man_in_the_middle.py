@@ -50,7 +50,7 @@ class Member:
             self.longest = max(self.longest, time.monotonic() - begun)
 
 
-def test_no_forged_round_no_success_and_no_hang(job, tmp_path):
+def test_tampered_traffic_forges_nothing_and_hangs_no_node(job, tmp_path):
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_bytes(b"0123456789abcdef")

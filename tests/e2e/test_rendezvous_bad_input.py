@@ -41,7 +41,7 @@ def web():
         thread.join()
 
 
-def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
+def test_unreachable_endpoint_error_has_each_answer(job, silent, web):
     """Every address of a name is told, with what it answered. All at once, for all wait for their join timeout."""
     port = free_port()
     found = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)
@@ -66,7 +66,7 @@ def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
             assert answer in agent.report
 
 
-def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
+def test_loopback_endpoint_is_a_warning_for_several_nodes(job):
     """With a single node there is nothing to warn of. Too few nodes is another code than no store."""
     job.end()
     lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=12")
@@ -92,7 +92,7 @@ def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
         (("--nnodes=1:2", "--rdzv-backend=static", "--node-rank=0"), "requires a fixed number of nodes"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_starts(job, flags, found):
+def test_invalid_flags_are_errors_before_anything_starts(job, flags, found):
     job.end()
     agent = job.agent("a", *flags)
     assert agent.code() == ExitCode.BAD_CONFIGURATION

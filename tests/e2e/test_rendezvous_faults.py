@@ -22,7 +22,7 @@ def codes(*agents):
 
 
 @pytest.mark.nightly
-def test_the_store_is_gone_for_good(job):
+def test_lost_store_ends_the_job_after_its_timeout(job):
     """Healthy workers run on for the grace, then every agent stops them, waits for the store, and says why it ends."""
     job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5", "join_timeout": "25"}
     server = job.serve()
@@ -44,7 +44,7 @@ def test_the_store_is_gone_for_good(job):
 
 
 @pytest.mark.nightly
-def test_the_store_comes_back_empty_after_the_grace(job):
+def test_store_empty_after_fencing_costs_no_restart(job):
     """The workers are stopped meanwhile, and start again in a round that costs no restart."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "10", "heartbeat_timeout": "0.5"}
     server = job.serve()
@@ -66,7 +66,7 @@ def test_the_store_comes_back_empty_after_the_grace(job):
     assert again.code() == 0
 
 
-def test_the_store_comes_back_empty_within_the_grace(job):
+def test_emptied_store_gets_its_state_back(job):
     """The nodes give it back what they know: workers run on, and the job can still form rounds, with the count of
     restarts that it had."""
     job.conf |= {"keep_alive_interval": "1", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.1"}
@@ -94,7 +94,7 @@ def test_the_store_comes_back_empty_within_the_grace(job):
 
 
 @pytest.mark.nightly
-def test_the_store_sleeps(job):
+def test_only_a_long_store_pause_stops_workers(job):
     """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped, and start again
     when it wakes."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.5"}
@@ -121,7 +121,7 @@ def test_the_store_sleeps(job):
     assert codes(*agents) == [0, 0]
 
 
-def test_two_agents_with_one_name(job):
+def test_second_agent_of_a_name_is_refused(job):
     """The younger one ends and says what to do, when the elder has been seen to live; the job runs on."""
     job.conf |= {"keep_alive_max_attempt": "30"}
     elder, other = job.agents("a b", "--nnodes=2:3")
@@ -143,7 +143,7 @@ time.time = lambda: now() + shift
 """
 
 
-def test_nodes_whose_clocks_are_an_hour_off(job, elastic):
+def test_wrong_clocks_harm_nothing(job, elastic):
     """Nobody compares clocks: they take part like any other, are not missed, and their failures are told. Injected at
     the start of Python rather than by libfaketime, which breaks its time.sleep."""
     (elastic.cwd / "shifted").mkdir()
@@ -171,7 +171,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_state_that_is_not_ours(job, kind):
+def test_foreign_state_is_an_error(job, kind):
     """Who finds it when joining says what it expected and what it found."""
     data, found = FOREIGN[kind]
     server = job.serve()
@@ -187,7 +187,7 @@ def test_a_state_that_is_not_ours(job, kind):
 
 
 @pytest.mark.nightly
-def test_a_state_that_was_spoilt_while_workers_run(job):
+def test_overwritten_state_is_repaired(job):
     """They run on: they do not need it. It is told at once and put right, and the next round forms."""
     server = job.serve()
     agent = job.agent("a", "--nnodes=1", "--max-restarts=3")
@@ -218,7 +218,7 @@ def write_state(port, data):
 
 
 @pytest.mark.nightly
-def test_a_thousand_joins_and_leaves_leave_nothing_behind(job):
+def test_thousand_joins_and_leaves_leak_nothing(job):
     """Threads, sockets and memory of this process, which takes part again and again, in ever new rounds."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 

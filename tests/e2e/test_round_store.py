@@ -56,7 +56,7 @@ def nodes(request, tmp_path):
         held.release()
 
 
-def test_a_process_group_on_the_store_of_each_round(nodes, warm):
+def test_process_groups_form_on_each_rounds_store(nodes, warm):
     started = [warm.start(("-c", NODE, json.dumps(given)), stdout=subprocess.PIPE) for given in nodes]
     try:
         codes = [process.wait(LONG) for process in started]

@@ -23,7 +23,7 @@ def codes(*agents):
     return [agent.code() for agent in agents]
 
 
-def test_ddp_over_two_nodes_and_a_killed_worker(any_job):
+def test_ddp_job_restarts_after_a_killed_worker(any_job):
     """A plain DDP loop: ranks and addresses are right, and after a SIGKILL the job is back at the same size, with one
     restart on both nodes and a new store."""
     agents = any_job.agents("a b", "--nnodes=1:2", "--max-restarts=3", script=any_job.trainer)
@@ -47,7 +47,7 @@ def test_ddp_over_two_nodes_and_a_killed_worker(any_job):
         assert "killed by SIGKILL" in agent.err
 
 
-def test_the_loss_of_a_node_is_no_failure(any_job):
+def test_lost_node_costs_no_restart(any_job):
     """Agent and workers of a node are killed at once. The survivor's gloo worker fails because of it; that costs no
     restart, though none is allowed."""
     any_job.conf |= SOON
@@ -67,7 +67,7 @@ def test_the_loss_of_a_node_is_no_failure(any_job):
     assert "restarts=0" in kept.err
 
 
-def test_nodes_go_and_come(any_job):
+def test_nodes_leave_and_join_without_restarts(any_job):
     """One goes by SIGTERM: it leaves with its own exit code, and the others form again without it and without waiting
     for it to be missed. Another one comes, then one agent is killed alone: its workers die with it. No restart is used
     by any of this, and none is allowed."""
@@ -91,7 +91,7 @@ def test_nodes_go_and_come(any_job):
     assert codes(host, newcomer) == [0, 0]
 
 
-def test_a_fixed_number_of_nodes_gets_over_a_killed_worker(any_job):
+def test_fixed_size_job_restarts_after_a_killed_worker(any_job):
     agents = any_job.agents("a b", "--nnodes=2", "--nproc-per-node=2", "--max-restarts=2")
     first = any_job.round(4)
     for count in ("1", "2"):
@@ -104,7 +104,7 @@ def test_a_fixed_number_of_nodes_gets_over_a_killed_worker(any_job):
     assert codes(*agents) == [0, 0]
 
 
-def test_spares_wait_step_in_and_end_well(any_job):
+def test_spare_replaces_a_lost_member(any_job):
     """Two members, two spares: one spare takes the place of a member that is lost, the other one is never needed."""
     any_job.conf |= {"last_call_timeout": "10", **SOON}
     server = any_job.serve() if any_job.backend == "c10d" else None
@@ -129,7 +129,7 @@ def test_spares_wait_step_in_and_end_well(any_job):
         assert server.code() == 0
 
 
-def test_a_budget_that_is_used_up_ends_the_job_everywhere(any_job):
+def test_exhausted_restarts_end_all_agents(any_job):
     """Every agent shows the first failure, with its node, rank and last words; the codes tell whose it was."""
     here, there = any_job.agents("a b", "--nnodes=2", "--max-restarts=1")
     first = any_job.round(2)
@@ -146,7 +146,7 @@ def test_a_budget_that_is_used_up_ends_the_job_everywhere(any_job):
         assert "--max-restarts" in agent.report
 
 
-def test_the_exit_barrier(any_job):
+def test_finished_node_waits_until_a_signal_or_the_end(any_job):
     """Who has succeeded waits for the others, so that it can take part again when one of them fails; a signal ends the
     wait, and the rest of the job goes on."""
     agents = {agent.name: agent for agent in any_job.agents("a b c", "--nnodes=3", "--max-restarts=1")}
@@ -165,7 +165,7 @@ def test_the_exit_barrier(any_job):
     assert codes(other, host) == [0, 0]
 
 
-def test_a_node_that_is_done_takes_part_again_when_another_fails(any_job):
+def test_finished_node_rejoins_when_another_fails(any_job):
     agents = any_job.agents("a b", "--nnodes=2", "--max-restarts=1", "--log-level=debug")
     first = any_job.round(2)
     any_job.end("a")
@@ -177,7 +177,7 @@ def test_a_node_that_is_done_takes_part_again_when_another_fails(any_job):
     assert codes(*agents) == [0, 0]
 
 
-def test_rank_hints_roles_and_unequal_nodes(any_job):
+def test_rank_hints_roles_and_node_sizes_apply(any_job):
     """Node ranks as hinted, whoever comes first; ranks within a role count through its nodes only."""
     agents = [
         any_job.agent("c", "--nnodes=3", "--node-rank=2", "--role=trainer"),
@@ -196,7 +196,7 @@ def test_rank_hints_roles_and_unequal_nodes(any_job):
     assert codes(*agents) == [0, 0, 0]
 
 
-def test_the_static_backend(job):
+def test_static_backend_restarts_after_a_failure(job):
     """A fixed number of nodes with given ranks meets at the master's address, and gets over a failure."""
     meeting = str(free_port())
     fixed = ("--nnodes=2", "--max-restarts=1", f"--master-port={meeting}")
@@ -230,7 +230,7 @@ if __name__ == "__main__":
 """
 
 
-def test_elastic_launch_over_two_nodes(job, elastic):
+def test_elastic_launch_returns_results_by_rank(job, elastic):
     script = elastic.script("launch.py", LAUNCH)
     agents = [job.command(name, script, job.endpoint) for name in ("a", "b")]
     assert codes(*agents) == [0, 0], agents[0].err + agents[1].err

@@ -58,7 +58,7 @@ def standings(nodes):
     return {node["node"]: node["standing"] for node in nodes}
 
 
-def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo):
+def test_status_and_drain_follow_a_whole_job(cluster, elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("work.py", WORK.format(fifo=fifo))
     done = cluster.tell("status")
@@ -124,7 +124,7 @@ def test_drained_host_of_the_store_has_left(job, names):
     assert [other.code() for other in others] == [0] * len(others)
 
 
-def test_a_job_that_has_failed_tells_why(cluster, elastic):
+def test_failed_jobs_status_has_the_failure(cluster, elastic):
     fails = elastic.script(
         "fail.py",
         "import os, signal, sys\nsys.exit('no such layer') if os.environ['RANK'] == '1' else signal.pause()\n",
@@ -164,7 +164,7 @@ main()
 """
 
 
-def test_nothing_that_workers_and_other_nodes_say_steers_a_terminal(cluster, elastic, tmp_path):
+def test_foreign_text_cannot_control_a_terminal(cluster, elastic, tmp_path):
     meeting = str(tmp_path / "meeting")
     os.mkfifo(meeting)
     script = elastic.script("boom.py", BOOM.format(steering=STEERING, meeting=meeting))
@@ -185,7 +185,7 @@ def test_nothing_that_workers_and_other_nodes_say_steers_a_terminal(cluster, ela
     assert "\x1b]0;owned\x07\x1b[2J\x9b31m \u202egpj" in cluster.status()["first_failure"]["message"]
 
 
-def test_a_job_that_has_succeeded(cluster, elastic):
+def test_succeeded_jobs_status_is_closed(cluster, elastic):
     agents = [cluster.node(name, elastic.script("done.py", ""), nodes="2") for name in ("n0", "n1")]
     assert [elastic.finish(agent, 120).code for agent in agents] == [0, 0]
     found = cluster.status()
@@ -193,7 +193,7 @@ def test_a_job_that_has_succeeded(cluster, elastic):
     assert set(standings(found["members"]).values()) <= {"gone", "done", "leaving"}
 
 
-def test_a_store_that_does_not_answer(cluster):
+def test_unresponsive_store_is_an_error(cluster):
     cluster.server.send_signal(signal.SIGSTOP)
     try:
         done = cluster.tell("status", "--timeout=1")

@@ -74,7 +74,7 @@ def test_second_signal_ends_a_handover(job, elastic):
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_the_host_of_the_store_goes_and_the_other_goes_on(job, how):
+def test_job_survives_the_end_of_its_store_host(job, how):
     """What the store knew goes on too: it was handed over, or the survivor gives the state to a new one."""
     guest, host, both = formed_and_restarted(job)
     host.signal(how)
@@ -90,7 +90,7 @@ def test_the_host_of_the_store_goes_and_the_other_goes_on(job, how):
     assert guest.code() == 0
 
 
-def test_of_two_who_are_left_one_hosts_and_both_go_on(job):
+def test_one_of_two_survivors_hosts_the_store(job):
     job.conf |= SOON
     agents = job.agents("a b c", "--nnodes=1:3", "--max-restarts=3")
     three = job.round(3)

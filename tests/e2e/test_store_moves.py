@@ -46,7 +46,7 @@ def cluster(elastic, machines):
     return lambda count, listed=1: Cluster(elastic, machines, count, listed)
 
 
-def test_the_host_is_told_to_go(cluster):
+def test_terminated_host_hands_its_store_over(cluster):
     """SIGTERM to its agent; the others are elsewhere, and the next round is theirs."""
     made = cluster(3, listed=3)
     first = made.formed()
@@ -66,7 +66,7 @@ def test_the_host_is_told_to_go(cluster):
     assert [agent.code() for agent in (n1, n2, third)] == [0, 0, 0]
 
 
-def test_one_after_another_is_told_to_go(cluster):
+def test_each_terminated_host_hands_its_store_over(cluster):
     """With one host in the endpoint: who has moved is found there again when the machine comes back."""
     made = cluster(3)
     made.formed("--nnodes=1:3")
@@ -87,7 +87,7 @@ def test_one_after_another_is_told_to_go(cluster):
     assert [last.code(), back.code()] == [0, 0]
 
 
-def test_the_next_host_is_lost_while_another_node_is_at_the_endpoint(cluster):
+def test_job_survives_losing_the_new_host(cluster):
     """What led from there to it leads nowhere now, so the nodes go on where it stands."""
     made = cluster(3)
     first = made.formed("--nnodes=1:3")
@@ -105,7 +105,7 @@ def test_the_next_host_is_lost_while_another_node_is_at_the_endpoint(cluster):
     assert [last.code(), back.code()] == [0, 0]
 
 
-def test_the_machine_of_the_host_is_lost_and_comes_back(cluster):
+def test_lost_host_machine_rejoins(cluster):
     """Nobody serves meanwhile. The others stop their workers at the fence, and go on where they were."""
     made = cluster(3)
     made.job.conf |= {"outage_grace": "0"}

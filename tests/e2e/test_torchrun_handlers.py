@@ -65,7 +65,7 @@ def acme(elastic):
     return job
 
 
-def test_a_job_gets_over_a_failed_worker(acme, site):
+def test_failed_worker_is_restarted(acme, site):
     """A plain DDP loop over two nodes. torch's handler would hand its one store to the workers of all rounds, who would
     then look for the peers of the round before; here each round has a new one. What asks it for that stays in the
     agent."""
@@ -88,7 +88,7 @@ def test_a_job_gets_over_a_failed_worker(acme, site):
         assert "restarts=1" in agent.err
 
 
-def test_the_end_of_the_node_that_hosts_the_store_ends_no_healthy_workers(acme, site):
+def test_store_hosts_exit_spares_healthy_workers(acme, site):
     host = acme.agent("a", "--nnodes=2", "--rdzv-conf=is_host=true", PYTHONPATH=site)
     other = acme.agent("b", "--nnodes=2", "--rdzv-conf=is_host=false", PYTHONPATH=site)
     acme.round(2)
@@ -120,14 +120,14 @@ def told(elastic, backend, **environment):
         ),
     ],
 )
-def test_what_is_wrong_names_the_package(elastic, site, backend, words):
+def test_handler_error_names_its_package(elastic, site, backend, words):
     assert words in told(elastic, backend, PYTHONPATH=site)
 
 
-def test_what_is_not_installed_is_told(elastic):
+def test_unknown_backend_is_an_error(elastic):
     assert "no rendezvous backend named 'acme' is installed\n  installed: " in told(elastic, "acme")
 
 
-def test_it_is_listed_with_its_package(elastic, site):
+def test_handler_is_listed_with_its_package(elastic, site):
     done = elastic.finish(elastic.start("plugins", PYTHONPATH=site))
     assert "\n  acme: acme_meeting:handler (acme-meeting 2.1)\n" in done.out

@@ -193,7 +193,7 @@ def launchers(tmp_path, elastic):
 
 
 @pytest.mark.parametrize("line", ALONE)
-def test_it_runs(line, launchers):
+def test_torchrun_line_runs(line, launchers):
     ours, _ = launchers
     succeeded, workers = ours.outcome(line)
     assert succeeded, ours.said()
@@ -202,7 +202,7 @@ def test_it_runs(line, launchers):
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.line)
-def test_it_is_refused_as_the_page_says(row, launchers):
+def test_documented_line_is_refused(row, launchers):
     ours, _ = launchers
     assert row.sentence in PAGE
     assert ours.outcome(row.line) == (False, {})
@@ -212,7 +212,7 @@ def test_it_is_refused_as_the_page_says(row, launchers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("line", TOGETHER)
-def test_nodes_run_as_with_torchrun(line, launchers):
+def test_nodes_behave_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     found = ours.outcome(line, nodes=2)
     assert found[0], ours.said()
@@ -221,20 +221,20 @@ def test_nodes_run_as_with_torchrun(line, launchers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("line", [*ALONE, *MORE])
-def test_it_runs_as_with_torchrun(line, launchers):
+def test_line_behaves_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     assert ours.outcome(line) == theirs.outcome(line), f"{ours.said()}\n{theirs.said()}"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("environ", VARIABLES, ids=" ".join)
-def test_variables_count_as_with_torchrun(environ, launchers):
+def test_variables_apply_as_with_torchrun(environ, launchers):
     ours, theirs = launchers
     assert ours.outcome("worker.py", **environ) == theirs.outcome("worker.py", **environ), ours.said()
 
 
 @pytest.mark.nightly
-def test_a_failure_is_one_as_with_torchrun(launchers):
+def test_failure_is_reported_as_with_torchrun(launchers):
     ours, theirs = launchers
     line = "--nproc-per-node=2 worker.py"
     found = ours.outcome(line, code=3)
@@ -244,7 +244,7 @@ def test_a_failure_is_one_as_with_torchrun(launchers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("line", NOWHERE)
-def test_where_nobody_is_it_fails_as_with_torchrun(line, launchers):
+def test_unreachable_endpoint_fails_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     assert ours.outcome(line) == theirs.outcome(line) == (False, {}), f"{ours.said()}\n{theirs.said()}"
 
@@ -282,7 +282,7 @@ def sample(tmp_path_factory):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(16))
-def test_a_generated_line_runs_as_with_torchrun(number, sample, launchers):
+def test_generated_line_behaves_as_with_torchrun(number, sample, launchers):
     line, nodes = sample[number]
     ours, theirs = launchers
     found = ours.outcome(line, nodes=nodes)

@@ -33,7 +33,7 @@ os.replace = held
 """
 
 
-def test_a_killed_worker_costs_a_restart_and_not_the_job(elastic):
+def test_killed_worker_costs_one_restart(elastic):
     (elastic.cwd / "holding").mkdir()
     elastic.script("holding/sitecustomize.py", HOLDS)
     process = elastic.start(
@@ -59,7 +59,7 @@ def test_a_killed_worker_costs_a_restart_and_not_the_job(elastic):
     assert json.loads((elastic.cwd / "metrics.json").read_text())["accuracy"] >= 95
 
 
-def test_torchs_record_keeps_working(elastic):
+def test_torchs_record_writes_the_error_file(elastic):
     script = elastic.script(
         "recorded.py",
         """
@@ -84,7 +84,7 @@ def test_torchs_record_keeps_working(elastic):
     assert Path(first["error_file"]).name == "rank-1.error.json"
 
 
-def test_torchs_own_log_placement(elastic):
+def test_torchs_logs_specs_set_the_paths(elastic):
     """Rank 1 fails only when rank 0 has spoken: else that one may be stopped before it says a word."""
     script = elastic.script(
         "talk.py",

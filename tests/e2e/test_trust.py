@@ -132,7 +132,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("act", "signed"), CASES)
-def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
+def test_job_survives_tampering_with_every_key(job, secret, act, signed):
     """The workers are untouched, or restarted without using the budget: there is none. This is no forgery, so a job
     without a secret takes it as well."""
     server = job.serve()
@@ -152,7 +152,7 @@ def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
     assert server.code() == 0
 
 
-def test_a_job_whose_keys_are_all_deleted_succeeds(job, secret):
+def test_job_survives_deletion_of_all_keys(job, secret):
     """The host of the store leaves a few seconds after the job is over. By then the other agent must know."""
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=0", secret)
     job.round(2)
@@ -166,7 +166,7 @@ def test_a_job_whose_keys_are_all_deleted_succeeds(job, secret):
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1\0", "\ud800", "\x1b[2J", "x" * 5000])
-def test_an_entry_that_no_node_would_write_costs_nobody_anything(job, address):
+def test_invalid_entry_is_ignored(job, address):
     agents = job.agents("a b", "--nnodes=2:3")
     first = job.round(2)
     stranger = Stranger(job)
@@ -189,7 +189,7 @@ def close_well(stranger, was=None):
     stranger.store.set(keys.head, str(head + 1))
 
 
-def test_a_forged_end_is_none_with_a_secret(job, secret):
+def test_forged_end_is_ignored_with_a_secret(job, secret):
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=1", secret)
     first = job.round(2)
     close_well(Stranger(job), State(round=RoundId(9), origin="x"))
@@ -201,7 +201,7 @@ def test_a_forged_end_is_none_with_a_secret(job, secret):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_first_state_of_somebody_else_costs_only_time(job, secret):
+def test_first_foreign_state_only_delays_the_job(job, secret):
     """It stands there before any node comes, and looks like that of nodes with another secret."""
     server = job.serve()
     stranger = Stranger(job)
@@ -218,7 +218,7 @@ def test_a_first_state_of_somebody_else_costs_only_time(job, secret):
     assert server.code() == 0
 
 
-def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
+def test_forged_end_without_a_secret_is_no_success(job):
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
     close_well(Stranger(job))
@@ -227,7 +227,7 @@ def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
         assert "the job was closed by a: all done; the workers of this node had not succeeded" in agent.report
 
 
-def test_a_strangers_node_gets_no_rank(job, secret):
+def test_foreign_node_gets_no_rank(job, secret):
     """One that writes an entry by hand, and one that is an agent without the secret, or with another."""
     agents = job.agents("a b", "--nnodes=2:3", secret)
     first = job.round(2)
@@ -247,7 +247,7 @@ def test_a_strangers_node_gets_no_rank(job, secret):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_another_secret_while_the_job_runs(job, tmp_path):
+def test_secret_is_rotated_while_the_job_runs(job, tmp_path):
     """The new one above the old one in every file: agents that run sign with the old one until they meet the new."""
     path = secret_in(tmp_path / "secret", b"0123456789abcdef")
     flag = f"--rdzv-secret-file={path}"
@@ -263,7 +263,7 @@ def test_another_secret_while_the_job_runs(job, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0, 0]
 
 
-def test_who_looks_needs_the_secret_too(job, secret):
+def test_status_and_drain_need_the_secret(job, secret):
     agents = job.agents("a b", "--nnodes=2", secret)
     job.round(2)
     where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")

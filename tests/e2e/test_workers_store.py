@@ -44,7 +44,7 @@ os._exit(0)
     "backend",
     [pytest.param(name, marks=() if name in ("local", "etcd") else pytest.mark.nightly) for name in BACKENDS],
 )
-def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
+def test_workers_store_outlives_rank_0(elastic, request, tmp_path, backend):
     flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
     if backend.startswith("etcd"):
         prefix = "etcd_prefix" if backend == "etcd-legacy" else "prefix"
@@ -58,7 +58,7 @@ def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["local", "etcd"])
-def test_without_sharing_rank_0_hosts_the_store(elastic, request, tmp_path, backend):
+def test_unshared_store_is_hosted_by_rank_0(elastic, request, tmp_path, backend):
     flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
     if backend == "etcd":
         flags += [f"--rdzv-endpoint={request.getfixturevalue('etcd_endpoint')}", f"--rdzv-conf=prefix={tmp_path.name}"]
@@ -102,7 +102,7 @@ os._exit(0)
         pytest.param("keep", (), marks=pytest.mark.nightly),
     ],
 )
-def test_every_round_has_an_empty_store_of_one_process(elastic, how, port):
+def test_each_round_has_an_empty_store_in_one_process(elastic, how, port):
     elastic.script("host.py", HOST)
     flags = [flag.format(port=free_port()) for flag in port]
     ran = elastic.run("--max-restarts=1", *flags, elastic.script("restarts.py", RESTARTS), how)
@@ -111,7 +111,7 @@ def test_every_round_has_an_empty_store_of_one_process(elastic, how, port):
     assert (first[0] == second[0]) == (how == "keep")
 
 
-def test_a_job_without_torch_starts_no_process_for_the_store(elastic):
+def test_job_without_torch_starts_no_store_process(elastic):
     """The parent of the worker is the agent. Another program that loads torch at the same time may start it."""
     elastic.script("host.py", HOST)
     code = "from host import hosts; print(hosts(), 'libtorch' in open(f'/proc/{os.getppid()}/maps').read())"
@@ -150,7 +150,7 @@ def pair(machines):
     ("backend", "there", "here"),
     [pytest.param(*case, marks=() if case == NAMES[0] else pytest.mark.nightly) for case in NAMES],
 )
-def test_nodes_that_name_the_master_differently_meet(elastic, pair, backend, there, here):
+def test_nodes_with_different_master_names_meet(elastic, pair, backend, there, here):
     port, script = free_port(), elastic.script("meets.py", MEETS)
     agents = []
     for rank, (machine, name) in enumerate(zip(pair, (there, here), strict=True)):

@@ -87,18 +87,18 @@ def explained(tmp_path_factory):
 # The last parts of it that were new, rules for failed pods, are stable since 1.31.
 @pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("document", [SERVICE, POLICY, JOB], ids=["service", "policy", "job"])
-def test_kubernetes_takes_it(document, version):
+def test_manifest_is_valid(document, version):
     kubernetes_validate.validate(document, version, strict=True)
 
 
 @pytest.mark.parametrize("change", [{"completionsMode": "Indexed"}, {"parallelism": "four"}])
-def test_a_mistake_would_be_found(change):
+def test_invalid_manifest_is_detected(change):
     broken = {**JOB, "spec": {**JOB["spec"], **change}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_the_container_finds_its_place_in_the_job(explained):
+def test_container_reads_its_rank_and_job(explained):
     settings = explained["settings"]
     assert settings["node_rank"] == {"value": 2, "unit": "", "origin": "JOB_COMPLETION_INDEX"}
     assert settings["nnodes"] == {"value": "3:4", "unit": "", "origin": "ELASTIC_NNODES"}
@@ -109,14 +109,14 @@ def test_the_container_finds_its_place_in_the_job(explained):
     assert (explained["script"], explained["script_args"]) == ("train.py", [])
 
 
-def test_there_is_a_pod_for_each_node(explained):
+def test_each_node_has_a_pod(explained):
     spec = JOB["spec"]
     assert spec["completionMode"] == "Indexed"
     assert explained["settings"]["nnodes"]["value"].split(":")[1] == str(spec["completions"])
     assert spec["completions"] == spec["parallelism"]
 
 
-def test_the_pods_meet_at_the_names_of_three_before_they_are_ready(explained):
+def test_pods_meet_at_three_names_before_they_are_ready(explained):
     """Each of these three has a member of the etcd, so any one of them may go."""
     job, service = JOB["metadata"]["name"], SERVICE["metadata"]["name"]
     places = parameters.parse_endpoints(explained["settings"]["rdzv_endpoint"]["value"])
@@ -129,7 +129,7 @@ def test_the_pods_meet_at_the_names_of_three_before_they_are_ready(explained):
     assert {port, port + 1} <= {entry["containerPort"] for entry in CONTAINER["ports"]}
 
 
-def test_the_probes_ask_where_the_endpoint_answers(explained):
+def test_probes_match_the_health_endpoint(explained):
     assert explained["settings"]["health"]["value"] == "http"
     assert explained["settings"]["health_conf"]["value"]["host"] == "0.0.0.0"
     ports = {entry["name"]: entry["containerPort"] for entry in CONTAINER["ports"]}
@@ -138,7 +138,7 @@ def test_the_probes_ask_where_the_endpoint_answers(explained):
         assert ports[probe(name)["port"]] == explained["settings"]["health_port"]["value"]
 
 
-def test_only_the_jobs_pods_and_prometheus_reach_it():
+def test_only_own_pods_and_prometheus_may_connect():
     assert POLICY["spec"]["podSelector"]["matchLabels"] == SERVICE["spec"]["selector"]
     assert POLICY["spec"]["policyTypes"] == ["Ingress"]
     own, prometheus = POLICY["spec"]["ingress"]
@@ -148,7 +148,7 @@ def test_only_the_jobs_pods_and_prometheus_reach_it():
     assert set(source) == {"namespaceSelector", "podSelector"}  # both at once, not either
 
 
-def test_it_has_no_rights_that_it_does_not_need():
+def test_container_is_restricted():
     """Those of the restricted profile of Pod Security, and files that cannot be changed."""
     pod, own = TEMPLATE["securityContext"], CONTAINER["securityContext"]
     assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault")
@@ -186,7 +186,7 @@ def as_user(user, group, groups, call):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_the_pod_reads_the_token_and_others_do_not(explained):
+def test_only_the_pod_reads_the_token(explained):
     """With the file as the kubelet makes it: root's, for the group of the pod."""
     options = pytest.importorskip("elastic_http_health.options")
     conf = explained["settings"]["health_conf"]["value"]
@@ -209,13 +209,13 @@ def test_the_pod_reads_the_token_and_others_do_not(explained):
         assert "Permission denied" in as_user(pod["runAsUser"] + 1, pod["runAsGroup"] + 1, [], read)
 
 
-def test_run_and_drain_have_the_secret_of_the_rendezvous(explained):
+def test_run_and_drain_have_the_rendezvous_secret(explained):
     found = explained["settings"]["rdzv_secret_file"]
     assert found["origin"] == "ELASTIC_RDZV_SECRET_FILE"
     assert found["value"] == f"{secret()[1]}/rdzv"
 
 
-def test_there_is_time_to_leave(explained):
+def test_stop_timeouts_fit_the_pods_grace_period(explained):
     settings = explained["settings"]
     stopping = settings["shutdown_timeout"]["value"] + settings["kill_timeout"]["value"]
     hook = CONTAINER["lifecycle"]["preStop"]["exec"]["command"][-1]
@@ -223,7 +223,7 @@ def test_there_is_time_to_leave(explained):
     assert stopping < drain < TEMPLATE["terminationGracePeriodSeconds"]
 
 
-def test_what_a_restart_cannot_cure_ends_the_job():
+def test_incurable_failure_ends_the_job():
     lost, hopeless = JOB["spec"]["podFailurePolicy"]["rules"]
     assert [pattern["type"] for pattern in lost["onPodConditions"]] == ["DisruptionTarget"]
     assert lost["action"] == "Ignore"
@@ -232,7 +232,7 @@ def test_what_a_restart_cannot_cure_ends_the_job():
 
 
 @pytest.mark.parametrize("code", [0, 1, 4])
-def test_the_outcome_is_the_agents(tmp_path, code):
+def test_exit_code_is_that_of_the_agent(tmp_path, code):
     (tmp_path / "drained").touch()  # the stand-in ends at once
     with Pod(tmp_path, RUNS).main(RUN_EXITS=str(code)) as main:
         assert main.wait(LIMIT_S) == code
@@ -243,7 +243,7 @@ def test_the_outcome_is_the_agents(tmp_path, code):
     [("yes", 0), ("yes", 4), ("", 4), ("", 8)],
     ids=["drained", "drained, with the store", "no store", "not in a round yet"],
 )
-def test_a_pod_that_must_go_leaves_and_comes_back(tmp_path, drains, code):
+def test_evicted_pod_is_drained_and_restarted(tmp_path, drains, code):
     pod = Pod(tmp_path, RUNS)
     with pod.main(RUN_EXITS="0") as main:
         assert main.stdout.readline() == "runs\n"
@@ -253,7 +253,7 @@ def test_a_pod_that_must_go_leaves_and_comes_back(tmp_path, drains, code):
     assert pod.commands()[1:] == ["drain --timeout=80 trainer-2-x7k2p"]
 
 
-def test_a_pod_that_must_go_before_its_agent_has_been_started_leaves_too(tmp_path):
+def test_pod_evicted_before_its_agent_starts_exits(tmp_path):
     """The hook has begun when the container does, and runs beside it."""
     pod = Pod(tmp_path, RUNS)
     with pod.pre_stop(DRAINS="", DRAIN_EXITS="8") as hook:

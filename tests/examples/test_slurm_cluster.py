@@ -95,7 +95,7 @@ def job(tmp_path, request):
     cluster.close()
 
 
-def test_killed_worker_is_restarted_and_scancel_lets_all_save(job):
+def test_scancel_lets_all_workers_save(job):
     """A job that is cancelled is not queued again."""
     first = job.start()
     job.cluster.kill(first[1][2])
@@ -115,7 +115,7 @@ def test_job_saves_at_time_limit_and_resumes(job):
 
 
 @pytest.mark.nightly
-def test_signal_to_the_steps_lets_all_save(job):
+def test_signal_to_the_steps_lets_all_workers_save(job):
     job.start()
     job.cluster.run("scancel", "--signal=TERM", job.number)
     job.told("saves", 2)
@@ -140,7 +140,7 @@ def test_job_is_requeued_after_slurmd_is_killed(job):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("job", [(4, "train-etcd.sbatch")], indirect=True)
-def test_job_over_its_own_etcd_saves_on_scancel(job):
+def test_job_with_own_etcd_saves_on_scancel(job):
     first = job.start()
     job.cluster.kill(first[3][2])
     job.told("begins", 8)

@@ -101,19 +101,19 @@ def installed(tmp_path_factory):
     return environment, environment.run(shell_block("pip wheel"), environment.folder)
 
 
-def test_the_readme_shows_the_files_as_they_are():
+def test_readme_shows_the_files_unchanged():
     assert {name: (EXAMPLE / name).read_text() for name in FILES} == SHOWN
 
 
-def test_the_store_is_sixty_lines():
+def test_store_has_at_most_sixty_lines():
     assert len((EXAMPLE / "elastic_sqlite" / "store.py").read_text().splitlines()) <= 60
 
 
-def test_the_contract_fits_on_a_page():
+def test_contract_test_fits_on_a_page():
     assert len((EXAMPLE / "tests" / "test_contract.py").read_text().splitlines()) < 40
 
 
-def test_its_wheel_is_built_installed_and_tested(installed):
+def test_wheel_is_built_installed_and_tested(installed):
     environment, printed = installed
     assert "Successfully installed elastic-sqlite-0.1.0" in printed
     assert re.search(r"\d+ passed", printed)
@@ -127,7 +127,7 @@ def test_its_wheel_is_built_installed_and_tested(installed):
     assert (Path(where.strip()).parent / "py.typed").exists()
 
 
-def test_its_other_tests_pass(installed, tmp_path):
+def test_other_tests_of_the_example_pass(installed, tmp_path):
     environment, _ = installed
     for name in ("test_bad_input.py", "test_processes.py"):
         shutil.copy(EXAMPLE / "tests" / name, tmp_path)
@@ -137,7 +137,7 @@ def test_its_other_tests_pass(installed, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.torch
-def test_two_agents_train_and_are_seen_from_outside(installed, tmp_path):
+def test_two_agents_train_and_status_sees_them(installed, tmp_path):
     environment, _ = installed
     (settings,) = [block for block in blocks("toml") if "backend" in block and "endpoint" in block]
     (environment.folder / "elastic.toml").write_text(settings.replace("/shared", str(tmp_path)))
@@ -149,5 +149,5 @@ def test_two_agents_train_and_are_seen_from_outside(installed, tmp_path):
     assert "succeeded" in environment.run(shell_block("elastic status"), environment.folder)
 
 
-def test_every_block_is_used():
+def test_every_block_of_the_readme_is_used():
     assert len(blocks(r"\w+")) == len(FILES) + len(("venv", "pip wheel", "train.py .", "toml", "elastic run", "status"))

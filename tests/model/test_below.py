@@ -13,7 +13,7 @@ BREAKS = ("fail", "crash", "restart", "answer lost", "never done", "done late", 
 
 @pytest.mark.parametrize("machines", [2, 3])
 @pytest.mark.parametrize("events", [EVENTS, LOSSES, MOVES, BREAKS], ids=["all", "losses", "moves", "breaks"])
-def test_all_who_live_are_in_one_round_after_all(machines, events):
+def test_live_nodes_end_up_in_one_round(machines, events):
     for seed in range(8):
         Below(seed, machines, events).run(calm=4.0)
 
@@ -27,7 +27,7 @@ def test_all_who_live_are_in_one_round_after_all(machines, events):
         pytest.param(3, range(20, 150), marks=pytest.mark.nightly),
     ],
 )
-def test_a_host_that_leaves_hands_its_store_over(machines, seeds):
+def test_leaving_host_hands_its_store_over(machines, seeds):
     """If nothing fails and another node has joined, one takes the store over, whatever it is doing then."""
     for seed in seeds:
         world = Below(seed, machines, ["leave"], most=1)
@@ -39,6 +39,6 @@ def test_a_host_that_leaves_hands_its_store_over(machines, seeds):
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("machines", [2, 3])
 @pytest.mark.parametrize("events", [EVENTS, LOSSES, MOVES, BREAKS], ids=["all", "losses", "moves", "breaks"])
-def test_many_worlds(machines, events):
+def test_live_nodes_share_one_round_in_many_worlds(machines, events):
     for seed in range(100, 700):
         Below(seed, machines, events, most=7).run(calm=4.0)

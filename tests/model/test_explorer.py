@@ -95,7 +95,7 @@ ALWAYS = [
 
 
 @named(ALWAYS)
-def test_a_few_nodes(case, searched):
+def test_explored_two_node_worlds_keep_all_promises(case, searched):
     searched(case)
 
 
@@ -119,5 +119,5 @@ NIGHTLY = [
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @named(NIGHTLY)
-def test_more_nodes_and_slower_ones(case, searched):
+def test_explored_larger_worlds_keep_all_promises(case, searched):
     searched(case)

@@ -28,7 +28,7 @@ def world(*bounds, count=3, kind=World, lease=None, grace=0.0, max_restarts=()):
     return job
 
 
-def test_host_of_the_store_that_is_done_first_stays():
+def test_finished_store_host_stays_until_the_end():
     """Its time in the exit barrier is over. If it goes, the store goes with it."""
     job = world(2, 2, count=2)
     job.succeed("n0")
@@ -41,7 +41,7 @@ def test_host_of_the_store_that_is_done_first_stays():
     assert job.nodes["n1"].works_in.number == 1
 
 
-def test_agent_that_was_killed_and_started_again_is_seated():
+def test_restarted_agent_is_seated():
     """The store holds its old entry for as long as its lease."""
     job = world(1, 2, count=2, lease=30.0)
     job.crash("n1")
@@ -83,7 +83,7 @@ class Watched(MemoryBackend):
             self.waits = False
 
 
-def test_node_leaves_while_nodes_gather():
+def test_node_may_leave_while_nodes_gather():
     """Its next beat is far away."""
     settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(), keep_alive_interval=100.0)
     node = Node(Entry.of(described.Node("a"), "a/1"), settings)
@@ -99,21 +99,21 @@ def test_node_leaves_while_nodes_gather():
         driver.stop()
 
 
-def test_node_that_allows_fewer_restarts_does_not_end_the_job():
+def test_node_with_fewer_restarts_does_not_end_the_job():
     job = world(2, 2, count=2, max_restarts=(0, 3))
     job.fail("n0")
     job.run(20)
     assert not job.state.closed and job.state.restarts == 1
 
 
-def test_nodes_that_do_not_reach_each_other_are_not_both_seated():
+def test_nodes_that_cannot_connect_are_not_both_seated():
     job = world(1, 3)
     job.separate("n1", "n2")
     job.run(120)
     assert len(job.members()) == 2
 
 
-def test_agents_in_containers_of_one_host_name_meet():
+def test_agents_with_one_host_name_share_a_round():
     """Each is process 1 there."""
     job = world(1, 3, count=0)
     for name in ("x", "y"):

@@ -32,7 +32,7 @@ class Server:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_asked_to_end(number):
+def test_signal_ends_the_server(number):
     before = signal.getsignal(number)
     server = Server(number)
     serve(server)
@@ -81,7 +81,7 @@ def terminable():
 
 
 @pytest.mark.usefixtures("terminable")
-def test_it_may_be_asked_at_any_moment():
+def test_signal_at_any_moment_ends_the_server():
     """Also just when it begins to wait for that."""
     ended = []
     for lines in range(1000):
@@ -94,7 +94,7 @@ def test_it_may_be_asked_at_any_moment():
     assert lines > 5  # at least so many there are until it waits
 
 
-def test_a_server_that_cannot_start():
+def test_failed_start_restores_signal_handlers():
     class Broken(Server):
         def start(self):
             raise ConfigurationError()
@@ -109,11 +109,11 @@ def test_a_server_that_cannot_start():
     ("text", "endpoint"),
     [("29400", "0.0.0.0:29400"), (":7", "0.0.0.0:7"), ("h:7", "h:7"), ("[::1]:7", "[::1]:7"), ("host", "host")],
 )
-def test_a_port_alone_is_served_everywhere(text, endpoint):
+def test_port_alone_means_all_addresses(text, endpoint):
     assert serving_endpoint(text) == endpoint
 
 
-def test_which_backend_can_be_served(plugins):
+def test_backend_without_a_server_is_an_error(plugins):
     asked = []
     able = RendezvousBackendRecord("toy", "a test", print, serve=lambda *given: asked.append(given) or Server())
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))

@@ -33,7 +33,7 @@ def told(job):
     return told
 
 
-def test_a_round_that_runs(job, shown):
+def test_running_round_is_shown_as_a_table(job, shown):
     state = job.state("ab", min_nodes=1, max_nodes=2, restarts=1, reason="all 2 nodes have joined")
     assert shown(state, job.entries("abc", after=3), silent="b") == (
         "job job (toy at here:1)\n"
@@ -49,7 +49,7 @@ def test_a_round_that_runs(job, shown):
     )
 
 
-def test_before_the_first_round(job, shown):
+def test_gathering_job_without_rounds_is_shown(job, shown):
     text = shown(None, job.entries("a"))
     assert "\n  no round has formed yet; 1 node joined for the next\n" in text
 
@@ -61,18 +61,18 @@ def test_before_the_first_round(job, shown):
         ("ab", "round 3 is over; 2 of 4 nodes joined for the next (2 to 4 allowed)"),
     ],
 )
-def test_between_two_rounds(job, shown, joined, line):
+def test_round_that_ended_is_shown_with_its_reason(job, shown, joined, line):
     over = ended(job.state("ab", min_nodes=2, max_nodes=4), Cause.LEFT, "b", "b was asked to leave")
     text = shown(over, tuple(job.entry(name, after=3 if name in joined else 0) for name in "ab"))
     assert f"\n  {line}\n" in text
     assert "\nLast round ended: node left: b was asked to leave\n" in text
 
 
-def test_a_job_of_a_fixed_size_names_no_range(job, shown):
+def test_fixed_size_job_shows_no_range(job, shown):
     assert "\n  round 3 runs with 1 node\n" in shown(job.state("a", min_nodes=1, max_nodes=1), job.entries("a"))
 
 
-def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, failure):
+def test_names_and_reasons_cannot_control_a_terminal(job, shown, failure):
     snare = "\x1b[2J\u202e\n\nRoot cause: rank 9"
     report = Report("a/1", "a", (failure(1, message=f"a\tb {snare}", node=snare, reason=snare),), certain=True)
     over = failed(job.state("ab", reason=snare), RoundId(3), report)
@@ -86,7 +86,7 @@ def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, fai
     assert "    a\tb \\x1b[2J\\u202e\n    \n    Root cause: rank 9\n" in text
 
 
-def test_a_failure_and_its_last_words(job, shown, failure):
+def test_failure_is_shown_with_its_message(job, shown, failure):
     report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
     text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert "\nLast round ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
@@ -94,30 +94,30 @@ def test_a_failure_and_its_last_words(job, shown, failure):
     assert "    ValueError: x\n" in text
 
 
-def test_a_failure_of_which_the_cause_is_not_known_yet(job, shown, failure):
+def test_uncertain_failure_names_a_possible_cause(job, shown, failure):
     report = Report("a/1", "a", (failure(1, node="a", reason="exit code 1"),), certain=False)
     text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert "failure: rank 1 on a: exit code 1; a lost node may be the cause" in text
 
 
 @pytest.mark.parametrize(("succeeded", "how"), [(True, "succeeded"), (False, "failed")])
-def test_a_job_that_is_over(job, shown, succeeded, how):
+def test_closed_job_shows_its_result(job, shown, succeeded, how):
     text = shown(closed(job.state("a"), "a", "a reason", succeeded), job.entries("a"), silent="a")
     assert f"\n  the job {how} in round 3; closed by a: a reason\n" in text
     assert text.endswith("-          leaving\n")
 
 
-def test_a_node_that_is_refused(job, shown):
+def test_refused_node_is_shown_with_its_reason(job, shown):
     text = shown(refused(job.state("a"), [("b/1", "the name is taken")]), job.entries("ab"))
     assert "\n  b was refused: the name is taken\n" in text
 
 
-def test_entries_that_cannot_be_read(job):
+def test_unreadable_entries_are_listed(job):
     seen = job.observation(job.state("a")).after_look(None, [Announced("x/9", b"?", None)], 6.0)
     assert "unreadable entries (another version, or not elastic's): x/9" in as_text(snapshot_of(seen, job.target))
 
 
-def test_nodes_that_the_store_keeps(job, shown):
+def test_nodes_in_a_store_with_leases_have_no_age(job, shown):
     text = shown(job.state("ab"), job.entries("a"), leased=True)
     assert re.search(r"0 +a +.* alive +running\n", text)
     assert re.search(r"1 +b +.* - +gone\n", text)
@@ -127,7 +127,7 @@ def documented(text):
     return {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
 
 
-def test_every_field_is_documented_and_no_other(job, told, failure):
+def test_exactly_the_documented_fields_exist(job, told, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
     full = told(closed(failed(job.state("a"), RoundId(3), report), "a", "why", False), job.entries("ab"))
     fields, nodes, standings = re.split(r"\nA node:\n|\n\| standing ", REFERENCE.read_text())
@@ -139,7 +139,7 @@ def test_every_field_is_documented_and_no_other(job, told, failure):
     assert set(re.findall(r"`([a-z]+(?: [a-z]+)?)`", ends)) >= {cause.value for cause in Cause}
 
 
-def test_what_programs_read(job, told, failure):
+def test_json_describes_job_nodes_and_last_end(job, told, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
     content = told(failed(job.state("ab", min_nodes=1, max_nodes=2), RoundId(3), report), job.entries("ab"), silent="b")
     assert (content["version"], content["run_id"], content["phase"], content["round"]) == (1, "job", "gathering", 3)
@@ -155,7 +155,7 @@ def test_what_programs_read(job, told, failure):
     assert content["observed_seconds"] == 6.0
 
 
-def test_how_it_was_closed(job, told):
+def test_json_says_how_the_job_was_closed(job, told):
     over = closed(job.state("a"), "a", "every worker succeeded", True)
     assert told(over)["closed"] == {"by": "a", "reason": "every worker succeeded", "succeeded": True}
     assert Closed("a", "every worker succeeded", True) == over.closed

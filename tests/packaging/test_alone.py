@@ -42,7 +42,7 @@ def need(checkout, name):
 
 
 @pytest.mark.parametrize("name", sorted(ALONE))
-def test_it_loads_with_the_core_and_nothing_else_of_ours(environment, checkout, name):
+def test_distribution_loads_with_the_core_alone(environment, checkout, name):
     need(checkout, name)
     environment.pip("install", "--no-compile", name)
     assert VERSION in environment.run("elastic", "--version")
@@ -64,7 +64,7 @@ def etcd():
     server.stop()
 
 
-def test_a_config_file_selects_etcd_and_its_lack_is_told(environment, checkout, etcd, tmp_path):
+def test_config_file_selects_etcd_or_reports_it_missing(environment, checkout, etcd, tmp_path):
     need(checkout, "elastic-etcd")
     environment.pip("install", "--no-compile", "elastic-core", "elastic-etcd")
     job = tmp_path / "job"

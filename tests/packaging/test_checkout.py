@@ -17,7 +17,7 @@ def shell(tmp_path):
 
 
 @pytest.mark.torch
-def test_the_command_of_the_readme_installs(shell):
+def test_readmes_install_command_works(shell):
     """Into a fresh environment, in which what they need is there already; nothing is fetched."""
     environment = shell.folder / "environment"
     venv.create(environment, with_pip=False)
