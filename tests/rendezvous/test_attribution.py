@@ -8,7 +8,7 @@ from elastic_core.rendezvous.attribution import PHRASES, is_certain
 @pytest.mark.parametrize(
     ("failure", "certain"),
     [
-        ({}, False),  # an exit code and no words
+        ({}, False),  # an exit code without a message
         ({"message": "ValueError: no such file"}, True),
         ({"stderr_tail": ("Traceback", "KeyError: 3")}, True),
         ({"message": "RuntimeError: [..] Connection closed by peer [10.0.0.7]:4242"}, False),
@@ -17,7 +17,7 @@ from elastic_core.rendezvous.attribution import PHRASES, is_certain
         ({"exitcode": -11}, True),
         ({"exitcode": -15, "message": "Connection reset by peer", "error_file_data": {"message": {}}}, False),
         ({"exitcode": -15, "message": "ValueError: no such file", "error_file_data": {"message": {}}}, True),
-        ({"exitcode": -6}, False),  # how a collective gives up
+        ({"exitcode": -6}, False),  # how a collective aborts
         ({"exitcode": -6, "message": "assertion x > 0 failed"}, True),
         ({"message": "   "}, False),
         ({"curable": False}, True),

@@ -1,5 +1,5 @@
-"""A job over a store in which something else writes: nonsense, or what a younger elastic-core would. Each node that
-finds it tells of it once, and the job goes on. Who joins where no node knows better is told why not."""
+"""A job over a store in which another program writes invalid data, or the format of a newer elastic-core. Each node
+logs it once, and the job continues. A node that joins when no other node knows better gets an error with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERVAL = 0.05
 
 
 class StoreJob:
-    """The nodes of a job in one process; they beat often, and are not called gone for long."""
+    """All nodes of a job in one process. They send frequent heartbeats and have a long failure timeout."""
 
     def __init__(self):
         self.place = Place().begin()
@@ -32,7 +32,7 @@ class StoreJob:
         self.handlers = {}
 
     def form(self, names, nodes=(2, 2)):
-        """The round in which all of these are."""
+        """Returns the round in which all these nodes take part."""
         for name in names:
             if name not in self.handlers:
                 timeout = RendezvousTimeout(join=LONG, last_call=0.1)
@@ -41,13 +41,13 @@ class StoreJob:
                     RendezvousSettings("job", *nodes, timeout, INTERVAL, 60),
                     Node(name, host=name, max_restarts=3),
                     PrefixedStores(self.place.store, "job", "127.0.0.1"),
-                    patience=Patience(answer=0.5),  # a state that cannot be read lets nobody leave
+                    patience=Patience(answer=0.5),  # no node can leave while the state is unreadable
                 )
         calls = [Background(self.handlers[name].next_rendezvous) for name in names]
         return [call.result() for call in calls]
 
     def write_state(self, value):
-        """Whatever stands there now, this is newer."""
+        """Replace the current state, whatever it is."""
         found = self.stranger.get_state()
         assert self.stranger.set_state(value, found and found[1])[2]
 
@@ -55,7 +55,7 @@ class StoreJob:
         return sum(seen.beats for seen in self.stranger.roster())
 
     def live_on(self):
-        """Both of its nodes beat for a second, and their workers are left alone."""
+        """Check for a second that both nodes send heartbeats and their workers are left alone."""
         begun, beats = time.monotonic(), self.beats()
         eventually(lambda: time.monotonic() - begun > 1.0 and self.beats() > beats + 6)
         assert [handler.verdict() for handler in self.handlers.values()] == [None] * 2
@@ -98,11 +98,11 @@ def test_unreadable_state_during_a_round_is_repaired(job, value, capsys):
     job.form("ab")
     job.write_state(value)
     job.live_on()
-    eventually(lambda: decoded_state(job.stranger.get_state()[0]).round.number == 1)  # for who comes later
+    eventually(lambda: decoded_state(job.stranger.get_state()[0]).round.number == 1)  # so that later nodes can join
     for name in "ab":
         job.handlers[name].report_failure(failure())
     assert {info.formed.number for info in job.form("ab")} == {2}
-    assert capsys.readouterr().err.count("state spoilt") <= 2  # by each node
+    assert capsys.readouterr().err.count("state spoilt") <= 2  # once per node
 
 
 # -- entries, and the log that they stand in
@@ -119,4 +119,4 @@ def test_unreadable_entries_are_logged_once_and_skipped(job, capsys):
             job.handlers[name].report_failure(failure())
     told = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
     assert len({line.partition(" ")[2] for line in told}) == len(NONSENSE) + 1
-    assert len(told) <= 2 * (len(NONSENSE) + 1)  # by each node that looked
+    assert len(told) <= 2 * (len(NONSENSE) + 1)  # once per node that read the roster

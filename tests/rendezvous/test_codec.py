@@ -111,12 +111,12 @@ def test_entry_round_trip(entry):
 
 
 def document_of(data):
-    """The JSON in front of what may follow it."""
+    """The JSON document at the start of the data."""
     return json.loads(data.partition(b"\n")[0].decode("ascii"))
 
 
 def with_document(data, document):
-    """The same with another document in front."""
+    """The same data with another JSON document at the start."""
     _, separator, rest = data.partition(b"\n")
     return json.dumps(document).encode() + separator + rest
 
@@ -130,7 +130,7 @@ both = pytest.mark.parametrize(("decoded", "good"), DECODERS, ids=["state", "ent
 
 
 def refused(decoded, data):
-    """The decoded value, or None if it was refused in the way that is promised."""
+    """The decoded value, or None if decoding failed with the documented error."""
     try:
         return decoded(data)
     except RendezvousStateError as error:
@@ -198,7 +198,7 @@ def test_extreme_numbers_are_refused(decoded, good, number):
 
 
 def test_node_without_workers_is_refused():
-    """Else it would be seated, and nobody could read the state any more."""
+    """Otherwise the leader would seat it, and no node could read the state."""
     with pytest.raises(RendezvousStateError, match="expected a worker"):
         decoded_entry(encoded_entry(Entry("a/1", "a", local_world_size=0)))
 
@@ -210,11 +210,11 @@ def test_corrupted_seats_are_detected(data):
     place = data.draw(st.integers(good.index(b"\n") + 1, len(good) - 1))
     good[place] ^= data.draw(st.integers(1, 255))
     found = refused(decoded_state, bytes(good))
-    assert found is None or found == state  # a bit of the compression that says nothing of the text
+    assert found is None or found == state  # a bit of the compressed data that does not affect the text
 
 
 def with_seats(text, count):
-    """A state whose seats are this text."""
+    """A state whose seat block is this text."""
     document = {**document_of(encoded_state(State())), "seats": count}
     return json.dumps(document).encode() + b"\n" + zlib.compress(text)
 
@@ -312,7 +312,7 @@ def test_certain_reports_are_kept_of_many(say):
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
 def test_longest_entry_round_trip(character):
-    """Otherwise the node would be invisible because its workers print in another script."""
+    """Otherwise a node would be invisible because its workers print non-ASCII text."""
     long, name = character * 10_000, "n" * 255
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
     reported = Reported(RoundId(1, name), Report(name, name, (failure,) * 9, certain=True, number=1), "x" * 9999)
@@ -328,7 +328,7 @@ def test_largest_state_round_trip(say):
         round=RoundId(1), seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports)
     )
     data = encoded_state(state)
-    assert len(data) < 1_000_000  # etcd takes 1.5 MiB
+    assert len(data) < 1_000_000  # etcd's limit is 1.5 MiB
     assert len(decoded_state(data).seats) == 5000
 
 

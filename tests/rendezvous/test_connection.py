@@ -1,4 +1,4 @@
-"""Whether the store answers, and what follows from that."""
+"""Whether the store is available, and what a node does about outages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_slow_answer_means_an_outage(well):
 
 
 def test_repeated_slow_answers_are_one_outage_per_timeout(well):
-    """Else nobody who looks at the others through it would ever call one of them gone."""
+    """Otherwise a node whose answers are always slow would never consider a peer lost."""
     slow = well.answered(Instant(0.0), Instant(1.1))
     assert not slow.was_outage(Instant(1.1), Instant(2.2))
     quick = slow.answered(Instant(1.1), Instant(1.2))

@@ -83,7 +83,7 @@ def test_option_out_of_bounds_is_an_error(create, option, value, message):
     ],
 )
 def test_advertised_address_is_that_of_the_endpoint_route(create, endpoint, local_addr, nodes, expected):
-    """That of the way to the endpoint: the host name may be unknown to the others."""
+    """The local address of the route to the endpoint, because other machines may not know the host name."""
     info = create(Node("a", host="h"), local_addr, (1, nodes), endpoint, last_call_timeout=0.0).next_rendezvous()
     assert info.bootstrap_store_info.master_addr == (expected or reached_at())
 

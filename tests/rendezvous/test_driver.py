@@ -1,5 +1,5 @@
-"""The driver, with its threads, over a memory that can hang, go wrong, or hold nonsense. The time between two beats is
-long wherever a test is about news, or about being woken: what happens, happens for that reason."""
+"""The driver with its threads, over a memory backend that can hang, fail or hold invalid data. In tests of
+notifications and wake-ups the heartbeat interval is so long that heartbeats cannot be the cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 from elastic_core.support.retry import Backoff
 
 LONG = 60.0
-RARELY = 100.0  # seconds between two beats, in which a test is long over
+RARELY = 100.0  # seconds between two heartbeats; every test ends long before
 WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
 
 
@@ -46,7 +46,7 @@ class One:
         self.driver.tell(lambda node: node.want(WHERE))
 
     def member(self):
-        """Wait until it is a member of a round."""
+        """Wait until the node is a member of a round."""
         self.driver.wait(lambda node, now: node.membership.running or None, lambda node: None)
 
     @property
@@ -65,7 +65,7 @@ def memory():
 
 @pytest.fixture
 def start(memory):
-    """A function that makes a node with its driver; all of them are stopped at the end."""
+    """Function that creates a node with its driver; all drivers are stopped at the end of the test."""
     made = []
 
     def start(name="a", backend=HangingBackend, nodes=(1, 1), interval=RARELY, attempts=3, patience=Patience()):
@@ -81,7 +81,7 @@ def start(memory):
 
 @pytest.fixture
 def gathering(start):
-    """A node that leads and waits for others."""
+    """A node that leads and waits for other nodes."""
     one = start(nodes=(3, 3))
     one.join()
     eventually(lambda: one.leads)
@@ -90,7 +90,7 @@ def gathering(start):
 
 @pytest.fixture
 def following(gathering, start):
-    """Another node that waits for others, and does not lead."""
+    """A node that waits for other nodes and does not lead."""
     return followed(start)
 
 
@@ -103,7 +103,7 @@ def followed(start, **options):
 
 @pytest.fixture
 def member(start):
-    """The only member of a round, which it leads; its threads wait for news of the state and of the roster."""
+    """The only member of a round, which it leads. Its threads wait for changes of the state and of the roster."""
     one = start(nodes=(1, 2))
     one.join()
     one.member()
@@ -111,7 +111,7 @@ def member(start):
 
 
 def write(memory, change):
-    """Somebody else changes the state."""
+    """Change the state as another client does."""
     backend = MemoryBackend(memory)
     found = backend.get_state()
     state, token = (model.State(), None) if found is None else (decoded_state(found[0]), found[1])
@@ -133,7 +133,7 @@ def test_driver_sleeps_until_the_next_heartbeat(start):
     one = start(interval=0.1, attempts=50)
     one.join()
     one.member()
-    eventually(lambda: one.backend.calls["beat"] > 3)  # what a round that has just formed brings is done
+    eventually(lambda: one.backend.calls["beat"] > 3)  # the new round's work is finished
     one.backend.calls.clear()
     begun = time.monotonic()
     eventually(lambda: one.backend.calls["beat"] >= 5)
@@ -144,7 +144,7 @@ def test_driver_sleeps_until_the_next_heartbeat(start):
 
 
 def test_heartbeats_do_not_wake_waiters(start):
-    """Else every node of a large job wakes two threads for each beat."""
+    """Otherwise every node of a large job would wake two threads per heartbeat."""
     one, looks, over = start(interval=0.05, attempts=400), [], threading.Event()
     one.join()
     one.member()
@@ -172,22 +172,24 @@ def test_news_of_the_state_wakes_the_node(request, memory, who):
 def test_news_of_the_roster_wakes_the_leader(member, start):
     other = start("b", nodes=(1, 2))
     other.join()
-    eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
+    eventually(
+        lambda: not member.driver.ask(lambda node, now: node.state.open)
+    )  # so that both nodes are in the next round
 
 
 class Pushing(HangingBackend):
-    """Tells of each that comes, however many the node wants to be told of at once: so does etcd's watch."""
+    """Notifies of each newcomer, regardless of `more`, as etcd's watch does."""
 
     def wait_for_roster(self, timeout, more=1):
         return super().wait_for_roster(timeout)
 
 
-# Whoever rests from news that bring nothing rests for longer than a test takes.
+# A thread that pauses after useless news pauses for longer than any test takes.
 LONG_PAUSES = Patience(pauses=Backoff(first=RARELY, longest=RARELY))
 
 
 def test_useful_news_causes_no_pause(start, memory):
-    """A leader rested longer after each newcomer, up to a second: nodes that came one by one waited for it."""
+    """A leader once paused longer after each newcomer, up to a second, which delayed nodes that arrived one by one."""
     leader, others = start(backend=Pushing, nodes=(999, 999), patience=LONG_PAUSES), MemoryBackend(memory)
     leader.join()
     eventually(lambda: leader.leads)
@@ -220,9 +222,9 @@ def test_node_answers_while_the_store_hangs(member):
 
 
 def test_unreadable_state_causes_no_busy_loop(gathering, start, memory):
-    """Nor is who asks for something kept waiting."""
+    """Requests are not delayed either."""
     following = followed(start, patience=LONG_PAUSES)
-    gathering.backend.hold.clear()  # it leads, and would put the state right
+    gathering.backend.hold.clear()  # this node leads and would repair the state
     with memory.changed:
         foreign_state = memory.writes + 1
         memory.state = (b"not ours", foreign_state)
@@ -262,7 +264,7 @@ def test_failed_request_raises_for_its_caller_alone(member):
 
 
 class CannotLook(HangingBackend):
-    """Beats, but cannot see who is there, once it is `blind`."""
+    """Sends heartbeats, but cannot read the roster while `blind`."""
 
     blind = False
 
@@ -273,7 +275,7 @@ class CannotLook(HangingBackend):
 
 
 def eventually_logged(capsys, words):
-    """All that was logged until these words were."""
+    """Wait until these words are logged; returns all log output so far."""
     logged = []
 
     def look():
@@ -297,11 +299,11 @@ def test_leader_that_cannot_work_is_replaced(start, capsys):
     logged = eventually_logged(capsys, "leads no more")
     assert logged.count("leads no more") == 1 and "a fault of this backend" in logged
     eventually(lambda: one.backend.calls["beat"] > 3)
-    assert other.round == 1  # who cannot lead is a member all the same
+    assert other.round == 1  # a node that cannot lead is still a member
 
 
 class Deaf(HangingBackend):
-    """Waits for the state go wrong, so often."""
+    """The first `faults` waits for the state raise an error."""
 
     faults = 2
 
@@ -323,7 +325,7 @@ def test_failed_wait_is_logged_once_and_repeated(gathering, start, memory, capsy
 
 @pytest.fixture
 def no_threads():
-    """A function after which no thread can be had, until it is called again with False."""
+    """Function that makes thread creation fail, until it is called with False."""
 
     def no_threads(scarce=True):
         threading.stack_size(2**46 if scarce else 0)
@@ -380,7 +382,7 @@ def test_stop_without_start_closes_the_backend(start):
 
 
 class Stubborn(HangingBackend):
-    """Waits that do not heed `close`, which hangs itself."""
+    """Its waits ignore `close`, which hangs as well."""
 
     def close(self):
         self.hold.wait(2 * LONG)
@@ -401,16 +403,16 @@ def test_stop_is_bounded_when_everything_hangs(start, capsys):
     assert one.backend.hung.wait(LONG)
     begun = time.monotonic()
     assert not one.driver.stop()
-    assert time.monotonic() - begun < LONG  # they hang for longer
+    assert time.monotonic() - begun < LONG  # the hung calls would take longer
     assert "close within 0.1 s" in capsys.readouterr().err
     before = rendezvous_threads()
     one.backend.hold.set()
-    eventually(lambda: not rendezvous_threads() & before)  # late, but they end
+    eventually(lambda: not rendezvous_threads() & before)  # the threads end late, but they end
 
 
 @pytest.mark.integration
 def test_forked_child_has_no_driver(member):
-    """The lock may be held when it is forked, by a thread that the child does not have."""
+    """At the fork, the driver's lock may be held by a thread that does not exist in the child."""
     held, go_on = threading.Event(), threading.Event()
     holding = Background(lambda: member.driver.ask(lambda node, now: held.set() or go_on.wait(LONG)))
     assert held.wait(LONG)

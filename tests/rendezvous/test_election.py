@@ -1,4 +1,4 @@
-"""Who leads, as one node sees it."""
+"""Leader election from the view of one node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def waits():
 
 
 def after(election, looks, value=7, place=1):
-    """After looks at these times that found the leaders' counter unchanged."""
+    """Read the leaders' counter at these times, each time with this value."""
     for now in looks:
         election = election.seen(value, Instant(now), place)
     return election

@@ -1,4 +1,4 @@
-"""A store that is registered brings a rendezvous backend of its name."""
+"""A registered store provides a rendezvous backend of the same name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 60
 
 
 class Server:
-    """A store of one process in the place of one that processes share, and what its factory was given."""
+    """An in-process store instead of a shared server. `given` has the options that the factory received."""
 
     def __init__(self):
         self.store = MemoryStore()
@@ -38,7 +38,7 @@ class Server:
 
 
 class Client:
-    """One connection, which tells whether it was closed; used by one thread at a time."""
+    """One connection. It counts open connections and fails if two threads use it together."""
 
     open = 0
 

@@ -1,4 +1,4 @@
-"""Handlers with their threads come to a round: over a memory that can be taken away, and over a real TCPStore."""
+"""Handlers with real threads form rounds over a memory backend that can be made unreachable, and over a TCPStore."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_join_timeout_names_missing_nodes(job):
     joining = Background(handler.next_rendezvous)
     eventually(lambda: "1 of 2 nodes joined" in handler.progress())
     clock.advance(1.5)
-    assert not handler.is_closed()  # which has it look at the clock
+    assert not handler.is_closed()  # wakes the node, so that it reads the clock
     with pytest.raises(
         RendezvousTimeoutError, match=r"2 to 4 nodes .* 1.5 s .*found: 1 of 2 nodes joined.*join_timeout"
     ):
@@ -86,7 +86,7 @@ def test_join_timeout_names_missing_nodes(job):
 def test_joining_again_after_a_timeout_works(job):
     one = job(2, 2, join=0.3)
     handler = one.node("a")
-    assert not handler.is_closed()  # the store has answered
+    assert not handler.is_closed()  # the store has answered once
     for _ in range(3):
         with pytest.raises(RendezvousTimeoutError):
             handler.next_rendezvous()
@@ -99,7 +99,7 @@ def test_spare_meets_no_join_timeout(job):
     one = job(1, 1)
     one.form("a")
     one.timeout.join = timedelta(seconds=0.4)
-    assert not one.node("b").is_closed()  # the store has answered
+    assert not one.node("b").is_closed()  # the store has answered once
     spare = Background(one.handlers["b"].next_rendezvous)
     eventually(lambda: "spare" in one.handlers["b"].progress())
     begun = time.monotonic()
@@ -125,7 +125,7 @@ def test_newcomer_ends_the_round_and_joins_the_next(job):
 
 
 def test_rejoining_without_report_ends_the_round(job):
-    """As agents written for torch's handlers do."""
+    """Agents written for torch's handlers do this."""
     one = job(2, 2)
     infos = one.form("ab")
     again = Background(one.handlers["a"].next_rendezvous)
@@ -138,7 +138,7 @@ def test_rejoining_without_report_ends_the_round(job):
 
 
 def test_member_that_missed_its_round_joins_the_next(job):
-    """It is seated while it does not look, and the round is over before it does."""
+    """The leader seats the node while it reads nothing, and the round ends before it does."""
     one = job(2, 2)
     one.node("a")
     one.node("b")
@@ -194,7 +194,7 @@ def test_few_of_many_waiting_nodes_read_the_roster(job):
     one = job(2, 6400, join=LONG)
     handlers = [one.node(f"n{number}") for number in range(40)]
     for handler in handlers:
-        assert not handler.is_closed()  # the store has answered
+        assert not handler.is_closed()  # the store has answered once
         handler.progress()
-        assert not handler.is_closed()  # what was asked for before is done
+        assert not handler.is_closed()  # earlier requests are finished
     assert sum(one.backends[f"n{number}"].calls["roster"] for number in range(40)) < 10

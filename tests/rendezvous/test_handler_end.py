@@ -1,4 +1,4 @@
-"""Handlers that leave or are shut down: nothing stays behind, and nothing hangs."""
+"""Handlers that leave or are shut down leave nothing behind and never hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_default_patience():
-    """The tests below set other bounds."""
+    """The tests below set shorter and longer ones."""
     assert Patience() == Patience(answer=5.0, outage=1.0, linger=5.0, closing=10.0, ending=2.0)
 
 
@@ -32,7 +32,7 @@ def test_shutdown_is_idempotent_and_works_without_start(job):
     for call in (handler.num_nodes_waiting, handler.set_closed) * 4:
         with pytest.raises(RendezvousGracefulExitError):
             call()
-    assert time.monotonic() - begun < LONG  # none of them waits its five seconds
+    assert time.monotonic() - begun < LONG  # none of the calls waits five seconds
 
 
 def test_shutdown_ends_threads_although_leaving_fails(job):
@@ -67,14 +67,14 @@ def test_shutdown_ends_a_join(job):
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_shutdown_is_bounded_when_the_store_hangs(job, joined):
-    """It hangs for a minute."""
+    """The store hangs for a minute."""
     one = job(1, 1, patience=Patience(answer=0.5, ending=0.5))
     handler = one.node("a")
     if joined:
         handler.next_rendezvous()
     one.backends["a"].hold.clear()
     call = None if joined else Background(handler.next_rendezvous)
-    assert joined or one.backends["a"].hung.wait(LONG)  # before that it has no threads that could hang
+    assert joined or one.backends["a"].hung.wait(LONG)  # the handler has no threads that could hang before that
     begun = time.monotonic()
     assert not handler.shutdown()
     assert time.monotonic() - begun < LONG
@@ -108,7 +108,7 @@ def test_shutdown_while_a_round_runs_closes_nothing(job):
 
 @pytest.fixture
 def host(job):
-    """A function that makes a job whose two nodes have succeeded, the first of which hosts the store."""
+    """Function that creates a job of two nodes that have succeeded; the first one hosts the store."""
 
     def host(patience):
         one = job(2, 2, patience=patience)
@@ -139,7 +139,7 @@ def test_store_host_does_not_wait_for_dead_nodes(host):
 
 
 class SlowStores(FailingStores):
-    """Takes its time with a reservation."""
+    """Blocks a reservation until `go_on` is set."""
 
     def __init__(self):
         super().__init__()
@@ -170,7 +170,7 @@ def test_node_that_leaves_while_joining_stays_away(job, when):
 
 
 def test_leaving_ends_a_join_that_starts_later(job):
-    """The agent joins in a thread of its own, and may be asked to leave before that has begun."""
+    """The agent joins in a separate thread, and may be asked to leave before that thread starts."""
     handler = job().node("a")
     assert handler.leave("received SIGTERM", LONG)
     with pytest.raises(RendezvousGracefulExitError, match="left the rendezvous"):
@@ -178,7 +178,7 @@ def test_leaving_ends_a_join_that_starts_later(job):
 
 
 def test_shutdown_after_success_keeps_the_round(job):
-    """As an agent that waits for nobody does."""
+    """As an agent without an exit barrier does."""
     one = job(2, 2)
     one.form("ab")
     key = one.key("a")

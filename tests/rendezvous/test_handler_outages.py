@@ -1,4 +1,4 @@
-"""Handlers whose store goes away, or cannot be read, while a round runs."""
+"""Handlers whose store is unreachable or unreadable while a round runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 def test_long_outage_fences_and_short_one_does_not(job, how):
-    """The window is 10 s. The last beat may be an interval of 1 s older than the first attempt that failed."""
+    """The failure timeout is 10 s. The last heartbeat may be one interval (1 s) older than the first failed attempt."""
     clock = FakeClock()
     one = job(1, 1, interval=1.0, attempts=10, clock=clock)
     one.form("a")
@@ -27,7 +27,7 @@ def test_long_outage_fences_and_short_one_does_not(job, how):
     def cut():
         backend.hung.clear()
         backend.hold.clear() if how == "hangs" else setattr(backend, "reachable", False)
-        clock.advance(1.0)  # the next beat is due
+        clock.advance(1.0)  # the next heartbeat is due
         eventually(is_away)
 
     cut()
@@ -41,7 +41,7 @@ def test_long_outage_fences_and_short_one_does_not(job, how):
     clock.advance(7.9)
     assert handler.verdict() is None
     for _ in range(3):
-        clock.advance(0.4)  # more at once, and it would take itself for one that has slept
+        clock.advance(0.4)  # a longer step would look like a suspended process
         verdict = handler.verdict()
     assert verdict.outcome is Outcome.FENCED
     told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)

@@ -1,4 +1,4 @@
-"""Handlers that come to no round, and say why."""
+"""Handlers that cannot join a round report the reason."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_unreachable_store_ends_the_join_at_its_timeout(job):
 
 
 def test_hung_store_ends_the_join_at_its_timeout(job):
-    """It would answer after a minute."""
+    """The store would answer after a minute."""
     one = job(join=0.4)
     handler = one.node("a")
     one.backends["a"].hold.clear()
@@ -104,7 +104,7 @@ def test_join_survives_an_outage(job):
     eventually(lambda: one.memory.entries)
     one.backends["a"].reachable = False
     eventually(lambda: "made the store unreachable" in one.handlers["a"].progress())
-    one.memory.entries.clear()  # the store comes back empty
+    one.memory.entries.clear()  # the store returns empty
     one.backends["a"].reachable = True
     eventually(lambda: one.memory.entries)
     one.node("b").next_rendezvous()

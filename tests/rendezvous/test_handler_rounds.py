@@ -1,4 +1,4 @@
-"""Handlers while a round runs: what the others are told of, and what ends it."""
+"""Handlers while a round runs: what they report to each other, and what ends the round."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lost_leader_ends_the_round(job):
 
 
 def test_rounds_with_same_number_share_no_store(job):
-    """Agents that know of no round begin the job again, and the rounds' stores have kept their keys."""
+    """Agents that know of no round start the job again, while the round stores still have their keys."""
     before, again = job(2, 2), job(2, 2)
     again.store = before.store
     before.form("ab")["a"].store.set("key", "of the lost round")
@@ -53,7 +53,7 @@ def test_failure_reaches_all_and_costs_one_restart(job):
         verdict = eventually(one.handlers[name].verdict)
         assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, True)
 
-    def all_is_told():  # b may have told of its own failure before
+    def all_is_told():  # b may have reported its own failure first
         told = one.handlers["b"].verdict().failures.get(0)
         return told is not None and "all of it" in told.message
 
@@ -109,7 +109,7 @@ def test_leaving_notifies_the_other_nodes(job):
 
 
 def test_leaving_does_not_wait_for_a_hung_store(job):
-    """It hangs for a minute; leaving is over long before."""
+    """The store hangs for a minute."""
     one = job(1, 1)
     handler = one.node("a")
     handler.next_rendezvous()
@@ -137,7 +137,7 @@ def test_closing_is_known_to_all_when_it_returns(job):
     one.handlers["a"].set_closed()
     assert one.handlers["b"].is_closed()
     one.backends["b"].reachable = False
-    assert one.handlers["b"].is_closed()  # for good
+    assert one.handlers["b"].is_closed()  # once closed, always closed
     fresh = one.node("c")
     assert fresh.is_closed()
 

@@ -1,4 +1,4 @@
-"""The order in which nodes take a store over, and the pointers that lead to it."""
+"""The order in which nodes take over a store, and the pointers that lead to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_heirs_at_the_endpoint_come_first(own, listed, expected):
 
 
 class Connection(StoreConnection):
-    """To a store in memory."""
+    """A connection to a store in memory."""
 
     def __init__(self):
         super().__init__(MemoryStore(timedelta(seconds=LONG)), "here")
@@ -48,7 +48,7 @@ class Connection(StoreConnection):
 
 
 class Endpoint:
-    """A store begins there when somebody looks, and stands once it may."""
+    """A connection to it succeeds once `may` is set; `looks` is set when a node tries."""
 
     def __init__(self):
         self.connection = Connection()
@@ -62,7 +62,7 @@ class Endpoint:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_closed_pointer_is_not_published_late(closed):
-    """It may be that of its heir."""
+    """The store there may be the heir's."""
     endpoint = Endpoint()
     pointer = Pointer(endpoint, "job", HmacSeal("job"), "there:1")
     assert endpoint.looks.wait(LONG)
@@ -75,7 +75,7 @@ def test_closed_pointer_is_not_published_late(closed):
 
 
 class Mover:
-    """A fake StoreMover: serves one store in memory, and follows."""
+    """A fake StoreMover: serves one store in memory and records where it moved."""
 
     listed = True
 
@@ -101,7 +101,7 @@ class Mover:
 
 
 class Connector(FactoryConnector):
-    """Leads to the old store, and to the one of the mover once that is followed."""
+    """Connects to the old store, or to the mover's store after the move."""
 
     def __init__(self, old, mover):
         super().__init__(lambda: (mover.place if mover.followed else old).client(), "a store")

@@ -1,4 +1,4 @@
-"""Real sockets: who has ended is told, and nobody else, whatever becomes of connections."""
+"""Lifelines over real sockets: the end of an agent is reported, and nothing else, whatever happens to connections."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MANY = 200
 
 
 class Watcher:
-    """Watches whoever it is told to. `told` has the keys of those that have ended, `tried` the ports that it is about
-    to connect to."""
+    """Watches one neighbor. `told` has the keys of agents that have ended, `tried` the ports it is about to connect
+    to."""
 
     def __init__(self, monkeypatch):
         self.seat = None
@@ -54,7 +54,7 @@ class Watched:
         assert self.port
 
     def meets(self):
-        """Wait for a connection, and take it off the kernel's hands."""
+        """Accept the next connection."""
         with socket.socket(fileno=os.dup(self.lifeline.descriptor)) as own:
             own.settimeout(LONG)
             return own.accept()[0]
@@ -75,8 +75,8 @@ def watched():
 
 
 def told_next(watcher, known="next"):
-    """The key of the next one that is told, of those before and of one that ends only now: if nobody was to be told,
-    that one."""
+    """The key that is reported next. This also ends one more agent, `known`: if nothing was reported before, that is
+    the key."""
     last = Watched()
     watcher.watch(known, last.port)
     last.meets().close()
@@ -95,16 +95,16 @@ def test_end_is_reported_once(watcher, watched):
 
 
 def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
-    """Nobody accepts them, as in a job."""
+    """In a job, no agent accepts these connections."""
     watcher.watch("a", watched.port)
-    watched.meets().close()  # so it has connected, and will again
+    watched.meets().close()  # proof of a connection; the watcher reconnects
     watched.lifeline.close()
     assert watcher.told.get(timeout=LONG) == "a"
 
 
 @pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
 def test_listens_at_the_advertised_address(address):
-    """At a name on all addresses: others may know it by another one."""
+    """A host name means all addresses, because peers may reach the host by another name."""
     if address == "::1" and not _has_ipv6():
         pytest.skip("no IPv6 here")
     watched = Watched(address)
@@ -145,7 +145,7 @@ def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
 
 
 def test_full_backlog_reports_no_end(watcher, watched):
-    """Who watches has no lifeline then, and is told nothing, not even the end."""
+    """The watcher then has no lifeline and reports nothing, not even a real end."""
     strangers = [socket.socket() for _ in range(MANY)]
     for stranger in strangers:
         stranger.setblocking(False)
@@ -157,7 +157,7 @@ def test_full_backlog_reports_no_end(watcher, watched):
 
 
 def test_refused_first_connection_reports_no_end(watcher, watched):
-    """Something in between may refuse, from the beginning."""
+    """A firewall may refuse connections from the start."""
     watched.lifeline.close()
     watcher.watch("a", watched.port)
     assert told_next(watcher) == "next"
@@ -168,14 +168,14 @@ def test_end_of_an_earlier_neighbor_is_reported(watcher, watched):
     connection = watched.meets()
     watcher.seat = None
     watcher.lifeline.look()
-    assert connection.recv(1) == b""  # it watches nobody
+    assert connection.recv(1) == b""  # it watches no neighbor
     watched.lifeline.close()
     watcher.watch("a", watched.port)
     assert watcher.told.get(timeout=LONG) == "a"
 
 
 def test_unresolvable_address_reports_no_end(watcher):
-    watcher.watch("a", 1, address="a" * 64)  # too long for a label, so no name server is asked
+    watcher.watch("a", 1, address="a" * 64)  # too long for a DNS label, so no name server is asked
     assert told_next(watcher) == "next"
 
 
@@ -185,18 +185,18 @@ def test_server_that_sends_data_is_no_lifeline(watcher):
         for _ in range(3):
             with server.accept()[0] as talks:
                 talks.send(b"hello")
-    assert watcher.told.empty() or watcher.told.get() == "a"  # it did end
+    assert watcher.told.empty() or watcher.told.get() == "a"  # the server did end
 
 
 def test_lifeline_ends_with_last_copy_of_its_descriptor(watcher, watched):
-    """The guardian has one."""
+    """The guardian has a copy."""
     copy = os.dup(watched.lifeline.descriptor)
     watcher.watch("a", watched.port)
     with socket.socket(fileno=os.dup(copy)) as own:
         own.settimeout(LONG)
         own.accept()[0].close()
         watched.lifeline.close()
-        own.accept()[0].close()  # it still answers
+        own.accept()[0].close()  # the copy still accepts connections
     os.close(copy)
     assert watcher.told.get(timeout=LONG) == "a"
 

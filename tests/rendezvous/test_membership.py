@@ -25,7 +25,7 @@ from elastic_core.rendezvous.model import (
     ("key", "after", "max_nodes", "expected"),
     [
         ("a", 0, 2, JoinStatus.MEMBER),
-        ("a", 1, 2, JoinStatus.SPARE),  # it wants a newer round than the one it was in
+        ("a", 1, 2, JoinStatus.SPARE),  # it waits for a round newer than its own
         ("c", 0, 2, JoinStatus.SPARE),
         ("c", 0, 3, JoinStatus.WAITING),
     ],

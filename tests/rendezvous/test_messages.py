@@ -1,4 +1,4 @@
-"""The words of a node: why it does not come to a round, and who is missing."""
+"""Messages of a node: why it cannot join a round, and which nodes are missing."""
 
 from __future__ import annotations
 

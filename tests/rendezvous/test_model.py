@@ -53,7 +53,7 @@ def test_new_round_forgets_nodes_without_an_entry(say):
 
 
 def test_drain_of_a_cut_off_member_lasts_one_round(say):
-    """It comes back after a round without it, and goes then. One that does not is forgotten with the round after."""
+    """It rejoins after a round without it, and leaves then. If it does not, the round after that forgets the drain."""
     drained = replace(say.state("ab", open=False), draining=("b",))
     without = formed(drained, say.seats("a"), 3, "", {"a"})
     assert without.draining == ("b",)
@@ -257,7 +257,7 @@ def test_repeated_events_change_nothing_within_the_budget(events):
 def test_known_state_replaces_an_older_one(say):
     known = replace(say.state("ab"), open=False, restarts=1, serial=2)
     assert recovered(known, State()) is known
-    assert recovered(known, replace(say.state("ab"), serial=5)) is known  # over is over
+    assert recovered(known, replace(say.state("ab"), serial=5)) is known  # a round that has ended stays ended
     later_on = replace(known, serial=3)
     assert recovered(known, later_on) is later_on
     assert recovered(known, known) is known

@@ -1,4 +1,5 @@
-"""A node as a machine: what it hears, and what it asks for then. No thread, no time, and no store but a memory."""
+"""A node as a state machine: what it learns, and which operations it requests. No threads, no real time, and a store in
+memory."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ from elastic_core.rendezvous.model import Cause, Entry, State
 from elastic_core.rendezvous.seal import HmacSeal, SignedBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
-INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone
+INTERVAL, WINDOW = 1.0, 5.0  # seconds between two heartbeats, and of silence until a node is lost
 
 
 @pytest.fixture
 def alone():
-    """A node that is a round of its own, and leads."""
+    """A node that leads a round of which it is the only member."""
     one = OneNode()
     one.join()
     return one
@@ -49,7 +50,7 @@ def alone():
 
 @pytest.fixture
 def pair():
-    """Two members of a round, of which the first leads."""
+    """Two members of a round; the first one leads."""
     leader = OneNode(min_nodes=2, max_nodes=2)
     other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
     leader.join()
@@ -61,7 +62,7 @@ def pair():
 
 
 def together(nodes, seconds):
-    """Time passes for nodes that share a clock, and all news comes at once."""
+    """Let time pass for nodes that share a clock, and deliver all news immediately."""
     memory, clock, told = nodes[0].memory, nodes[0].clock, None
     until = clock.now() + seconds
     while clock.now() < until:
@@ -110,7 +111,7 @@ def test_member_of_a_new_round_meets_no_deadline():
 
 
 def test_round_with_an_outdated_address_ends(pair):
-    """Its members would look for rank 0 at an address that the node has given up."""
+    """Members would look for rank 0 at an address that the node no longer uses."""
     leader, other = pair
     leader.write(lambda state: model.ended(state, Cause.LEFT, "b", "b left"))
     seats = [leader.entries["a/1"].seat, replace(other.entries["b/1"], port=4321).seat]
@@ -172,7 +173,7 @@ def test_failing_request_is_given_up_after_a_timeout(alone):
     alone.faults[WriteState] = fault = RuntimeError("too large")
     request = alone.node.close("enough", succeeded=False)
     alone.run(WINDOW - 1.0)
-    assert alone.node.pop_settled() == ()  # it may pass
+    assert alone.node.pop_settled() == ()  # the error may be temporary
     alone.run(2.0)
     assert alone.node.pop_settled() == ((request, fault),)
     assert alone.asked.count(WriteState) <= 12
@@ -194,7 +195,7 @@ def test_request_waits_for_the_end_of_an_outage(alone):
 
 
 def test_retries_of_one_request_back_off(alone):
-    """As a store does that has become read-only."""
+    """As when a store has become read-only."""
     alone.faults[WriteState] = OUTAGE
     alone.node.close("enough", succeeded=False)
     alone.run(5.0)
@@ -205,12 +206,12 @@ def test_retries_of_one_request_back_off(alone):
 
 
 def test_second_nodes_failure_is_in_its_entry(pair):
-    """Each node would otherwise wait for the writes of all others when a thousand fail at one time."""
+    """Otherwise, when a thousand nodes fail together, each would wait for the writes of all others."""
     leader, other = pair
     leader.node.fail(failure())
     leader.settle()
     other.node.fail(failure())
-    assert kinds(other.settle())[:2] == [WriteState, Announce]  # it had not heard, and its write is refused
+    assert kinds(other.settle())[:2] == [WriteState, Announce]  # it has not read the new state, so its write is refused
     report = other.entries["b/1"].reported
     assert (report.round, report.failure.key) == (leader.state.round, "b/1")
     leader.hear()
@@ -218,7 +219,7 @@ def test_second_nodes_failure_is_in_its_entry(pair):
 
 
 def test_failure_is_written_before_node_is_ready(pair):
-    """Who sees it ready must find the report: else the round could end for another cause, and cost nothing."""
+    """A peer that sees it ready must find the report; otherwise the round could end for another cause at no cost."""
     _, other = pair
     other.node.fail(failure())
     other.node.want(WHERE)
@@ -247,7 +248,7 @@ def test_write_with_a_lost_answer_is_recognized(alone):
     assert alone.node.pop_settled() == ()
     alone.run(0.1)
     assert alone.node.pop_settled() == ((request, None),)
-    assert alone.memory.writes == 2  # and not a third time
+    assert alone.memory.writes == 2  # not a third time
 
 
 def test_round_with_a_lost_answer_forms_once():
@@ -265,7 +266,7 @@ def test_round_with_a_lost_answer_forms_once():
 
 
 def test_members_entry_after_an_outage_is_not_ready(alone):
-    """Otherwise the node would get a seat in another round while its workers run, if the store has lost its own."""
+    """Otherwise a node whose workers run could get a seat in another round if the store has lost its round."""
     alone.backend.reachable = False
     alone.run(2.0)
     alone.backend.reachable = True
@@ -341,11 +342,11 @@ def test_fenced_member_reports_that_it_was_cut_off(pair):
 def test_stop_deadline_moves_while_the_store_answers(pair):
     _, other = pair
     now = other.clock.now()
-    assert other.node.stop_by(now, 0.0) == now + WINDOW - INTERVAL / 2  # it moves on with every answer of the store
+    assert other.node.stop_by(now, 0.0) == now + WINDOW - INTERVAL / 2  # each answer of the store moves the deadline
     other.node.leave("drained")
     other.run(0.1)
     assert other.node.state.gone == (other.key,)
-    other.backend.reachable = False  # it has gone with the last agent that had workers
+    other.backend.reachable = False  # the store has ended with the last agent that had workers
     other.run(WINDOW + INTERVAL)
     assert other.node.stop_by(other.clock.now(), 0.0) is None
 
@@ -360,7 +361,7 @@ def test_closed_job_sets_no_stop_deadline(pair):
 def test_workers_of_a_fenced_node_get_half_a_heartbeat(pair):
     _, other = pair
     other.backend.reachable = False
-    other.run(INTERVAL + WINDOW - 0.1)  # the first beat that is not answered is due after an interval
+    other.run(INTERVAL + WINDOW - 0.1)  # the first unanswered heartbeat is due after one interval
     now = other.clock.now()
     assert other.node.stop_by(now, 0.0) - other.node.fence_at(now, 0.0) == pytest.approx(INTERVAL / 2)
     assert other.node.stop_by(now, 0.0) < now
@@ -394,7 +395,7 @@ def test_workers_of_a_replaced_round_get_no_time():
 
 
 def test_own_failure_before_fencing_stays_a_failure(pair):
-    """Else a budget would never be used up by workers that fail where a link does."""
+    """Otherwise workers that fail whenever a link fails would never use up the restarts."""
     _, other = pair
     other.node.fail({})
     other.backend.reachable = False
@@ -407,7 +408,7 @@ def test_own_failure_before_fencing_stays_a_failure(pair):
 
 
 def test_peer_failure_after_fencing_counts_as_loss(pair):
-    """The fence has stopped workers, and so their peers have failed; the node is back before anybody has missed it."""
+    """Fencing stopped workers, so their peers failed; the node returns before any peer has missed it."""
     one, other = pair
     other.backend.reachable = False
     other.run(WINDOW + 0.5)
@@ -532,9 +533,9 @@ def test_restarted_heartbeat_counter_is_not_late(pair):
     leader, other = pair
     leader.run(WINDOW - 0.5)
     leader.memory.forget()
-    other.hear()  # gives back what it knows
+    other.hear()  # restores the known state
     leader.hear()
-    assert leader.memory.entries["b/1"].beats <= 1  # as few as before
+    assert leader.memory.entries["b/1"].beats <= 1  # as low as before
     leader.run(1.2)
     assert leader.state.open
 
@@ -545,7 +546,7 @@ def test_single_ended_lease_means_loss_after_a_moment(pair):
     leader.hear()
     leader.memory.drop("b/1")
     leader.hear()
-    assert leader.state.open  # it may not be the last: a store can end all leases at once
+    assert leader.state.open  # a store can end all leases together
     leader.run(1.0)
     assert leader.state.gone == ("b/1",)
 
@@ -651,7 +652,7 @@ def test_failure_before_an_agents_end_counts_as_loss(pair):
     assert other.state.end.cause is Cause.LOST
     assert other.state.end.reason.startswith("lost a: its agent has ended; what followed: ")
     assert (other.state.restarts, other.state.gone) == (0, ("a/1",))
-    assert other.node.election.leading  # who led has gone
+    assert other.node.election.leading  # the former leader has left
 
 
 def test_ended_agent_that_had_succeeded_is_not_lost(pair):
@@ -674,7 +675,7 @@ def test_agent_that_had_left_is_not_lost(pair):
 
 
 def test_node_wrongly_reported_as_ended_rejoins(pair):
-    """It was not so, whatever it was that ended."""
+    """The report was wrong, whatever it was that ended."""
     leader, other = pair
     other.node.lost("a/1")
     other.settle()
@@ -722,7 +723,7 @@ def test_spare_of_a_silent_store_has_the_join_timeout(pair):
     spare.join()
     leader.clock.advance(100.0)
     assert spare.node.obstacle(spare.clock.now()) is None
-    assert not isinstance(spare.node.next(spare.clock.now()), Idle)  # it has asked, and there is no answer
+    assert not isinstance(spare.node.next(spare.clock.now()), Idle)  # it has sent a request and has no answer
     spare.clock.advance(59.0)
     assert spare.node.obstacle(spare.clock.now()) is None
     spare.clock.advance(2.0)
@@ -746,7 +747,9 @@ def test_member_of_an_unseen_round_is_ready_for_the_next(pair):
     leader, _ = pair
     leader.node.fail(failure())
     leader.settle()
-    late = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)  # the same node, that has not looked
+    late = OneNode(
+        leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2
+    )  # the same node, which has not read the state yet
     late.join()
     assert late.entries["b/1"].after == leader.state.round
 
@@ -875,7 +878,7 @@ def test_store_host_lingers_only_in_a_closed_job(alone):
 
 @pytest.fixture
 def guarded():
-    """A node with a secret, and the state of nodes that have another one."""
+    """A node with a secret, and a state written by nodes with another secret."""
     one, others = OneNode(), HmacSeal("job", [b"another secret, also"])
     one.operations = Operations(SignedBackend(one.backend, HmacSeal("job", [b"a secret of the job"])))
     theirs = others.sealed("state", encoded_state(State(round=model.RoundId(4), open=True)))

@@ -21,7 +21,7 @@ def looked(seen, beats, now, state=NONE):
 
 
 def watched(looks, value=7):
-    """After looks at these times, which found the counter unchanged."""
+    """Read the counter at these times, each time with this value."""
     seen = Observation(INTERVAL, ATTEMPTS)
     for now in looks:
         seen = looked(seen, {"a": value}, now)
@@ -40,7 +40,7 @@ def test_heartbeat_ends_lateness():
 
 
 def test_new_entry_ends_lateness():
-    """A leader that was cut off is back, and its next beat is not due yet."""
+    """A leader that was cut off has returned, and its next heartbeat is not due yet."""
     seen, entry = Observation(INTERVAL, ATTEMPTS), Entry.of(Node("a"), "a")
     for now in range(8):
         seen = seen.after_look((Registration("a", entry, 7),), NONE, Instant(now))
@@ -51,13 +51,13 @@ def test_new_entry_ends_lateness():
 
 
 def test_time_alone_makes_no_node_late():
-    """The observer slept, or its store did: it has not looked."""
+    """The observer or its store slept, so it read nothing."""
     assert not watched([0]).late("a", Instant(1000))
     assert not watched([0, 1000]).late("a", Instant(1000))
 
 
 def test_looks_right_after_an_outage_count_once():
-    """Nobody could beat during the outage, and nobody has had the time to beat since."""
+    """No node could send a heartbeat during the outage, nor has one had time to since."""
     seen = watched([0, *(100 + 0.01 * i for i in range(40))])
     assert not seen.late("a", Instant(100.4))
 
@@ -78,18 +78,18 @@ def test_overdue_leader_is_late_until_its_next_heartbeat():
     assert not looked(seen, {"b": 4}, 2.6).late("b", Instant(2.6))
     for now in (3.6, 4.6):
         seen = looked(seen, {"b": 3, "c": 1}, now)
-    assert seen.late("c", Instant(4.6))  # it may have been about to step in itself
+    assert seen.late("c", Instant(4.6))  # it may have been about to take over as leader
 
 
 def test_recent_look_keeps_overdue_leader_alive():
-    """It may have been cut off and be back, and not have had the time to lead."""
+    """It may have just returned from an outage, without time to lead."""
     for pause, late in ((1.0, False), (1.4, False), (1.6, True)):
         seen = looked(looked(Observation(INTERVAL, ATTEMPTS), {"b": 3}, 0.0), {"b": 3}, pause)
         assert seen.overdue_by_log(["b"], [], Instant(pause)).late("b", Instant(pause)) is late
 
 
 def test_lateness_after_outage_needs_two_more_looks():
-    """Nobody could beat meanwhile, and looks are taken at once when the store is back."""
+    """No node could send a heartbeat, and the observer reads immediately when the store is back."""
     seen = watched([0, 1, 2, 3]).after_outage(Instant(9.0))
     for now, late in ((9.0, False), (9.4, False), (10.0, False), (11.0, True)):
         seen = looked(seen, {"a": 7}, now)
@@ -108,7 +108,7 @@ def test_age_of_last_heartbeat():
 
 @given(st.lists(st.tuples(st.floats(0.001, 3.0), st.booleans()), max_size=60))
 def test_lateness_matches_reference_implementation(looks):
-    """Compared with the dumb version: keep all looks since the last change, and count those half an interval apart."""
+    """The reference keeps all reads since the last change, and counts those that are half an interval apart."""
     seen, now, value = looked(Observation(INTERVAL, ATTEMPTS), {"a": 0}, 0.0), 0.0, 0
     same = [0.0]
     for pause, beats in looks:
@@ -146,7 +146,7 @@ def test_each_missing_entry_is_confirmed_after_a_delay(say):
 
 
 def test_finished_member_stays_finished_after_its_lease(say):
-    """Until that is noted: who led may have died before it could."""
+    """Until the state records it, because the leader may have died before that."""
     state = say.state("ab")
     both = (Registration("a", say.entry("a", done=1), None), Registration("b", say.entry("b"), None))
     seen = LEASED.after_look(both, state, Instant(0.0)).after_look(both[1:], state, Instant(6.0))
@@ -166,9 +166,9 @@ def test_dropped_entry_is_noticed_once():
     found = (Registration("b", None, None),)
     seen = looked(LEASED, {"a": None, "b": None}, 0.0)
     assert seen.drops("a", found)
-    assert not looked(seen, {"b": None}, 1.0).drops("a", found)  # told once
+    assert not looked(seen, {"b": None}, 1.0).drops("a", found)  # reported only once
     assert not seen.drops("b", found)
-    assert LEASED.drops("a", found)  # what it announced stood there, though it has not looked before
+    assert LEASED.drops("a", found)  # its own announcement was there, though it has not read the roster before
 
 
 def test_store_with_heartbeats_drops_only_if_empty():
@@ -191,4 +191,4 @@ def test_entry_late_for_two_timeouts_is_dead(say):
         assert seen.dead(State(), Instant(now)) is None
     seen = seen.after_look(found, State(), Instant(10.0))
     assert seen.dead(State(), Instant(10.0)) == "a"
-    assert seen.dead(say.state("a"), Instant(10.0)) is None  # first the round ends
+    assert seen.dead(say.state("a"), Instant(10.0)) is None  # the round must end first

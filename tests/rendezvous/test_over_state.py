@@ -1,4 +1,4 @@
-"""A store made of a backend of two methods keeps the contract of stores."""
+"""A store on top of a backend of two methods fulfills the contract of stores."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ NOW = Instant(100.0)
 
 @pytest.fixture
 def choose(say):
-    """`decide`, with bounds 2:4 unless told otherwise."""
+    """`decide`, by default with bounds 2:4."""
 
     def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4), settled=LONG_AGO):
         return decide(roster, state, say.settings(*bounds), now, enough_since, settled)
@@ -67,19 +67,19 @@ def test_enough_nodes_wait_for_the_last_call(say, choose):
     decision = choose(roster, State(), enough_since=Instant(98.0))
     assert decision == Wait("3 nodes joined, waiting for the last call", Instant(103.0), 3, 4)
     assert members(choose(roster, State(), enough_since=Instant(95.0))) == "abc"
-    assert choose(roster, State()).until == Instant(105.0)  # seen just now
+    assert choose(roster, State()).until == Instant(105.0)  # enough nodes since now
 
 
 def test_newcomers_wait_for_the_lost_state(say, choose):
-    """Or the first to host it anew would begin the count of restarts again."""
+    """Otherwise the first node to host a new store would reset the restart count."""
     roster = (*say.roster("a"), *say.roster("bcd", after=11))
     decision = choose(roster, State(), enough_since=Instant(98.0), bounds=(1, 4))
     assert decision == Wait("1 nodes joined, waiting for the state that the store has lost", Instant(103.0), 1, 4)
-    assert members(choose(roster, State(), enough_since=Instant(95.0), bounds=(1, 4))) == "a"  # no node gives it back
+    assert members(choose(roster, State(), enough_since=Instant(95.0), bounds=(1, 4))) == "a"  # not restored
 
 
 def test_older_nodes_get_the_seats(say, choose):
-    assert members(choose(say.roster("fedcba"), State())) == "cdef"  # in the order of their hosts
+    assert members(choose(say.roster("fedcba"), State())) == "cdef"  # ordered by host
 
 
 def test_members_set_the_restart_budget(say, choose):
@@ -124,7 +124,7 @@ def test_job_closes_when_all_members_are_done(say, choose):
 
 
 def test_finished_member_is_not_lost(say, choose):
-    """Nor is it when its entry is dropped: the state keeps it in mind."""
+    """Nor when its entry is dropped, because the state remembers the success."""
     roster = (say.seen("a"), say.seen("b", late=True, done=1))
     decision = choose(roster, say.state("ab"))
     assert (decision.reason, decision.state.done, decision.state.open) == ("1 of 2 nodes are done", ("b",), True)
@@ -207,7 +207,7 @@ def test_members_come_before_older_waiting_nodes(say, choose):
 
 
 def test_spare_does_not_take_a_returning_members_seat(say, choose):
-    """Spares are ready the moment that a round ends; members have to hear of it, and their workers to stop first."""
+    """Spares are ready as soon as a round ends; members must first learn of it and stop their workers."""
     state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
     roster = (say.seen("b", stop_timeout=30.0), say.seen("c", after=1), say.seen("d", after=1))
     decision = choose(roster, state, bounds=(2, 2), enough_since=NOW)
@@ -420,7 +420,7 @@ def test_unreachable_newcomer_does_not_end_the_round(say, choose):
 
 
 def dumb_meeting(entries, least):
-    """Who meets, counted anew for everybody who goes."""
+    """The seated nodes, with all counts repeated after each node that is left out."""
     left = list(entries)
     while True:
         here = {entry.key for entry in left}

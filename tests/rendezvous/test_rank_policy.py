@@ -1,4 +1,4 @@
-"""Handlers that order the nodes of a round by a policy."""
+"""Handlers that assign ranks by a policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def raising(candidates):
 
 @pytest.fixture
 def hosts_of_a_round():
-    """A function that forms a round of three nodes under a policy, and returns their hosts in the order of ranks."""
+    """Function that forms a round of three nodes under a policy and returns their hosts in rank order."""
     handlers = []
 
     def hosts_of_a_round(policy):

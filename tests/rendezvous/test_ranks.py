@@ -20,14 +20,14 @@ def ranks(keys, before="", hosts=None, hints=None):
     ("keys", "before", "expected"),
     [
         ("abc", "", "abc"),
-        ("cab", "abc", "abc"),  # everybody is back
-        ("abd", "abc", "abd"),  # a newcomer takes the place of who is gone
+        ("cab", "abc", "abc"),  # all members are back
+        ("abd", "abc", "abd"),  # a newcomer takes the rank of a lost member
         ("acd", "abc", "adc"),
-        ("abcd", "abc", "abcd"),  # or the end
-        ("bc", "abc", "bc"),  # all move up
-        ("bcd", "abc", "bdc"),  # rank 0 is gone: the first survivor leads, and only it moves
+        ("abcd", "abc", "abcd"),  # or the last rank
+        ("bc", "abc", "bc"),  # later ranks move up
+        ("bcd", "abc", "bdc"),  # rank 0 is lost: the first survivor takes it, and no other moves
         ("bd", "ab", "bd"),
-        ("de", "abc", "de"),  # nobody is left
+        ("de", "abc", "de"),  # no member is left
         ("bdef", "abc", "bdef"),
         ("a", "abc", "a"),
     ],
@@ -45,8 +45,8 @@ def test_newcomers_are_ordered_by_host_then_age():
     [
         ({"c": 0}, "cab"),
         ({"a": 2}, "bca"),
-        ({"a": 1, "b": 1}, "bac"),  # the first of two gets it
-        ({"a": 3}, "abc"),  # there is no such rank
+        ({"a": 1, "b": 1}, "bac"),  # the first of the two gets it
+        ({"a": 3}, "abc"),  # no such rank
         ({"a": -1}, "abc"),
         ({"a": 2, "b": 1, "c": 0}, "cba"),
     ],
@@ -62,7 +62,7 @@ def test_natural_order():
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_two_names_have_an_order(one, other):
-    """What is a digit elsewhere (², ٣) is a letter here."""
+    """Unicode digits (², ٣) are treated as letters."""
     assert sorted([one, other], key=natural)
 
 
@@ -79,7 +79,7 @@ def test_natural_order_matches_reference_implementation(names):
 
 
 def dumb_order(entries, before):
-    """Without hints: walk the old places, then append."""
+    """The reference, without hints: walk the old ranks, then append."""
     here = {entry.key: entry for entry in entries}
     survivors = [key for key in before if key in here]
     newcomers = sorted(

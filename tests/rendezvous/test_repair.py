@@ -1,4 +1,4 @@
-"""What a node does about a state that something else has overwritten."""
+"""How a node reacts to a state that another program has overwritten."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ def test_leader_repairs_periodically_challenger_immediately():
     assert SEEN.is_due(True, LATE, LATE)
     assert not SEEN.is_due(True, LATE, EARLY)
     assert replace(SEEN, challenges=1).is_due(False, LATE, EARLY)
-    assert WELL.is_due(False, LATE, EARLY)  # what the store has lost
+    assert WELL.is_due(False, LATE, EARLY)  # data that the store has lost

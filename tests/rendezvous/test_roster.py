@@ -31,7 +31,7 @@ def test_member_holds_its_name_against_an_older_agent(say):
 
 
 def test_lost_member_yields_its_name_to_its_replacement(say):
-    """Only an entry of it may be there, of before: the agent behind it sleeps, or is cut off."""
+    """Its old entry may remain while the agent behind it sleeps or is cut off."""
     roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x", after=1))
     gone = ended(say.state(["x/1", "a"]), Cause.LOST, "x", "silent", ("x/1",))
     assert keys(alive(roster, gone)) == ["x/2"]
@@ -50,7 +50,7 @@ def test_member_of_running_round_is_not_ready(say):
 
 
 def test_newcomer_that_knows_the_last_round_is_ready(say):
-    """What it announced before may have been put back by somebody: the node has left long ago."""
+    """A node may have restored an old announcement of an agent that left long ago."""
     assert is_ready(say.entry("c", after=1), say.state("ab"))
     assert not is_ready(say.entry("c"), say.state("ab"))
 

@@ -1,4 +1,4 @@
-"""The log of announcements: holes in it, readers that were left behind, and what is left of it in the store."""
+"""The roster log: holes, readers that fell behind, and the keys that remain in the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(backend):
 
 
 class Pruned(MemoryStore):
-    """Somebody deletes whatever was seen to be there, as those do who shorten the log."""
+    """Deletes every key right after a check has found it, as nodes that prune the log do."""
 
     def check(self, keys):
         found = super().check(keys)
@@ -46,7 +46,7 @@ class Pruned(MemoryStore):
 
 
 def test_key_deleted_while_read_is_not_awaited():
-    """A `get` waits for the store's own timeout, minutes long; the node would be gone for the others."""
+    """A `get` would wait for the store's own timeout of minutes, and the peers would consider the node lost."""
     store = Pruned(timedelta(seconds=30))
     store.set("beats", b"7")
     assert values_there(store, ["beats"]) == {}
@@ -146,7 +146,7 @@ def test_node_announcing_during_a_read_is_shown(place):
 def test_node_announcing_behind_a_hole_is_shown(place, clock):
     node = place.backend()
     node.announce("a/1", b"1")
-    place.store.add(KEYS.slots, 1)  # and does not fill it
+    place.store.add(KEYS.slots, 1)  # never filled
     node.announce("a/1", b"2")
     assert shown(place.backend(clock=clock)) == [("a/1", b"1")]
 
@@ -268,7 +268,7 @@ def test_old_entry_does_not_block_deletion(place):
     for _ in range(20):
         old.roster()
     assert [seen.key for seen in place.backend().roster()] == ["old/1"]
-    assert place.store.num_keys() - before < 2000  # at most what comes between two of its looks
+    assert place.store.num_keys() - before < 2000  # at most the entries between two of its reads
 
 
 def test_entry_of_another_secret_is_deleted_eventually(place):

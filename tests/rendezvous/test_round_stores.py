@@ -19,7 +19,7 @@ def stores():
 
 
 def free(port):
-    """Whether somebody else may have the port."""
+    """Whether another process could bind the port."""
     with socket.socket(socket.AF_INET6) as sock:
         try:
             sock.bind(("::", port))

@@ -1,4 +1,4 @@
-"""Signatures: what passes for a node's, what does not, and what is told of that."""
+"""Signatures: which values are accepted, which are refused, and what is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends whose states and entries are signed: they keep the contract, and show nothing that strangers write."""
+"""Backends with signed states and entries fulfill the contract, and hide everything that third parties write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET, OTHER = b"a secret of the job", b"another secret, also"
 
 
 class TestSigned(BackendContract):
-    """A backend that keeps entries, and does not sign by itself."""
+    """A backend that keeps entries but does not sign them itself."""
 
     @pytest.fixture
     def backend(self):
@@ -55,7 +55,7 @@ class TestSignedOverAStore(BackendContract):
 
 @pytest.fixture(params=[TestSigned, TestSignedOverAStore], ids=["entries", "store"])
 def makers(request):
-    """Functions that make a client of one job, with the secret or without."""
+    """Functions that create clients of one job, each with or without a secret."""
     if request.param is TestSigned:
         memory = SharedMemory()
         yield lambda *secrets: with_roster(MemoryBackend(memory), SystemClock(), seal=HmacSeal("job", secrets))

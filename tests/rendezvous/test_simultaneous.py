@@ -1,5 +1,5 @@
-"""Many nodes fail, leave or are lost at one moment. The store operations until the next round grow with their number,
-not with its square."""
+"""Many nodes fail, leave or are lost together. The number of store operations until the next round grows linearly with
+the number of nodes, not quadratically."""
 
 import pytest
 from one_node import WHERE, OneNode
@@ -29,7 +29,7 @@ def job(size, least=0):
 
 
 def interleaved(nodes):
-    """One operation each, in turn; then each hears what has changed, and time passes where all rest."""
+    """Run one operation of each node in turn, then deliver the news. Time passes when all nodes rest."""
     memory, heard = nodes[0].memory, {one.key: (nodes[0].memory.writes, nodes[0].memory.rosters) for one in nodes}
     for _ in range(100 * len(nodes)):
         faults_forgotten = [isinstance(one.step(), Idle) for one in nodes]
@@ -100,7 +100,7 @@ def test_nodes_lost_together_are_all_removed():
 
 
 def test_node_leaves_despite_inactive_leader():
-    """After some time it writes that by itself."""
+    """After some time the node writes that itself."""
     nodes = job(4)
     leader, others = nodes[0], nodes[1:]
     for one in others:
@@ -127,7 +127,7 @@ def test_lost_leaders_entry_does_not_delay_next_round(watcher):
 
 
 def test_leaving_node_gets_no_seat():
-    """The leader sees that the node leaves while its entry still waits for the round."""
+    """The leader reads the roster while the leaving node's entry is still ready for the round."""
     nodes = job(4)
     leader, leaver = nodes[0], nodes[3]
     nodes[1].node.fail(FAILURE)
@@ -145,7 +145,7 @@ def test_leaving_node_gets_no_seat():
 
 
 def test_reported_failure_survives_its_node():
-    """The leader does not look."""
+    """The leader does not read the roster."""
     nodes = job(4)
     nodes[3].node.fail({})
     nodes[3].settle()

@@ -1,5 +1,5 @@
-"""A backend over a store: it keeps the contract of backends, begins anew with its store, and takes no harm from what
-others write under its keys."""
+"""A backend over a store fulfills the contract of backends, starts a new epoch with an empty store, and survives what
+other programs write under its keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestOverStore(BackendContract):
 
 
 def losses_only(contract):
-    """Leave the promises about a store that comes back empty; the others hold as over any store."""
+    """Drop all tests but those of a store that returns empty; the rest hold as over any store."""
     for name in dir(contract):
         if name.startswith("test_") and not name.startswith("test_a_store_that_comes_back_empty"):
             setattr(contract, name, None)
@@ -54,7 +54,7 @@ def losses_only(contract):
 
 @losses_only
 class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
-    """Nobody is told that it began anew."""
+    """No node is notified that the store restarted."""
 
     def forget(self, backend):
         self.place.empty()
@@ -62,11 +62,11 @@ class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
 
 @losses_only
 class TestOverAStoreThatComesBackWithOlderData(TestOverStore):
-    """With what stood there before anybody took part, but for the name of its epoch."""
+    """With the data from before any node joined, except the name of the epoch."""
 
     def peer(self, backend):
         made = self.place.backend()
-        made.connect()  # which begins the epoch
+        made.connect()  # creates the epoch
         return made
 
     def forget(self, backend):
@@ -95,7 +95,7 @@ def shown(backend):
 
 
 def fails(call):
-    """Whether it says that the store is out of reach."""
+    """Whether the call reports that the store is unreachable."""
     try:
         call()
     except RendezvousConnectionError:
@@ -165,7 +165,7 @@ def test_withdrawal_by_another_node_spares_a_new_entry(place):
 
 def test_connecting_changes_nothing_in_the_store(place):
     place.backend(observes=True).connect()
-    assert place.store.num_keys() == 1  # the name of the epoch, which was there
+    assert place.store.num_keys() == 1  # the name of the epoch, which existed
     place.away = True
     assert fails(place.backend().connect)
 
@@ -174,7 +174,7 @@ def test_connecting_changes_nothing_in_the_store(place):
 
 
 def beats(backend, key, entry):
-    """A beat of a node, which announces itself again if the store has lost its entry."""
+    """Send a node's heartbeat; announce the node again if the store has lost its entry."""
     try:
         backend.beat(key, leading=False, look=False)
     except EntryDroppedError:
@@ -182,7 +182,7 @@ def beats(backend, key, entry):
 
 
 def test_empty_store_is_noticed_and_entries_are_dropped(place):
-    """Only the node knows what it has to announce in a store that has lost the state."""
+    """Only the node knows what to announce in a store that has lost the state."""
     one = place.backend()
     one.announce("a/1", b"1")
     one.announce("a/1", b"2")
@@ -198,7 +198,7 @@ def test_empty_store_is_noticed_and_entries_are_dropped(place):
 
 
 def test_deleted_keys_end_a_wait_for_the_state(place):
-    """No connection broke, and no node writes the version that was waited for."""
+    """No connection broke, and no node will write the awaited version."""
     one, begun = place.backend(), threading.Event()
     one.announce("a/1", b"")
     token = written(one, b"1", None)
@@ -288,7 +288,7 @@ def test_epoch_may_have_any_name(place):
 @pytest.mark.parametrize("value", [b"hello", b"", b"-1", b"1.5", b"9" * 5000])
 @pytest.mark.parametrize("key", ["head", "slots", "base"])
 def test_invalid_number_raises_for_observers_and_ends_epoch(place, key, value, capsys):
-    """An observer changes nothing. An empty value is none, as it is for the store itself."""
+    """An observer changes nothing. An empty value is like a missing one, as for the store itself."""
     name = getattr(KEYS, key)
     place.store.set(name, value)
     observer, node = place.backend(observes=True), place.backend()
@@ -305,7 +305,7 @@ def test_invalid_number_raises_for_observers_and_ends_epoch(place, key, value, c
 
 
 def state_of(backend):
-    """What stands there, with nothing for what something else has written."""
+    """The state in the store; empty for a foreign one."""
     try:
         return backend.get_state()
     except ForeignStateError as error:
@@ -313,8 +313,7 @@ def state_of(backend):
 
 
 def foreign_state(place, act):
-    """A node, and a leader that has seen it, once something else has done that to the keys of their job, and one of
-    them has looked."""
+    """A node, and a leader that has seen it, after another program has changed the keys of their job."""
     node, leader = place.backend(hole_patience=0.0), place.backend(hole_patience=0.0)
     node.announce("a/1", b"1")
     leader.announce("b/1", b"2")
@@ -340,7 +339,7 @@ ACTS = {
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 def test_all_nodes_leave_an_epoch_with_contradictory_keys(place, act):
-    """As a store that began anew: whoever waits for the state is told, and the nodes announce themselves again."""
+    """As with a restarted store: waits for the state end, and the nodes announce themselves again."""
     node, leader, token = foreign_state(place, act)
     waiting = Background(lambda: node.wait_for_state(token, 10 * LONG))
     eventually(lambda: place.connections == 3)
@@ -414,7 +413,7 @@ def test_invalid_leader_counter_restarts_from_zero(place, value):
 
 
 class Counting:
-    """How many keys there were at most, from now on."""
+    """Counts keys: the maximum since it was created."""
 
     def __init__(self, place):
         self._place = place
@@ -425,7 +424,7 @@ class Counting:
 
 
 def rounds(place, count, during):
-    """So many rounds of two nodes, as their backends see them; the most keys that there were."""
+    """Run this many rounds of two nodes, as their backends see them. Returns the maximum number of keys."""
     leader, member, keys = place.backend(), place.backend(), Counting(place)
     token = None
     for number in range(count):
@@ -469,11 +468,11 @@ def test_withdrawn_live_nodes_leave_few_keys(place):
 
 
 def test_slot_deleted_while_announcing_is_not_restored(place):
-    """A reader has seen its next announcement by then, and deleted the one before."""
+    """By then, a reader has seen the next announcement and deleted the previous one."""
     node, leader = place.backend(), place.backend()
 
     def announce_while_it_is_read(number, _):
-        last = KEYS.slot(3 * number)  # the two others have announced themselves since
+        last = KEYS.slot(3 * number)  # both other announcements came first
         place.before("compare_set", last, leader.roster)
         place.before("set", last, leader.roster)
         node.announce("node/1", b"%d" % number)
@@ -494,14 +493,14 @@ def test_store_without_deletion_works(place):
 
 
 def written(backend, state, token):
-    """The token of a write that has to succeed."""
+    """Write the state, which must succeed. Returns the token."""
     standing, token, wrote = backend.set_state(state, token)
     assert wrote and standing == state
     return token
 
 
 def as_it_is(store):
-    """What a backup of it has."""
+    """All keys of the store, as a backup would have them."""
     names = [KEYS.id, KEYS.head, KEYS.slots, KEYS.base, KEYS.lead]
     for number in range(1, 9):
         names += [KEYS.state(number), KEYS.slot(number), *(KEYS.beats(number, key) for key in ("a/1", "b/1"))]
@@ -558,12 +557,12 @@ def test_observer_changes_nothing_in_older_data(place):
 
 
 def test_wait_that_connects_to_an_emptied_store_returns(place):
-    """It would wait for a version of the epoch before, which nobody writes any more."""
+    """Otherwise it would wait for a version of the previous epoch, which no node will write."""
     connections = []
 
     def client():
         connections.append(1)
-        if len(connections) == 2:  # the one that only waits
+        if len(connections) == 2:  # the connection for the wait
             place.empty()
             node.roster()
         return place.client()
@@ -575,7 +574,7 @@ def test_wait_that_connects_to_an_emptied_store_returns(place):
 
 
 def test_replaced_newest_version_is_noticed(place):
-    """A store that came back with older data was written to before this node looked."""
+    """A store that returned with older data was written to before this node read it."""
     one, other = place.backend(), place.backend()
     _, token, _ = one.set_state(b"first")
     backup = as_it_is(place.store)
@@ -586,4 +585,4 @@ def test_replaced_newest_version_is_noticed(place):
     found, token = other.get_state()
     assert other.set_state(b"another", token)[2]
     assert (found, one.get_state()) == (b"first", None)
-    assert other.get_state() is None  # all have left that epoch, and give back what they know
+    assert other.get_state() is None  # all nodes have left that epoch, and restore what they know

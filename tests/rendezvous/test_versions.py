@@ -17,7 +17,7 @@ def store():
 
 @pytest.fixture
 def client():
-    """A function that makes what one node reads and writes with."""
+    """Function that creates the reader and writer of one node."""
     return lambda: Versions(KEYS, HmacSeal("job"))
 
 
@@ -47,7 +47,7 @@ def test_reader_finds_the_newest_version(store, client, slept):
 
 def test_newcomer_reads_past_a_lagging_hint(store, client):
     write(client(), store, 10)
-    store.set(KEYS.head, "3")  # seven writers died before they could tell
+    store.set(KEYS.head, "3")  # seven writers died before they updated the hint
     assert client().newest(store) == (b"10", Version(KEYS.epoch, 10))
 
 
@@ -65,7 +65,7 @@ def test_old_versions_are_deleted(store, client):
 
 def test_next_writer_deletes_what_dead_writers_left(store, client):
     write(client(), store, KEPT)
-    for number in range(KEPT + 1, KEPT + 4):  # three that died before they could delete anything
+    for number in range(KEPT + 1, KEPT + 4):  # three writers that died before they could delete versions
         store.compare_set(KEYS.state(number), "", b"%08d:x" % number)
     write(client(), store, 1, after=KEPT + 3)
     assert not any(store.check([KEYS.state(number)]) for number in range(1, 5))
@@ -74,7 +74,7 @@ def test_next_writer_deletes_what_dead_writers_left(store, client):
 
 @pytest.mark.parametrize("between", ["check", "compare_set"])
 def test_newcomer_copes_with_concurrent_deletion(client, between):
-    """It reads the head, and before it reads that version many others are written."""
+    """After it has read the head, and before it reads that version, many more are written."""
     place, reader, writer = Place(), client(), client()
     write(writer, place.store, 5)
     key = [KEYS.state(5)] if between == "check" else KEYS.state(5)
@@ -83,7 +83,7 @@ def test_newcomer_copes_with_concurrent_deletion(client, between):
 
 
 def test_reader_copes_with_concurrent_write(client):
-    """It finds no next version, and before it reads the head there is one."""
+    """It finds no next version, and one is written before it reads the head."""
     place, reader, writer = Place(), client(), client()
     write(writer, place.store, 5)
     reader.newest(place.store)
@@ -103,5 +103,5 @@ def test_state_stays_readable_when_its_secret_is_replaced(store):
     seal = HmacSeal("job", [old], reread=lambda: [new])
     reader = Versions(KEYS, seal)
     state = reader.newest(store)
-    assert seal.opened("entry", HmacSeal("job", [new]).sealed("entry", b"x")) == b"x"  # which rereads the secrets
+    assert seal.opened("entry", HmacSeal("job", [new]).sealed("entry", b"x")) == b"x"  # which reads the secrets again
     assert reader.newest(store) == state
