@@ -1,4 +1,4 @@
-"""Composition with real plugins: what is built, in which order it starts and ends, and what is refused beforehand."""
+"""Composition with real plugins: what is built, in which order it starts and stops, and what is refused beforehand."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def elastic_agent_finished(fact):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The plugin's module, once a manager has loaded it."""
+    """The plugin's module after a manager has loaded it."""
     (tmp_path / "diary_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("diary", "diary_plugin", "elastic")
@@ -388,7 +388,7 @@ ASKED = {
 
 @pytest.mark.parametrize("setting", ASKED)
 def test_missing_plugin_for_torchrun_variable_is_a_warning(setting, capsys):
-    """torchrun needs no plugin for it, and so its variables may be set wherever."""
+    """torchrun needs no plugin for it, so its variables may be set on any machine."""
     name, variable, distribution = ASKED[setting]
     nobody = PluginManager.load({}, builtins=(), entry_points=())
     settings = settings_from({setting: name, "health_port": 8080})
@@ -415,13 +415,13 @@ def test_agent_that_never_runs_leaks_nothing(plugin):
         with compose.composed(compose.plan_of(settings, plugin.manager), entry, os.environ) as agent:
             assert agent.restart_count == 0
         assert plugin.diary == [*STARTED, *ENDED]
-    # Threads that other tests have left behind may open and close a few; what leaked would be a hundred.
+    # Threads of earlier tests may open and close a few; a leak would be a hundred.
     assert len(os.listdir("/proc/self/fd")) < descriptors + 50
 
 
 @pytest.fixture
 def words(tmp_path):
-    """A program that notes the words it was started with, and a function that returns them."""
+    """A program that records its arguments, and a function that returns them."""
     program = tmp_path / "program"
     program.write_text(f'#!/bin/sh\necho "$0" "$@" > {tmp_path}/words\n')
     program.chmod(0o755)
@@ -495,7 +495,7 @@ def test_empty_temporary_log_folder_is_removed(values, broken, plugin, tmp_path,
 
 @pytest.fixture
 def one_processor():
-    """This process, and what it starts, may use one processor only."""
+    """Restricts this process and its children to one CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield
@@ -503,7 +503,7 @@ def one_processor():
 
 
 def test_impossible_numa_binding_is_a_warning(plugin, capsys, one_processor):
-    """Where the kernel shows no layout, no worker is bound; else one of two has the only core for itself."""
+    """If the kernel reports no layout, no worker is bound; otherwise one of the two gets the only core."""
     assert not run(plugin, numa_binding="exclusive", nproc_per_node=2).is_failed()
     said = capsys.readouterr().err
     assert "numa binding skipped: mode=exclusive local_ranks=" in said

@@ -22,7 +22,7 @@ def path(tmp_path, monkeypatch):
 
 @record
 def main(what):
-    """Says what it is."""
+    """Records under which name it was used."""
     if what == "raise":
         raise ValueError("no samples")
     if isinstance(what, BaseException):

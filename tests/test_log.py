@@ -32,7 +32,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def output():
-    """A function that configures logging to a stream and returns a function that returns the lines."""
+    """Function that configures logging to a stream and returns a function that returns the lines."""
 
     def output(style="human", level="debug", stream=None, **more):
         stream = stream if stream is not None else io.StringIO()
@@ -307,7 +307,7 @@ def test_structlog_is_imported_with_the_first_line():
 
 
 class Pipe:
-    """A pipe that is not read until `read` is called. `stream` is its writing end."""
+    """A pipe that is not read until `read` is called. `stream` is its write end."""
 
     def __init__(self):
         self.reader, writer = os.pipe()
@@ -373,7 +373,7 @@ def test_slow_reader_misses_nothing(output, pipe):
 def test_truncated_line_does_not_corrupt_the_next(output, pipe, character):
     output("human", stream=pipe.stream)
     pipe.fill()
-    pipe.read(select.PIPE_BUF)  # room for a piece of the line
+    pipe.read(select.PIPE_BUF)  # room for a part of the line
     log.get_logger().error("worker failed", reason=character * 100_000)
     first = pipe.read()
     log.get_logger().info("round formed")

@@ -63,7 +63,7 @@ def test_group_may_have_its_own_handler(default_collector, collector, group):
 def test_bare_decorator_measures_a_function(default_collector):
     @metrics.prof
     def double(x, *, by=2):
-        """Doubles."""
+        """Doubles its argument."""
         return x * by
 
     assert double(3, by=4) == 12

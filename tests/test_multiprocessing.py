@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 class Nowhere(LogsSpecs):
-    """Specifies no destinations."""
+    """Sets no destinations."""
 
     root_log_dir = None
 

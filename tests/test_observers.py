@@ -1,4 +1,4 @@
-"""The history and the recorders, each of which gets the same facts."""
+"""The history and the recorders, which all get the same facts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_observer_error_is_logged_and_others_are_notified(capsys):
 
 @pytest.fixture
 def recorded():
-    """The events of one destination."""
+    """The events sent to one destination."""
     seen = []
     name = f"seen-{len(events.handler_names())}"
     events.register_handler(name, seen.append)
@@ -97,7 +97,7 @@ def test_facts_become_events(recorded):
         for name in ("round_formed", "workers_started", "worker_failed", "restart_decided", "agent_finished")
     ]
     first = {"run_id": "job", "round": 1, "group_rank": 0, "group_world_size": 1, "seconds": 0.5}
-    assert seen[0].metadata == first  # without the members, of which there may be a thousand
+    assert seen[0].metadata == first  # without the members; there may be a thousand
     assert seen[1].metadata == {"run_id": "job", "round": 1, "workers": 2}
     assert seen[2].metadata == {"run_id": "job", "rank": 1, "reason": "exit code 3"}
     assert seen[4].metadata["state"] == "SUCCEEDED"
@@ -148,7 +148,7 @@ def test_facts_become_metrics(figures):
     [
         ("SUCCEEDED", 0, "success_no_retries", 0),
         ("SUCCEEDED", 1, "success_with_retries", 50),
-        ("SUCCEEDED", 5, "success_with_retries", 50),  # more than this node allows
+        ("SUCCEEDED", 5, "success_with_retries", 50),  # more restarts than this node allows
         ("FAILED", 0, "failed_no_retries", 100),
         ("FAILED", 1, "failed_with_retries", 100),
     ],

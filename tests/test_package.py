@@ -1,4 +1,4 @@
-"""The package as a whole is cheap to import and has all its names."""
+"""The package is cheap to import and exports all its names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def python(*argv, **environ):
 
 
 def imported_by(*argv):
-    """The modules that a Python process reports to have imported."""
+    """The modules that a separate Python process has imported."""
     lines = python("-X", "importtime", *argv).stderr.splitlines()
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 

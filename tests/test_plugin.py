@@ -1,4 +1,4 @@
-"""elastic_core.plugin exports all its names, and loads only those that are used."""
+"""elastic_core.plugin exports all its names and loads only those that are used."""
 
 from __future__ import annotations
 

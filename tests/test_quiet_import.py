@@ -18,7 +18,8 @@ level = os.environ.get("READ_AT_IMPORT")
 
 @pytest.fixture
 def says(tmp_path):
-    """What a process of its own prints, which can import `reader`, and its submodule `reader.part`."""
+    """Function that runs code in a separate process, which can import `reader` and its submodule `reader.part`. Returns
+    the words of its output."""
     package = tmp_path / "reader"
     package.mkdir()
     (package / "__init__.py").write_text(SAYS)

@@ -1,4 +1,4 @@
-"""Bad input and bad luck: a clear paragraph, the documented exit code, no orphan, no lost output."""
+"""Bad input and bad luck lead to a clear report and the documented exit code, without orphans or lost output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAD = ExitCode.BAD_CONFIGURATION
 
 
 def paragraph(err):
-    """The last thing that is said, which is the error."""
+    """The error report, which is the last output."""
     return err[err.index("elastic: ") :]
 
 
@@ -102,7 +102,7 @@ def test_command_that_cannot_run_is_an_error(elastic):
 
 
 def site_without(distribution, folder):
-    """What is installed here, except one distribution: links to everything else that lies beside it."""
+    """Fill the folder with links to all installed packages except one distribution."""
     try:
         own = {Path(file).parts[0] for file in importlib.metadata.distribution(distribution).files}
     except importlib.metadata.PackageNotFoundError:
@@ -177,7 +177,7 @@ def test_failure_is_reported_without_its_stubborn_peer(elastic, read_fifo):
     assert done.code == ExitCode.WORKER_FAILED
     assert "rank 1 (local rank 1" in paragraph(done.err)
     assert "exit code 3" in paragraph(done.err)
-    assert "Failed after it" not in done.err  # rank 0 was stopped by us: no failure
+    assert "Failed after it" not in done.err  # elastic-core stopped rank 0, so that is no failure
 
 
 def test_leftover_grandchildren_are_ended(elastic):
@@ -224,7 +224,7 @@ def assert_ends(handle, timeout=60):
 
 
 def small_disk(folder):
-    """A file system of 64 KiB, in a mount name space that ends with its processes; None where that is not allowed."""
+    """Whether a 64 KiB file system can be mounted in a mount namespace that ends with its processes."""
     command = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder} && exec true"]
     try:
         return subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0
@@ -234,7 +234,7 @@ def small_disk(folder):
 
 @pytest.mark.parametrize("how", ["-t", "-r"])
 def test_full_log_disk_is_reported(elastic, how):
-    """With `-t` the console gets the rest; with `-r` the worker's own write fails."""
+    """With `-t`, the console gets the rest; with `-r`, the worker's own write fails."""
     logs = elastic.cwd / "logs"
     logs.mkdir()
     if not small_disk(logs):
@@ -297,7 +297,7 @@ def memory_group():
 
 
 def test_daemon_that_keeps_writing_does_not_delay_exit(elastic, read_fifo):
-    """It left its worker's session, and the job with it: neither awaited nor ended."""
+    """The daemon has left its worker's session, and thus the job: the agent neither waits for it nor ends it."""
     fifo, read = read_fifo
     script = elastic.script(
         "daemon.py",
@@ -331,7 +331,7 @@ def test_slow_console_gets_all_output(elastic):
     script = elastic.script("much.py", "for n in range(20_000):\n    print('line', n)\n")
     process = elastic.start("run", "--nproc-per-node=2", script)
     handle = os.pidfd_open(process.pid)
-    assert not select.select([handle], [], [], 2)[0]  # nobody reads its stdout: it waits, and loses nothing
+    assert not select.select([handle], [], [], 2)[0]  # its stdout has no reader, so it waits and loses nothing
     os.close(handle)
     done = elastic.finish(process)
     assert done.code == 0

@@ -1,4 +1,4 @@
-"""Somebody else's files in the current directory are not imported, however the program is started."""
+"""Foreign files in the current directory are not imported, however the program is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CAUGHT = "raise SystemExit('caught ' + __name__)\n"
 
 @pytest.fixture
 def snares(tmp_path):
-    """A folder with modules of the names of those that we import, and with a plugin."""
+    """A folder with modules named like those that elastic-core imports, and with a plugin."""
     for name in ("signal", "socket", "json", "typing", "__future__", "pluggy", "runpy", "torch", "snare"):
         (tmp_path / f"{name}.py").write_text(CAUGHT)
     info = tmp_path / "snare-1.0.dist-info"
@@ -36,7 +36,7 @@ def test_python_imports_the_snares(snares):
 
 @pytest.mark.parametrize("flags", [[], ["-I"]])
 def test_python_m_ignores_the_current_directory(snares, flags):
-    (snares / "runpy.py").unlink()  # Python itself imports it before any program
+    (snares / "runpy.py").unlink()  # Python itself imports it before any program runs
     done = python(snares, *flags, "-m", "elastic_core", "plugins")
     assert (done.returncode, done.stderr) == (0, "")
     assert "elastic-c10d" in done.stdout

@@ -1,4 +1,4 @@
-"""Jobs as Slurm and Kubernetes start them: no flag says how many nodes there are, which this is, or what job."""
+"""Jobs as Slurm and Kubernetes start them: no flag gives the number of nodes, the node's rank or the job's id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ os.write(pipe, "{{RANK}} of {{WORLD_SIZE}} in {{TORCHELASTIC_RUN_ID}}\\n".format
 while not pathlib.Path("end").exists():
     time.sleep(0.02)
 """
-# A process that becomes another one.
+# Replaces itself by another program.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 pytestmark = pytest.mark.torch
@@ -40,7 +40,7 @@ def test_tasks_of_a_slurm_step_form_one_job(elastic, read_fifo):
 
 
 class Pods:
-    """The container of the manifest, with files, ports and workers that this machine has."""
+    """The manifest's container, with files, ports and workers that fit this machine."""
 
     def __init__(self, elastic):
         yaml = pytest.importorskip("yaml")
@@ -90,7 +90,7 @@ def test_evicted_pod_is_drained_and_the_job_continues(elastic, read_fifo):
     eventually(lambda: listens(pods.port), "the store")
     second = pods.main(1)
     workers = []
-    while {"0 of 2 in uid", "1 of 2 in uid"} - set(workers):  # the first may have begun alone
+    while {"0 of 2 in uid", "1 of 2 in uid"} - set(workers):  # the first may have started alone
         workers += read(1, 60)
     assert pods.pre_stop(1).wait(60) == 0
     assert second.wait(60) == 143

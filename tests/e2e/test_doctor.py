@@ -1,4 +1,4 @@
-"""The real command, over torch's store: with a store of its own and a second doctor, and before there is anything."""
+"""`elastic doctor` over torch's store: with a separate store and a second doctor, and without a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of others: trainings with frameworks that heal, and launchers that call torch.distributed's within."""
+"""Third-party programs: training with frameworks that restart, and launchers that call torch.distributed's launcher."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_torchx_uses_elastic_torchrun_as_torchrun(elastic):
 
 
 def under_ours(elastic, program, *words):
-    """Run with our names in torch's place; a console script is one of this environment."""
+    """Run with elastic-core's classes in place of torch's. A console script is taken from this environment."""
     found = program if program.endswith(".py") else shutil.which(program, path=Path(sys.executable).parent)
     return elastic.finish(
         elastic.program(sys.executable, "-m", "elastic_core.compat.torch", found, *words), timeout=180

@@ -1,4 +1,4 @@
-"""Another user of the machine, a real one, who lays snares where both may write: none of them catches."""
+"""A real second user of the machine sets traps in folders that both may write. None of them works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def precious(shared):
 
 @pytest.fixture
 def job(elastic, shared):
-    """A folder of ours in it, from which the job is started."""
+    """The folder below it from which the job is started."""
     elastic.cwd = shared / "job"
     elastic.cwd.mkdir(mode=0o755)
     elastic.script("train.py", "print('trained')")
@@ -73,7 +73,9 @@ def test_foreign_pyproject_is_ignored_and_search_continues(job, shared):
     job.cwd = shared / "job" / "deeper"
     job.cwd.mkdir()
     os.chown(job.cwd, 65534, -1)
-    as_nobody('echo "[tool.other]" > "$1/pyproject.toml"', job.cwd)  # is none of ours, and not told
+    as_nobody(
+        'echo "[tool.other]" > "$1/pyproject.toml"', job.cwd
+    )  # not a config file of elastic-core, so it is not reported
     (shared / "job" / "elastic.toml").write_text("max_restarts = 3")
     shown = json.loads(job.finish(job.start("explain", "--json")).out)
     assert (shown["config_file"], shown["settings"]["max_restarts"]["value"]) == (f"{shared}/job/elastic.toml", 3)

@@ -1,4 +1,4 @@
-"""The store goes, comes back, sleeps or holds what nobody wrote; names collide; a clock is wrong."""
+"""The store fails, returns, sleeps or holds foreign data; names collide; a clock is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def codes(*agents):
 
 @pytest.mark.nightly
 def test_lost_store_ends_the_job_after_its_timeout(job):
-    """Healthy workers run on for the grace, then every agent stops them, waits for the store, and says why it ends."""
+    """Healthy workers run until the failure timeout. Then every agent stops them, waits for the store, and reports why
+    it ends."""
     job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5", "join_timeout": "25"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -45,7 +46,7 @@ def test_lost_store_ends_the_job_after_its_timeout(job):
 
 @pytest.mark.nightly
 def test_store_empty_after_fencing_costs_no_restart(job):
-    """The workers are stopped meanwhile, and start again in a round that costs no restart."""
+    """The workers are stopped, and start again in a round that costs no restart."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "10", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -67,8 +68,8 @@ def test_store_empty_after_fencing_costs_no_restart(job):
 
 
 def test_emptied_store_gets_its_state_back(job):
-    """The nodes give it back what they know: workers run on, and the job can still form rounds, with the count of
-    restarts that it had."""
+    """The nodes restore what they know: workers run on, and the job can still form rounds with the right restart
+    count."""
     job.conf |= {"keep_alive_interval": "1", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.1"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -95,8 +96,8 @@ def test_emptied_store_gets_its_state_back(job):
 
 @pytest.mark.nightly
 def test_only_a_long_store_pause_stops_workers(job):
-    """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped, and start again
-    when it wakes."""
+    """A pause shorter than the failure timeout is a warning, and nothing restarts. After a longer one, the workers are
+    stopped, and start again when the store wakes."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=1:2", "--max-restarts=3")
@@ -122,7 +123,7 @@ def test_only_a_long_store_pause_stops_workers(job):
 
 
 def test_second_agent_of_a_name_is_refused(job):
-    """The younger one ends and says what to do, when the elder has been seen to live; the job runs on."""
+    """The younger agent ends with advice once the older one has proved alive. The job continues."""
     job.conf |= {"keep_alive_max_attempt": "30"}
     elder, other = job.agents("a b", "--nnodes=2:3")
     two = job.round(2)
@@ -144,8 +145,8 @@ time.time = lambda: now() + shift
 
 
 def test_wrong_clocks_harm_nothing(job, elastic):
-    """Nobody compares clocks: they take part like any other, are not missed, and their failures are told. Injected at
-    the start of Python rather than by libfaketime, which breaks its time.sleep."""
+    """Nodes never compare clocks: these take part like any other, are not considered lost, and their failures are
+    reported. The shift is injected when Python starts; libfaketime would break time.sleep."""
     (elastic.cwd / "shifted").mkdir()
     elastic.script("shifted/sitecustomize.py", SHIFTED)
     shifted = {"PYTHONPATH": str(elastic.cwd / "shifted")}
@@ -172,7 +173,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_foreign_state_is_an_error(job, kind):
-    """Who finds it when joining says what it expected and what it found."""
+    """A node that joins reports what it expected and what it found."""
     data, found = FOREIGN[kind]
     server = job.serve()
     write_state(job.port, data)
@@ -188,7 +189,8 @@ def test_foreign_state_is_an_error(job, kind):
 
 @pytest.mark.nightly
 def test_overwritten_state_is_repaired(job):
-    """They run on: they do not need it. It is told at once and put right, and the next round forms."""
+    """The workers do not need the state, so they run on. It is logged and repaired immediately, and the next round
+    forms."""
     server = job.serve()
     agent = job.agent("a", "--nnodes=1", "--max-restarts=3")
     first = job.round(1)
@@ -204,7 +206,7 @@ def test_overwritten_state_is_repaired(job):
 
 
 def write_state(port, data):
-    """As somebody does who uses the same store and run id."""
+    """As another program does that uses the same store and run id."""
     from elastic_c10d import create_backend
 
     from elastic_core.rendezvous import RendezvousParameters
@@ -219,7 +221,7 @@ def write_state(port, data):
 
 @pytest.mark.nightly
 def test_thousand_joins_and_leaves_leak_nothing(job):
-    """Threads, sockets and memory of this process, which takes part again and again, in ever new rounds."""
+    """Threads, sockets and memory of this process, which joins and leaves again and again."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
     server = job.serve()

@@ -1,4 +1,4 @@
-"""Two processes that meet by `next_rendezvous` and make torch's process group of what it returns."""
+"""Two processes that meet with `next_rendezvous` and create torch's process group from its result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 
 LONG = 100.0
 
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
-# interpreter, which ends such threads; in C++ that is an abort.
+# Exits without finalizing Python: a gloo thread that still releases the last tensor would wait for the interpreter,
+# which ends such threads; in C++ that is an abort.
 NODE = """
 import json, os, sys
 import torch
@@ -42,7 +42,7 @@ os._exit(0)
 
 @pytest.fixture(params=["c10d", "static", "file", "etcd"])
 def nodes(request, tmp_path):
-    """What each of the two is given."""
+    """The parameters of each of the two processes."""
     kind = request.param
     if kind == "etcd":
         endpoint = request.getfixturevalue("etcd_endpoint")

@@ -1,4 +1,4 @@
-"""What torchrun's users do on one node, done with `elastic run`."""
+"""The single-node uses of torchrun, with `elastic run`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 from job_of_nodes import eventually
 
-# Waits for a signal that it has blocked: a handler could run inside a print, or just before the wait.
+# Waits for a blocked signal; a handler could run inside a print, or just before the wait.
 WAIT_FOR_SIGNAL = """
 import os, signal, sys, time
 signals = {{signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}}
@@ -74,7 +74,7 @@ def test_low_file_limit_bounds_no_workers_and_is_kept(elastic):
 
 
 def test_pkill_elastic_leaves_no_worker(elastic):
-    """As `pkill -9 -f elastic` does. No worker has the name in its command line."""
+    """Like `pkill -9 -f elastic`. No worker has the name in its command line."""
     script = elastic.script("train.py", "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
     agent = elastic.start("run", "--nproc-per-node=2", script)
     below = eventually(lambda: (found := psutil.Process(agent.pid).children(recursive=True))[4:] and found, "workers")
@@ -261,7 +261,7 @@ def test_selected_signal_is_handled(elastic, read_fifo):
 
 
 def test_unselected_signal_ends_the_agent_unhandled(elastic, read_fifo):
-    """Another one does what it does by default: it ends the agent, and the guardian ends the worker."""
+    """Other signals have their default effect: SIGTERM ends the agent, and the guardian ends the worker."""
     fifo, read = read_fifo
     process = elastic.start("run", "--signals-to-handle=SIGUSR1", elastic.script("wait.py", WAIT.format(fifo=fifo)))
     (pid,) = read(1)
@@ -281,7 +281,7 @@ def test_second_signal_ends_the_grace_period(elastic, read_fifo):
     read(1)
     process.send_signal(signal.SIGTERM)
     assert read(1) == ["told 15"]
-    time.sleep(0.6)  # what comes sooner is part of the same request
+    time.sleep(0.6)  # a signal that comes sooner belongs to the same request
     process.send_signal(signal.SIGINT)
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
@@ -338,7 +338,7 @@ def test_blocked_signals_end_a_server(elastic, job):
 
 
 def test_slow_stop_is_logged(elastic, job, read_fifo):
-    """The worker takes until the line is there."""
+    """The worker runs until the line appears."""
     fifo, read = read_fifo
     os.mkfifo(elastic.cwd / "let-go")
     script = elastic.script("slow.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="open('let-go').close()"))
@@ -361,7 +361,7 @@ def test_worker_reads_the_agents_standard_input(elastic):
 
 
 def test_self_ending_helpers_are_not_reported(elastic):
-    """multiprocessing leaves a tracker behind that ends itself when it notices."""
+    """multiprocessing leaves a tracker behind, which ends itself soon after."""
     script = elastic.script(
         "tracked.py",
         """

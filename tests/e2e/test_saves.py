@@ -1,4 +1,4 @@
-"""Workers that need their other processes to save can do so however they are stopped, and no shared memory stays."""
+"""Workers that need their child processes to save can do so however they are stopped, and no shared memory remains."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def train(elastic):
 
 
 def ready(elastic, name):
-    """Wait until the worker trains; its process id."""
+    """Wait until the worker trains. Returns its process id."""
     path = elastic.cwd / f"ready-{name}"
     eventually(path.exists, f"{name} to be ready")
     return int(path.read_text())
 
 
 def two_workers(elastic, kind, *words):
-    """An agent whose two workers train."""
+    """Start an agent whose two workers train."""
     agent = elastic.start("run", "--nproc-per-node=2", *words, KIND=kind)
     ready(elastic, "a-0")
     ready(elastic, "a-1")
@@ -201,7 +201,7 @@ while True:
 
 @pytest.fixture
 def shares(elastic):
-    """A function that starts an agent whose worker shares memory; returns both."""
+    """Function that starts an agent whose worker shares memory. Returns both."""
     script = elastic.script("shares.py", SHARES)
 
     def run(*flags):

@@ -1,4 +1,4 @@
-"""Several agents, each a node: they agree, lose and gain nodes, and go on. Real stores, real workers, real signals."""
+"""Several agents, each a node, with real stores, workers and signals: they agree, lose and gain nodes, and continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TERM = 128 + signal.SIGTERM
 
 
 def guest_and_host(agents):
-    """The one that hosts the store comes last."""
+    """The agents, with the store host last."""
     return sorted(agents, key=lambda agent: "store hosted" in agent.err)
 
 
@@ -24,7 +24,7 @@ def codes(*agents):
 
 
 def test_ddp_job_restarts_after_a_killed_worker(any_job):
-    """A plain DDP loop: ranks and addresses are right, and after a SIGKILL the job is back at the same size, with one
+    """A plain DDP loop: ranks and addresses are right, and after a SIGKILL the job has the same size again, with one
     restart on both nodes and a new store."""
     agents = any_job.agents("a b", "--nnodes=1:2", "--max-restarts=3", script=any_job.trainer)
     first = any_job.round(2)
@@ -48,13 +48,13 @@ def test_ddp_job_restarts_after_a_killed_worker(any_job):
 
 
 def test_lost_node_costs_no_restart(any_job):
-    """Agent and workers of a node are killed at once. The survivor's gloo worker fails because of it; that costs no
-    restart, though none is allowed."""
+    """Agent and workers of a node are killed together. The survivor's gloo worker fails because of it; that costs no
+    restart, although none is allowed."""
     any_job.conf |= SOON
     agents = any_job.agents("a b", "--nnodes=1:2", script=any_job.trainer)
     both = any_job.round(2)
     lost, kept = guest_and_host(agents)
-    before = kept.err.count("restart decided")  # one, if it began alone
+    before = kept.err.count("restart decided")  # one, if it started alone
     kill_node(lost, both.pid(lost.name))
     alone = any_job.round(1, after=both)
     assert alone.nodes == [kept.name]
@@ -68,9 +68,9 @@ def test_lost_node_costs_no_restart(any_job):
 
 
 def test_nodes_leave_and_join_without_restarts(any_job):
-    """One goes by SIGTERM: it leaves with its own exit code, and the others form again without it and without waiting
-    for it to be missed. Another one comes, then one agent is killed alone: its workers die with it. No restart is used
-    by any of this, and none is allowed."""
+    """SIGTERM makes one agent leave with its documented exit code, and the others form a round without waiting for a
+    timeout. A newcomer joins, then one agent alone is killed: its workers die with it. No restart is allowed, and none
+    is used."""
     any_job.conf |= {"keep_alive_interval": "1", "keep_alive_max_attempt": "10"}
     agents = any_job.agents("a b c", "--nnodes=1:3")
     three = any_job.round(3)
@@ -105,7 +105,7 @@ def test_fixed_size_job_restarts_after_a_killed_worker(any_job):
 
 
 def test_spare_replaces_a_lost_member(any_job):
-    """Two members, two spares: one spare takes the place of a member that is lost, the other one is never needed."""
+    """Two members and two spares: one spare replaces a lost member, the other one is never needed."""
     any_job.conf |= {"last_call_timeout": "10", **SOON}
     server = any_job.serve() if any_job.backend == "c10d" else None
     members = any_job.agents("a b", "--nnodes=1:2")
@@ -113,7 +113,7 @@ def test_spare_replaces_a_lost_member(any_job):
     spares = any_job.agents("c d", "--nnodes=1:2")
     for spare in spares:
         spare.says("this one is a spare")
-    lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which has the workers' store
+    lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which hosts the workers' store
     kept = next(agent for agent in members if agent is not lost)
     kill_node(lost, two.pid(lost.name))
     replaced = any_job.round(2, after=two)
@@ -130,7 +130,7 @@ def test_spare_replaces_a_lost_member(any_job):
 
 
 def test_exhausted_restarts_end_all_agents(any_job):
-    """Every agent shows the first failure, with its node, rank and last words; the codes tell whose it was."""
+    """Every agent reports the first failure, with its node, rank and last output; exit codes show whose it was."""
     here, there = any_job.agents("a b", "--nnodes=2", "--max-restarts=1")
     first = any_job.round(2)
     any_job.end("a", 3, "the disk of the data set is gone")
@@ -147,8 +147,8 @@ def test_exhausted_restarts_end_all_agents(any_job):
 
 
 def test_finished_node_waits_until_a_signal_or_the_end(any_job):
-    """Who has succeeded waits for the others, so that it can take part again when one of them fails; a signal ends the
-    wait, and the rest of the job goes on."""
+    """A finished node waits for the others, so that it can take part again if one of them fails. A signal ends the
+    wait, and the rest of the job continues."""
     agents = {agent.name: agent for agent in any_job.agents("a b c", "--nnodes=3", "--max-restarts=1")}
     first = any_job.round(3)
     guest, other, host = guest_and_host(agents.values())
@@ -178,7 +178,7 @@ def test_finished_node_rejoins_when_another_fails(any_job):
 
 
 def test_rank_hints_roles_and_node_sizes_apply(any_job):
-    """Node ranks as hinted, whoever comes first; ranks within a role count through its nodes only."""
+    """Node ranks are as hinted, whichever node comes first; ranks within a role count only the role's nodes."""
     agents = [
         any_job.agent("c", "--nnodes=3", "--node-rank=2", "--role=trainer"),
         any_job.agent("b", "--nnodes=3", "--node-rank=1", "--role=reader"),
@@ -197,7 +197,7 @@ def test_rank_hints_roles_and_node_sizes_apply(any_job):
 
 
 def test_static_backend_restarts_after_a_failure(job):
-    """A fixed number of nodes with given ranks meets at the master's address, and gets over a failure."""
+    """A fixed number of nodes with given ranks meets at the master's address and restarts after a failure."""
     meeting = str(free_port())
     fixed = ("--nnodes=2", "--max-restarts=1", f"--master-port={meeting}")
     job.conf = {"keep_alive_interval": "0.3"}
@@ -210,7 +210,9 @@ def test_static_backend_restarts_after_a_failure(job):
     assert second.restarts == {"1"}
     ports = [set(found.all("MASTER_PORT")) for found in (first, second)]
     assert [len(each) for each in ports] == [1, 1]
-    assert len({meeting}.union(*ports)) == 3  # the workers' store is not where the agents meet, and new in each round
+    assert (
+        len({meeting}.union(*ports)) == 3
+    )  # the workers' store is not the agents' meeting point, and is new in each round
     job.end()
     assert codes(*agents) == [0, 0]
 

@@ -1,4 +1,4 @@
-"""Looking at real jobs, taking a node out of one, and a store that is no node: over torch's store."""
+"""`elastic status`, `drain` and `serve` with real jobs over torch's store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ signal.pause()
 
 
 class Cluster:
-    """Agents on this machine that meet at a store of its own."""
+    """Agents on this machine that use a separate store."""
 
     def __init__(self, elastic):
         self.endpoint = f"127.0.0.1:{free_port()}"
@@ -42,7 +42,7 @@ class Cluster:
         return json.loads(done.out)
 
     def until(self, condition):
-        """The first status that fulfils the condition."""
+        """The first status that satisfies the condition."""
         deadline = time.monotonic() + LONG
         while not condition(found := self.status()):
             assert time.monotonic() < deadline, json.dumps(found, indent=1)

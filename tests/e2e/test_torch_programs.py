@@ -1,4 +1,4 @@
-"""Programs that were written for torch's classes, unchanged, with torch's and with ours in their place."""
+"""Unchanged programs for torch's classes, run with torch's classes and with elastic-core's in their place."""
 
 from __future__ import annotations
 

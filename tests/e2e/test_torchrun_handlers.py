@@ -1,4 +1,4 @@
-"""A rendezvous that a stranger wrote for torchrun, around torch's own one: `elastic run` finds it and runs jobs."""
+"""A third party's rendezvous for torchrun, based on torch's own: `elastic run` finds it and runs jobs with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ gone = acme_gone:handler
 
 @pytest.fixture
 def site(tmp_path):
-    """The folder that the package is installed in, for PYTHONPATH."""
+    """The folder in which the package is installed, for PYTHONPATH."""
     folder = tmp_path / "site"
     info = folder / "acme_meeting-2.1.dist-info"
     info.mkdir(parents=True)
@@ -66,9 +66,9 @@ def acme(elastic):
 
 
 def test_failed_worker_is_restarted(acme, site):
-    """A plain DDP loop over two nodes. torch's handler would hand its one store to the workers of all rounds, who would
-    then look for the peers of the round before; here each round has a new one. What asks it for that stays in the
-    agent."""
+    """A plain DDP loop over two nodes. torch's handler would pass the same store to the workers of all rounds, which
+    would look for peers of the previous round; here each round has a new one. The variable that makes torch's handler
+    do so stays in the agent."""
     flags = ("--nnodes=2", "--max-restarts=1")
     script = Path(acme.trainer)
     script.write_text(WITHOUT_THE_VARIABLE + script.read_text())
@@ -101,7 +101,7 @@ def test_store_hosts_exit_spares_healthy_workers(acme, site):
 
 
 def told(elastic, backend, **environment):
-    """What a run says that cannot be."""
+    """The error output of a run with this backend."""
     where = (f"--rdzv-backend={backend}", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=job", "--nnodes=2")
     done = elastic.run(*where, "--rdzv-conf=mood=bad", elastic.script("train.py", ""), **environment)
     assert done.code == 2

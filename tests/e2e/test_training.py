@@ -1,4 +1,4 @@
-"""Real torch: an unmodified DDP script, workers killed under it, and torch's own `@record`."""
+"""Real torch: an unmodified DDP script, killed workers, and torch's own `@record`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 pytestmark = pytest.mark.torch
 
 TRAIN = str(Path(__file__).parents[2] / "examples" / "digits" / "train.py")
-# Python reads it as it starts. The third checkpoint of the first start is never made: whoever is to be killed is there
-# until then.
+# Python imports it at startup. The first start never completes its third checkpoint, so the victim still runs when it
+# is killed.
 HOLDS = """
 import os, time
 
@@ -85,7 +85,7 @@ def test_torchs_record_writes_the_error_file(elastic):
 
 
 def test_torchs_logs_specs_set_the_paths(elastic):
-    """Rank 1 fails only when rank 0 has spoken: else that one may be stopped before it says a word."""
+    """Rank 1 fails only after rank 0 has printed; otherwise rank 0 may be stopped before it prints anything."""
     script = elastic.script(
         "talk.py",
         "import os, sys, time; r = os.environ['RANK']\n"

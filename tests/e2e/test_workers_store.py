@@ -1,4 +1,4 @@
-"""The workers' store: it outlives rank 0's worker, and nodes that name rank 0's machine differently find it."""
+"""The workers' store: it outlives rank 0's worker, and nodes that use different names for rank 0's machine find it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_unshared_store_is_hosted_by_rank_0(elastic, request, tmp_path, backend)
     assert (ran.code, ran.out.split()[-1:]) == (0, ["0"]), ran.err
 
 
-# Finds the process that hosts the store, which the agent has started.
+# Finds the process that the agent started to host the store.
 HOST = """
 import os
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_each_round_has_an_empty_store_in_one_process(elastic, how, port):
 
 
 def test_job_without_torch_starts_no_store_process(elastic):
-    """The parent of the worker is the agent. Another program that loads torch at the same time may start it."""
+    """The worker's parent is the agent. Another program that loads torch at the same time may start the process."""
     elastic.script("host.py", HOST)
     code = "from host import hosts; print(hosts(), 'libtorch' in open(f'/proc/{os.getppid()}/maps').read())"
     ran = elastic.run(elastic.script("plain.py", f"import os\n{code}"))
@@ -122,7 +122,7 @@ def test_job_without_torch_starts_no_store_process(elastic):
 
 MASTER, OTHER = "machine1", "machine2"
 NAMES = [
-    ("static", "localhost", MASTER),  # as Kubeflow's v1 operator has it
+    ("static", "localhost", MASTER),  # as Kubeflow's v1 operator does
     ("c10d", "localhost", MASTER),
     ("static", "0.0.0.0", MASTER),
     ("c10d", "0.0.0.0", MASTER),
@@ -136,7 +136,7 @@ NAMES = [
 
 @pytest.fixture
 def pair(machines):
-    """Two machines as pods have them: a default route, and names for each other; a second network joins them."""
+    """Two machines like pods: with a default route and names for each other. A second network connects them."""
     made = machines(2)
     hosts, resolver = made[0].names()
     for number, machine in enumerate(made, 1):
@@ -163,5 +163,5 @@ def test_nodes_with_different_master_names_meet(elastic, pair, backend, there, h
     told = [(elastic.cwd / f"n{rank}.out").read_text().split() for rank in (0, 1)]
     assert codes == [0, 0], [(elastic.cwd / f"n{rank}.err").read_text() for rank in (0, 1)]
     assert [rank for _, rank in told] == ["0", "1"]
-    if backend == "static":  # each node's own, as with torchrun
+    if backend == "static":  # each node's own address, as with torchrun
         assert [address for address, _ in told] == [{"0.0.0.0": "localhost"}.get(there, there), here]

@@ -1,4 +1,4 @@
-"""Asking a node to leave."""
+"""`elastic drain`: asking a node to leave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rank_of_a_finished_round_matches_no_node(job):
 
 @pytest.fixture
 def store(job, memory_backend):
-    """A function that gives a backend in which a job stands."""
+    """Function that creates a backend that holds a job."""
 
     def store(state, names="ab", **more):
         inner = memory_backend(**more)
@@ -66,7 +66,7 @@ def test_drained_member_is_marked_in_the_state(job, store):
     backend, _ = store(job.state("ab"))
     state = ask(backend, job.entry("b"))
     assert state == state_in(backend)
-    assert (state.draining, state.open) == (("b/1",), True)  # who leads ends the round, if its workers run
+    assert (state.draining, state.open) == (("b/1",), True)  # the leader ends the round, if the node's workers run
 
 
 def test_second_drain_writes_nothing(job, store):
@@ -85,7 +85,7 @@ def test_node_can_be_drained_before_the_first_round(job, store):
 
 def test_concurrent_writes_are_kept(job, fixed_backend):
     class Contested(fixed_backend):
-        """Somebody else's writes come first, two times; one time the backend cannot tell what stands."""
+        """Another client's writes come first three times; once the backend cannot return the current state."""
 
         stands, token, refusals = job.state("ab"), 1, 3
 
@@ -127,7 +127,7 @@ def test_missing_entry_or_heartbeat_means_departure(job):
 
 
 class Beating:
-    """Between two looks every node beats, and then something happens."""
+    """Between two looks, every node sends a heartbeat, and then `then` is called."""
 
     def __init__(self, backend, keys, then=lambda looks: None):
         self.clock = FakeClock()
@@ -145,7 +145,7 @@ class Beating:
 
 @pytest.fixture
 def drained(job, plugins):
-    """A function that drains, and returns what it told."""
+    """Function that drains a node and returns the printed lines."""
 
     def drained(world, inner, word="b", timeout=60.0):
         told = []
@@ -187,7 +187,7 @@ def test_node_that_fails_during_a_drain_is_reported(job, store, drained):
 
 
 class Host:
-    """The agent of `b`, which hosts the store of two nodes. Of the next reads of the store `failing` fail."""
+    """The agent of `b`, which hosts the store of two nodes. The next `failing` reads of the store fail."""
 
     def __init__(self, job, store):
         self.agent = Lifeline(lambda: None, print)

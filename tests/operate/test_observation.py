@@ -1,4 +1,4 @@
-"""What an observer makes of its looks."""
+"""What an observer concludes from its looks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = JobObservation(0.0, 0.0, Observation(1.0, 5))
 
 
 def looks(job, *beats, interval=1.0):
-    """After looks at these values of the counter of node `a`, half an interval apart."""
+    """The observation after looks that found these heartbeat counts of node `a`, half an interval apart."""
     seen = JobObservation(0.0, 0.0, Observation(interval, 5))
     for number, value in enumerate(beats):
         seen = seen.after_look(None, [job.announced(job.entry("a"), value)], number * interval / 2)

@@ -1,4 +1,4 @@
-"""`elastic serve` in a separate process."""
+"""`elastic serve`: running a store server until a signal arrives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elastic_core.operate.serve import serve, server_of, serving_endpoint
 
 
 class Server:
-    """Asked to end as soon as it has started."""
+    """Sends itself a signal as soon as it has started."""
 
     def __init__(self, end=signal.SIGTERM):
         self.done = []
@@ -41,7 +41,7 @@ def test_signal_ends_the_server(number):
 
 
 class AskedAtLine(Server):
-    """Asked to end just before so many more lines of Python have run; after a while, if it waits before that."""
+    """Sends itself SIGTERM after this many more lines of Python, or after 5 s if it blocks before that."""
 
     def __init__(self, lines):
         super().__init__()
@@ -74,7 +74,7 @@ class AskedAtLine(Server):
 
 @pytest.fixture
 def terminable():
-    """What asks twice ends nothing else."""
+    """Ignores SIGTERM, so that a second one does not end the test run."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -82,7 +82,7 @@ def terminable():
 
 @pytest.mark.usefixtures("terminable")
 def test_signal_at_any_moment_ends_the_server():
-    """Also just when it begins to wait for that."""
+    """Even just before it starts to wait."""
     ended = []
     for lines in range(1000):
         server = AskedAtLine(lines)
@@ -91,7 +91,7 @@ def test_signal_at_any_moment_ends_the_server():
         if server.waits:
             break
     assert ended == ["stop"] * (lines + 1)
-    assert lines > 5  # at least so many there are until it waits
+    assert lines > 5  # at least this many lines run before it waits
 
 
 def test_failed_start_restores_signal_handlers():

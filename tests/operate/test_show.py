@@ -1,4 +1,4 @@
-"""A snapshot for people and for programs."""
+"""Snapshots as text and as JSON."""
 
 from __future__ import annotations
 

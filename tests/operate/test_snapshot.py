@@ -1,4 +1,4 @@
-"""How nodes stand, and who is missing."""
+"""The standing of each node, and which nodes are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a job through a backend that a plugin brings."""
+"""`elastic status` through a plugin's backend."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_unusable_backend_is_an_error(job, plugins):
 
 @pytest.mark.integration
 def test_real_nodes_are_observed_over_a_minimal_backend(job, look, memory_backend):
-    """Two nodes meet, a third one waits, one leaves: handlers in threads, on the machine's clock."""
+    """Two nodes form a round, a third one waits, one leaves: real handlers in threads, on the real clock."""
     backend = memory_backend()
     settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(60, 0), 0.1, 600)
     handlers = [
@@ -144,7 +144,7 @@ def _until(observe, condition, most=100):
 
 
 def test_missing_job_id_is_an_error_except_for_static():
-    """Over `static` it is the one at that address."""
+    """With `static`, the job is identified by its address."""
     given = {"rdzv_backend": "", "rdzv_id": None, "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
     manager = PluginManager.load({})
     with pytest.raises(ConfigurationError, match="this command requires --rdzv-id=ID"):

@@ -1,4 +1,4 @@
-"""How long an observer looks."""
+"""How long an observer watches a job."""
 
 from __future__ import annotations
 

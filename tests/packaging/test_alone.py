@@ -1,4 +1,4 @@
-"""Each distribution is installed by its name into a fresh environment, as users do, outside the checkout."""
+"""Users install each distribution by name into a fresh environment, outside the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALONE = {
     "elastic-core": set(),
     "elastic-c10d": set(),
     "elastic-etcd": set(),
-    "elastic-etcd-legacy": {"elastic-etcd"},  # which it is made of
+    "elastic-etcd-legacy": {"elastic-etcd"},  # built on top of it
     "elastic-file-timer": set(),
     "elastic-http-health": set(),
     "elastic-doctor": set(),
@@ -23,13 +23,13 @@ ALONE = {
     "elastic-testing": set(),
     "elastic-warm": set(),
 }
-"""Which others of ours come with it, besides the core."""
+"""The other distributions of the project that come with it, besides the core."""
 
 TRAIN = "import os; print(f\"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\")"
 
 
 def need(checkout, name):
-    """Skip where something that it needs, and that is not ours, is not installed."""
+    """Skip if a third-party package that it needs is not installed."""
     text = (checkout[name] / "pyproject.toml").read_text()
     (listed,) = re.findall(r"^dependencies = \[(.*?)\]$", text, re.M | re.S)
     for package in set(re.findall(r'"([\w-]+)[^";]*"', listed)) - set(ALONE):
@@ -49,7 +49,7 @@ def test_distribution_loads_with_the_core_alone(environment, checkout, name):
     listing = json.loads(environment.run("elastic", "plugins", "--json"))
     assert listing["failed"] == []
     plugins = {"elastic-core", name} | ALONE[name]
-    if name == "elastic-testing":  # it is for tests alone
+    if name == "elastic-testing":  # it is only for tests
         plugins = {"elastic-core"}
         environment.run("python", "-c", "import elastic_testing.campaign")
     assert {plugin["distribution"] for plugin in listing["plugins"]} == plugins
@@ -57,7 +57,7 @@ def test_distribution_loads_with_the_core_alone(environment, checkout, name):
 
 @pytest.fixture
 def etcd():
-    """The address of a server of this test's own."""
+    """The address of a separate etcd server."""
     server = pytest.importorskip("elastic_etcd.server").EtcdServer()
     server.start()
     yield server.get_endpoint()

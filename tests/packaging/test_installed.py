@@ -1,4 +1,4 @@
-"""What is tested is what is shipped."""
+"""The tests run against the installed wheel."""
 
 from __future__ import annotations
 

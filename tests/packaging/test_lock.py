@@ -1,4 +1,5 @@
-"""What a change is tried with is fixed by version and hash, and has no known holes, nor has what the wheels admit."""
+"""The packages for CI are locked by version and hash. Neither they nor the versions that the wheels allow have known
+vulnerabilities."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ KNOWN_HOLES = {
     "psutil": ("CVE-2019-18874", "5.6.6"),
     "urllib3": ("CVE-2026-21441", "2.6.3"),
 }
-"""Of what we need and try with: a hole in a part that is used, and the first release without it. `tox run -e audit`
-asks the package index for all of them; this is for machines that it does not answer."""
+"""Vulnerabilities of our dependencies and test tools in features that we use, with the first fixed release. `tox run -e
+audit` asks the package index for all of them; this table is for machines without access to it."""
 ENVIRONMENTS = ("ci", "demo", "docs", "fuzz", "lint", "packages", "py", "run")
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; ([^\\]+?))?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 

@@ -1,4 +1,4 @@
-"""All distributions have one version, which one command sets."""
+"""All distributions have the same version, which one command sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def copy(tmp_path):
-    """The pyproject.toml of every distribution, elsewhere."""
+    """Copies of every distribution's pyproject.toml in another folder."""
     for folder in version.folders():
         there = tmp_path / folder.relative_to(ROOT)
         there.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is in the wheels: the package, its types, its license and its entry points, and nothing else."""
+"""Each wheel has the package, its types, its license and its entry points, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Wheel:
         self.metadata = HeaderParser().parsestr(self.info("METADATA"))
 
     def info(self, name):
-        """The text of a file beside the code."""
+        """The text of a metadata file."""
         return self._archive.read(f"{self._info}/{name}").decode()
 
     def entry_points(self):

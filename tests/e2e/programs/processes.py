@@ -1,4 +1,4 @@
-"""Processes without an agent: functions that end well, fail and hang, and a command."""
+"""Processes without an agent: functions that succeed, fail and hang, and a command."""
 
 import os
 import sys
