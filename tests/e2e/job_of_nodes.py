@@ -260,9 +260,7 @@ class Job:
     def rounds(self) -> list[Round]:
         """All rounds whose workers have written their lines, in order."""
         path = self._folder / "records"
-        whole, _, _ = (
-            path.read_text().rpartition("\n") if path.exists() else ("", "", "")
-        )  # the last line may be incomplete
+        whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be incomplete
         lines = [json.loads(line) for line in whole.splitlines()]
         ports = dict.fromkeys(str(line["MASTER_PORT"]) for line in lines)
         return [_round(port, lines) for port in ports]

@@ -73,9 +73,7 @@ def test_foreign_pyproject_is_ignored_and_search_continues(job, shared):
     job.cwd = shared / "job" / "deeper"
     job.cwd.mkdir()
     os.chown(job.cwd, 65534, -1)
-    as_nobody(
-        'echo "[tool.other]" > "$1/pyproject.toml"', job.cwd
-    )  # not a config file of elastic-core, so it is not reported
+    as_nobody('echo "[tool.other]" > "$1/pyproject.toml"', job.cwd)  # irrelevant, so not reported
     (shared / "job" / "elastic.toml").write_text("max_restarts = 3")
     shown = json.loads(job.finish(job.start("explain", "--json")).out)
     assert (shown["config_file"], shown["settings"]["max_restarts"]["value"]) == (f"{shared}/job/elastic.toml", 3)

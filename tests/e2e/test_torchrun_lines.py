@@ -166,9 +166,7 @@ class Launcher:
 
     @staticmethod
     def _of(environ):
-        names = {
-            name for name in environ if not name.startswith("ELASTIC")
-        } - NOT_HERE  # elastic-core's variables start like that
+        names = {name for name in environ if not name.startswith("ELASTIC")} - NOT_HERE  # set by elastic-core only
         found = {**{name: environ.get(name) for name in SAME}, **{name: name in environ for name in SET}}
         return {**found, "names": sorted(names)}
 

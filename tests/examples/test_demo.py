@@ -1,4 +1,4 @@
-"""The demo ends its workers on any system; what it shows of a whole job is in the end-to-end runs."""
+"""The demo kills its workers on any system. The end-to-end tests run it as a whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusing(number):
 
 @pytest.fixture(params=["as it is", "missing", errno.ENOSYS, errno.EPERM])
 def system(request, monkeypatch):
-    """Systems with and without handles of processes."""
+    """Systems with and without pidfd_open."""
     if request.param == "missing":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     elif request.param != "as it is":

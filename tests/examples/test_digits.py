@@ -1,4 +1,4 @@
-"""The training script of the digits example keeps what it tells its readers: no broken checkpoint, resume, accuracy."""
+"""The training script of the digits example does what its comments promise: intact checkpoints, resuming, accuracy."""
 
 import importlib.util
 import json
@@ -32,10 +32,10 @@ def state(epoch):
 
 
 def run_alone(*arguments):
-    """The script as a user starts it without any launcher: one process, and the environment that DDP asks for."""
-    # Port 0: with a single rank nobody else has to know which one it is.
+    """Run the script without any launcher: one process, and the environment that DDP requires."""
+    # Port 0 is enough, as no other rank has to know the port.
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    # One thread, as with a launcher: those of OpenMP wait by spinning, which takes minutes on a busy machine.
+    # One thread, as with a launcher: OpenMP threads wait by spinning, which takes minutes on a busy machine.
     environment = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "OMP_NUM_THREADS": "1", **alone}
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
@@ -71,7 +71,7 @@ class TestCheckpoint:
         assert train.load_checkpoint(path) == state(1)
         assert list(tmp_path.iterdir()) == [path]
 
-    # The moments that matter: written but not on the disk, and on the disk but under its temporary name.
+    # The critical moments: written but not on the disk, and on the disk but under the temporary name.
     @pytest.mark.parametrize("moment", ["fsync", "replace"])
     def test_kill_while_saving_keeps_the_old_checkpoint(self, train, tmp_path, moment):
         path = tmp_path / "digits.pt"

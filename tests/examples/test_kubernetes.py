@@ -1,4 +1,4 @@
-"""The manifest is one that Kubernetes takes, and its container makes of it what is meant."""
+"""Kubernetes accepts the manifest, and its container does what it should."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ esac
 
 
 class Pod:
-    """What the kubelet does with the container, with /tmp and `elastic` in a folder of its own."""
+    """Runs the container as the kubelet does, with /tmp and `elastic` in a separate folder."""
 
     def __init__(self, folder, elastic):
         self.folder = folder
@@ -77,14 +77,14 @@ def probe(name):
 
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory):
-    """What `elastic explain` makes of the container."""
+    """The output of `elastic explain` in the container."""
     with Pod(tmp_path_factory.mktemp("pod"), EXPLAINS).main() as main:
         output, _ = main.communicate(timeout=LIMIT_S)
     assert main.returncode == 0
     return json.loads(output)
 
 
-# The last parts of it that were new, rules for failed pods, are stable since 1.31.
+# The newest part of it, the pod failure policy, is stable since 1.31.
 @pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("document", [SERVICE, POLICY, JOB], ids=["service", "policy", "job"])
 def test_manifest_is_valid(document, version):
@@ -117,7 +117,7 @@ def test_each_node_has_a_pod(explained):
 
 
 def test_pods_meet_at_three_names_before_they_are_ready(explained):
-    """Each of these three has a member of the etcd, so any one of them may go."""
+    """Each of the three runs a member of the etcd cluster, so any one of them may fail."""
     job, service = JOB["metadata"]["name"], SERVICE["metadata"]["name"]
     places = parameters.parse_endpoints(explained["settings"]["rdzv_endpoint"]["value"])
     assert [place.host for place in places] == [f"{job}-{index}.{service}" for index in range(3)]
@@ -145,11 +145,11 @@ def test_only_own_pods_and_prometheus_may_connect():
     assert own == {"from": [{"podSelector": POLICY["spec"]["podSelector"]}]}
     assert prometheus["ports"] == [{"port": "health"}]
     (source,) = prometheus["from"]
-    assert set(source) == {"namespaceSelector", "podSelector"}  # both at once, not either
+    assert set(source) == {"namespaceSelector", "podSelector"}  # both must match
 
 
 def test_container_is_restricted():
-    """Those of the restricted profile of Pod Security, and files that cannot be changed."""
+    """The restricted profile of Pod Security, and a read-only file system."""
     pod, own = TEMPLATE["securityContext"], CONTAINER["securityContext"]
     assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault")
     assert own == {
@@ -169,7 +169,7 @@ def secret():
 
 
 def as_user(user, group, groups, call):
-    """What the call returns as somebody else."""
+    """The result of a call as another user."""
 
     def child():
         os.setgroups(groups)
@@ -187,7 +187,7 @@ def as_user(user, group, groups, call):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_only_the_pod_reads_the_token(explained):
-    """With the file as the kubelet makes it: root's, for the group of the pod."""
+    """The file has the owner and group that the kubelet gives it: root, and the pod's group."""
     options = pytest.importorskip("elastic_http_health.options")
     conf = explained["settings"]["health_conf"]["value"]
     pod, (volume, path) = TEMPLATE["securityContext"], secret()
@@ -233,7 +233,7 @@ def test_incurable_failure_ends_the_job():
 
 @pytest.mark.parametrize("code", [0, 1, 4])
 def test_exit_code_is_that_of_the_agent(tmp_path, code):
-    (tmp_path / "drained").touch()  # the stand-in ends at once
+    (tmp_path / "drained").touch()  # the stand-in for `elastic run` ends immediately
     with Pod(tmp_path, RUNS).main(RUN_EXITS=str(code)) as main:
         assert main.wait(LIMIT_S) == code
 
@@ -254,7 +254,7 @@ def test_evicted_pod_is_drained_and_restarted(tmp_path, drains, code):
 
 
 def test_pod_evicted_before_its_agent_starts_exits(tmp_path):
-    """The hook has begun when the container does, and runs beside it."""
+    """The hook starts before the container's agent, and runs alongside it."""
     pod = Pod(tmp_path, RUNS)
     with pod.pre_stop(DRAINS="", DRAIN_EXITS="8") as hook:
         deadline = time.monotonic() + LIMIT_S

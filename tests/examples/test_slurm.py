@@ -1,4 +1,4 @@
-"""The batch scripts, and what the agents make of them. `test_slurm_cluster.py` runs one on a real Slurm."""
+"""The batch scripts, and how the agents read them. `test_slurm_cluster.py` runs one on a real Slurm."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parametrize("script", SCRIPTS
 
 
 class Cluster:
-    """A folder with a sbatch, a scontrol and a srun; there the page's command is given, for either script."""
+    """A folder with stand-ins for sbatch, scontrol and srun, in which the page's command runs with either script."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Cluster:
         return path.read_text().splitlines() if path.exists() else []
 
     def agents(self, script):
-        """What the agents read that srun starts, one for each node."""
+        """The settings of the agents that srun starts, one per node."""
         with self.start(script, RECORDS) as shell:
             assert shell.wait(LIMIT_S) == 0
         words = self.told("srun")
@@ -131,7 +131,7 @@ def test_secret_is_private_and_deleted_at_the_end(cluster, script):
         secrets.add(base64.b64decode(seen.read_text()))
         assert not path.exists()
     assert [len(secret) for secret in secrets] == [32, 32]
-    assert cluster.told("umask") == ["0022"]  # what the job itself writes is as the user wants it
+    assert cluster.told("umask") == ["0022"]  # the job's own files get the user's umask
 
 
 def test_agents_meet_at_the_first_three_nodes(cluster, script):

@@ -1,4 +1,4 @@
-"""The batch script on a real Slurm: what was saved when the time is over, a job is cancelled, or gives way."""
+"""The batch script on a real Slurm: workers save at the time limit, on scancel and on preemption."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 class Job:
-    """A batch script as for nodes without a GPU. Others that run here need the processors as well."""
+    """A batch script adapted to nodes without GPUs, and without reserving CPUs, which other tests need."""
 
     def __init__(self, cluster: SlurmCluster, nodes: int, script: str) -> None:
         self.cluster = cluster
@@ -54,7 +54,7 @@ class Job:
         return self.told("begins", self.nodes)
 
     def told(self, what, count):
-        """The lines of the log that begin so: rank, step, process id, run id."""
+        """The lines of the log with this event: rank, step, process id, run id."""
         path = self.cluster.folder / "log"
 
         def found():
@@ -72,7 +72,7 @@ class Job:
         self.ends("COMPLETED 0:0")
 
     def resumes(self):
-        """The job runs again, from what each of its ranks has saved."""
+        """Check that the job runs again and each rank continues from its saved step."""
         saved = {rank: step for rank, step, *_ in self.told("saves", 2)}
         again = self.told("begins", 4)[2:]
         assert {rank: step for rank, step, *_ in again} == saved
@@ -96,19 +96,19 @@ def job(tmp_path, request):
 
 
 def test_scancel_lets_all_workers_save(job):
-    """A job that is cancelled is not queued again."""
+    """A canceled job is not requeued."""
     first = job.start()
     job.cluster.kill(first[1][2])
     again = job.told("begins", 4)[2:]
     job.cluster.run("scancel", job.number)
-    saved = job.told("saves", 3)[1:]  # the other worker has saved before the restart
+    saved = job.told("saves", 3)[1:]  # the other worker saved before the restart
     assert sorted(pid for *_, pid, _ in saved) == sorted(pid for *_, pid, _ in again)
     job.ends("CANCELLED")
 
 
 @pytest.mark.nightly
 def test_job_saves_at_time_limit_and_resumes(job):
-    """Slurm looks at the time twice a minute."""
+    """Slurm checks the time limit twice a minute."""
     job.start("--time=3")
     job.resumes()
     job.finish()
@@ -145,5 +145,5 @@ def test_job_with_own_etcd_saves_on_scancel(job):
     job.cluster.kill(first[3][2])
     job.told("begins", 8)
     job.cluster.run("scancel", job.number)
-    assert len({rank for rank, *_ in job.told("saves", 7)[3:]}) == 4  # three of them have saved before the restart
+    assert len({rank for rank, *_ in job.told("saves", 7)[3:]}) == 4  # three of them saved before the restart
     job.ends("CANCELLED")

@@ -1,5 +1,5 @@
-"""What reads what others wrote takes any bytes, or says in its own words why not; see `targets.py`. The examples are
-the same each time; a search for others is `tox run -e fuzz`."""
+"""Readers of foreign data accept any bytes, or raise their own errors; see `targets.py`. The examples are the same in
+each run; `tox run -e fuzz` searches for others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGE = st.tuples(_PLACE, st.integers(0, 40), st.sampled_from(TOKENS) | st.bin
 
 
 def _changed(seed, changes):
-    """The seed, in which other bytes stand in some places."""
+    """The seed with some bytes replaced."""
     for place, length, bytes_ in changes:
         begin = place % (len(seed) + 1)
         seed = seed[:begin] + bytes_ + seed[begin + length :]
@@ -31,7 +31,7 @@ def _changed(seed, changes):
 
 
 def kept(name):
-    """What was found at some time, by a path."""
+    """Past findings for this target, in order of their names."""
     return sorted((KEPT / name).glob("*"))
 
 

@@ -1,4 +1,4 @@
-"""What happens below the node is searched, too: between any two operations of a store."""
+"""The search below the node: faults between any two operations of a store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_live_nodes_end_up_in_one_round(machines, events):
     ],
 )
 def test_leaving_host_hands_its_store_over(machines, seeds):
-    """If nothing fails and another node has joined, one takes the store over, whatever it is doing then."""
+    """If nothing fails and another node has joined, some node takes over the store, whatever it is doing then."""
     for seed in seeds:
         world = Below(seed, machines, ["leave"], most=1)
         world.run(calm=4.0, quiet=10.0)

@@ -1,4 +1,4 @@
-"""The explorer finds faults that are planted: it is not blind to what it looks for."""
+"""The explorer finds planted faults, so it is not blind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_LINES = 200
 
 @pytest.fixture
 def found(capsys):
-    """Searches, and gives back what it found, which has to be there."""
+    """Function that runs a search that must find a violation. Returns the violation."""
 
     def found(rules, world, events, settle=False):
         with pytest.raises(Found) as caught:
@@ -31,7 +31,7 @@ def found(capsys):
 
 
 def takes_late_for_ready(roster, state, settings, *rest):
-    """Seats a node that it has called lost, by an entry of before."""
+    """Seats a node that was considered lost, because of its old entry."""
     back = tuple(
         replace(seen, entry=replace(seen.entry, after=state.round), late=False)
         if seen.entry.key in state.gone
@@ -46,7 +46,7 @@ def overlooks_the_lost(roster, state, settings, *rest):
 
 
 def counts_again(roster, state, settings, *rest):
-    """Uses a restart for a failure when the round after it forms, though the report had counted it."""
+    """Uses a restart for a failure when the next round forms, although the report was already counted."""
     decision = decide(roster, state, settings, *rest)
     formed = isinstance(decision, Write) and decision.state.round != state.round
     if formed and state.end and state.end.counted:
