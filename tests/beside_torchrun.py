@@ -191,8 +191,10 @@ class Torchrun:
             mock.patch.object(socket, "getfqdn", lambda *_: "this.machine"),
             mock.patch.object(api, "LocalElasticAgent", self._agent),
             mock.patch.object(c10d, "_matches_machine_hostname", lambda _: True),
-            mock.patch.object(c10d, "TCPStore", lambda host, port, **more: self._told(HashStore(), host, port, **more)),
-            mock.patch.object(c10d, "FileStore", lambda path: self._told(HashStore(), path, None)),
+            mock.patch.object(
+                c10d, "TCPStore", lambda host, port, **more: self._record(HashStore(), host, port, **more)
+            ),
+            mock.patch.object(c10d, "FileStore", lambda path: self._record(HashStore(), path, None)),
             mock.patch.object(etcd_rendezvous, "etcd", self._etcd()),
             mock.patch.object(etcd_rendezvous_backend, "etcd", self._etcd()),
         ]
@@ -247,7 +249,7 @@ class Torchrun:
         self._kept["spec"] = spec
         raise _Reached
 
-    def _told(self, store: Any, host: str, port: int | None, **more: Any) -> Any:
+    def _record(self, store: Any, host: str, port: int | None, **more: Any) -> Any:
         self._store.update(more, host=host, port=port)
         return store
 
@@ -256,7 +258,7 @@ class Torchrun:
         servers."""
         etcd = mock.MagicMock()
         etcd.EtcdException = etcd.EtcdAlreadyExist = type("EtcdException", (Exception,), {})
-        etcd.Client = lambda host="localhost", port=2379, **more: self._told(mock.MagicMock(), host, port, **more)
+        etcd.Client = lambda host="localhost", port=2379, **more: self._record(mock.MagicMock(), host, port, **more)
         return etcd
 
 

@@ -175,16 +175,16 @@ def test_plugins_start_before_joining_and_stop_in_reverse(plugin):
 
 
 def test_events_go_to_a_file(plugin, tmp_path):
-    run(plugin, event_log_handler=f"file:{tmp_path / 'told'}")
-    told = [json.loads(line)["name"] for line in (tmp_path / "told").read_text().splitlines()]
-    assert told == ["round_formed", "workers_started", "agent_finished"]
+    run(plugin, event_log_handler=f"file:{tmp_path / 'events'}")
+    received = [json.loads(line)["name"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert received == ["round_formed", "workers_started", "agent_finished"]
 
 
 def test_events_go_to_a_registered_handler(plugin):
-    told = []
-    events.register_handler("of this test", told.append)
+    received = []
+    events.register_handler("of this test", received.append)
     run(plugin, event_log_handler="of this test")
-    assert [event.name for event in told] == ["round_formed", "workers_started", "agent_finished"]
+    assert [event.name for event in received] == ["round_formed", "workers_started", "agent_finished"]
 
 
 @pytest.mark.parametrize(
@@ -556,19 +556,19 @@ def elastic_worker_starters():
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "message"),
     [
         ("broken", "RuntimeError('no place')", r"'broken' of .* failed: RuntimeError: no place"),
         ("broken", "SystemExit(3)", r"'broken' of .* failed: SystemExit: 3"),
         ("nothing", "OSError", r"'nothing' of .*expected an object with start\(\) from its factory, found None"),
     ],
 )
-def test_failed_starter_is_named(name, error, told, plugin, tmp_path, monkeypatch):
+def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeypatch):
     (tmp_path / "starter_plugin.py").write_text(STARTER.format(error=error))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "starter_plugin", raising=False)
     points = [EntryPoint("diary", "diary_plugin", "elastic"), EntryPoint("starter", "starter_plugin", "elastic")]
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
     entry = compose.script_entry(settings, "true", (), os.environ)
-    with pytest.raises(PluginError, match=told):
+    with pytest.raises(PluginError, match=message):
         launch.run_job(compose.plan_of(settings, PluginManager.load({}, entry_points=points)), entry, os.environ)

@@ -22,7 +22,7 @@ def path(tmp_path, monkeypatch):
 
 @record
 def main(what):
-    """Records under which name it was used."""
+    """Says what it is."""
     if what == "raise":
         raise ValueError("no samples")
     if isinstance(what, BaseException):

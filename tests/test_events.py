@@ -86,21 +86,21 @@ def test_rdzv_event_round_trip():
 
 
 def test_rdzv_events_go_to_the_registered_handler():
-    told = []
+    received = []
 
     def join(state):
         events.construct_and_record_rdzv_event("job", "joined", state, rank=2)
 
     join(events.NodeState.INIT)
     events.record_rdzv_event(RDZV)
-    events.register_handler("dynamic_rendezvous", told.append)
+    events.register_handler("dynamic_rendezvous", received.append)
     join(events.NodeState.INIT)
     try:
         raise ValueError("no place")
     except ValueError:
         join(events.NodeState.FAILED)
     events.record_rdzv_event(RDZV)
-    begun, failed, last = told
+    begun, failed, last = received
     assert (begun.name, begun.run_id, begun.rank, begun.pid) == ("test_events.py:join", "job", 2, os.getpid())
     assert (begun.hostname, begun.error_trace) == (socket.getfqdn(), "")
     assert failed.error_trace.endswith("ValueError: no place\n")

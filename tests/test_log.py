@@ -158,9 +158,9 @@ def test_only_lines_of_the_level_and_above_are_written(output):
 
 def test_plugin_may_log_unlisted_events(output):
     lines = output("json")
-    log.get_logger(plugin="slack").info("slack told", channel="ops")
+    log.get_logger(plugin="slack").info("slack notified", channel="ops")
     (line,) = map(json.loads, lines())
-    assert (line["event"], line["plugin"], line["channel"]) == ("slack told", "slack", "ops")
+    assert (line["event"], line["plugin"], line["channel"]) == ("slack notified", "slack", "ops")
 
 
 def test_every_event_has_a_meaning():
@@ -345,11 +345,11 @@ def test_stalled_reader_does_not_block_and_sees_drop_count(output, pipe, style):
     pipe.read()
     for _ in range(2):
         log.get_logger().info("round formed")
-    told, *rest = pipe.read().splitlines()
-    assert "lines dropped" in told and "100" in told
+    dropped, *rest = pipe.read().splitlines()
+    assert "lines dropped" in dropped and "100" in dropped
     assert len(rest) == 2 and all("round formed" in line for line in rest)
     if style == "json":
-        assert json.loads(told).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
+        assert json.loads(dropped).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
 
 
 def test_slow_reader_misses_nothing(output, pipe):
@@ -379,9 +379,9 @@ def test_truncated_line_does_not_corrupt_the_next(output, pipe, character):
     log.get_logger().info("round formed")
     assert "worker failed: reason=" + character in first.strip(".")
     assert not first.endswith("\n")
-    cut, told, line = pipe.read().splitlines()
+    cut, dropped, line = pipe.read().splitlines()
     assert cut == ""
-    assert told.endswith("lines dropped: lines=1")
+    assert dropped.endswith("lines dropped: lines=1")
     assert line.endswith("round formed")
 
 

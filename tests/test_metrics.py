@@ -63,7 +63,7 @@ def test_group_may_have_its_own_handler(default_collector, collector, group):
 def test_bare_decorator_measures_a_function(default_collector):
     @metrics.prof
     def double(x, *, by=2):
-        """Doubles its argument."""
+        """Doubles."""
         return x * by
 
     assert double(3, by=4) == 12
@@ -139,5 +139,5 @@ def test_metrics_config_selects_the_handler(capsys):
         metrics.put_metric("loss", 5)
     finally:
         metrics.configure(metrics.NullMetricHandler())
-    told = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
-    assert told == ["loss=3", "loss=4"]
+    printed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert printed == ["loss=3", "loss=4"]

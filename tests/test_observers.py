@@ -36,21 +36,21 @@ EXIT = WorkerExited("job", 1, 1, 3)
 PHASE = PhaseChanged("job", AgentPhase.STOPPING, "rank 1: exit code 3", Instant(3.0))
 
 
-def tell(observer: Observer):
+def notify_all(observer: Observer):
     for fact in (*FACTS, EXIT, PHASE):
         observer(fact)
 
 
 def test_history_keeps_everything():
     history = History()
-    tell(history)
+    notify_all(history)
     assert (history.rounds, history.started, history.failures) == ([FACTS[0]], [FACTS[1]], [FAILURE])
     assert (history.restarts, history.finished) == ([FACTS[3]], FACTS[4])
 
 
 def test_history_as_json():
     history = History()
-    tell(history)
+    notify_all(history)
     content = history.as_dict()
     assert json.loads(json.dumps(content))["rounds"] == [
         {"run_id": "job", "round": 1, "group_rank": 0, "group_world_size": 1, "seconds": 0.5}
@@ -61,10 +61,11 @@ def test_history_as_json():
 
 
 def test_observers_are_notified_in_order():
-    told = []
+    received = []
 
-    tell(CombinedObserver([lambda fact: told.append(("first", fact)), lambda fact: told.append(("second", fact))]))
-    assert told == [(name, fact) for fact in (*FACTS, EXIT, PHASE) for name in ("first", "second")]
+    first, second = (lambda fact, name=name: received.append((name, fact)) for name in ("first", "second"))
+    notify_all(CombinedObserver([first, second]))
+    assert received == [(name, fact) for fact in (*FACTS, EXIT, PHASE) for name in ("first", "second")]
 
 
 def test_observer_error_is_logged_and_others_are_notified(capsys):
@@ -72,9 +73,9 @@ def test_observer_error_is_logged_and_others_are_notified(capsys):
         if isinstance(fact, WorkerFailed):
             raise RuntimeError("cannot bear it")
 
-    told = []
-    tell(CombinedObserver([broken, told.append]))
-    assert told == [*FACTS, EXIT, PHASE]
+    received = []
+    notify_all(CombinedObserver([broken, received.append]))
+    assert received == [*FACTS, EXIT, PHASE]
     said = capsys.readouterr().err
     assert 'observer failed: fact=WorkerFailed reason="cannot bear it"' in said
     assert "Traceback" in said
@@ -91,7 +92,7 @@ def recorded():
 
 def test_facts_become_events(recorded):
     name, seen = recorded
-    tell(EventRecorder(seen.append, name))
+    notify_all(EventRecorder(seen.append, name))
     assert [(event.name, event.source) for event in seen] == [
         (name, events.EventSource.AGENT)
         for name in ("round_formed", "workers_started", "worker_failed", "restart_decided", "agent_finished")
@@ -108,7 +109,7 @@ def test_sink_error_is_harmless():
     def broken(event):
         raise OSError("full")
 
-    tell(EventRecorder(broken, "broken"))
+    notify_all(EventRecorder(broken, "broken"))
 
 
 class Figures(metrics.MetricHandler):
@@ -137,7 +138,7 @@ def outcome(name, flakiness):
 
 
 def test_facts_become_metrics(figures):
-    tell(MetricRecorder("trainer", 3))
+    notify_all(MetricRecorder("trainer", 3))
     states = [("remaining_restarts", 3), ("healthy", 1), ("remaining_restarts", 2), ("failed", 1)]
     end = [("remaining_restarts", 2), ("succeeded", 1), *outcome("success_with_retries", 25)]
     assert figures.take() == [*states, *end]

@@ -22,8 +22,8 @@ from elastic_core.report import as_text, exit_code_of, in_color
 
 
 def failure(rank, **fields):
-    told = {"global_rank": rank, "node": "node7", "round": 2, "reason": "exit code 1"}
-    return ProcessFailure(**{"local_rank": rank % 8, "pid": 100 + rank, "exitcode": 1, **told, **fields})
+    usual = {"global_rank": rank, "node": "node7", "round": 2, "reason": "exit code 1"}
+    return ProcessFailure(**{"local_rank": rank % 8, "pid": 100 + rank, "exitcode": 1, **usual, **fields})
 
 
 def golden(text):

@@ -41,7 +41,7 @@ os.write(records, line.encode())
 ends = [pathlib.Path("end"), pathlib.Path("end-" + node)]
 
 
-def told_to_end():
+def requested_end():
     for path in ends:
         if path.exists():
             code, _, words = path.read_text().partition(" ")
@@ -64,7 +64,7 @@ def all_have_written():
 
 while not all_have_written():
     time.sleep(0.02)
-while (code := told_to_end()) is None:
+while (code := requested_end()) is None:
     time.sleep(0.02)
 sys.exit(code)
 """
@@ -94,7 +94,7 @@ seen = int(step(0.0)[1])
 """ + (
     WORKER.replace("SAW", "seen")
     + """
-while not step(float(told_to_end() is not None))[0]:
+while not step(float(requested_end() is not None))[0]:
     time.sleep(0.02)
 dist.destroy_process_group()
 os._exit(0)

@@ -26,7 +26,7 @@ def stories():
         yield pytest.param(path, id=path.stem, marks=[] if path.stem in EACH_COMMIT else pytest.mark.nightly)
 
 
-def lived_through(shape, seed, storm, folder):
+def check_survived(shape, seed, storm, folder):
     made = conduct(shape, seed, storm, folder)
     assert made.violations == []
     last = storm[-1].faults[0].kind == "done"  # no training remains after that
@@ -36,7 +36,7 @@ def lived_through(shape, seed, storm, folder):
 
 def test_job_survives_twenty_faults(tmp_path):
     shape = Shape("c10d", nodes=3, secret=True, warm=False, names=True)
-    made = lived_through(shape, "20", storm_of(shape, "20", 20, most_s=3.0), tmp_path)
+    made = check_survived(shape, "20", storm_of(shape, "20", 20, most_s=3.0), tmp_path)
     assert sum(made.faults.values()) >= 18
 
 
@@ -46,7 +46,7 @@ def test_recorded_faults_are_survived(story, tmp_path):
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
     more = {name: int(value or 1) for name, _, value in (word.partition("=") for word in like)}
     plain = {"secret": False, "warm": False, "names": False}
-    lived_through(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
+    check_survived(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
 
 
 @pytest.mark.nightly
@@ -54,4 +54,4 @@ def test_recorded_faults_are_survived(story, tmp_path):
 def test_job_survives_a_long_fault_storm(world, tmp_path):
     """About three minutes per world."""
     shape = Shape.drawn(world, "nightly")
-    lived_through(shape, "nightly", storm_of(shape, "nightly", 60, most_s=20.0), tmp_path)
+    check_survived(shape, "nightly", storm_of(shape, "nightly", 60, most_s=20.0), tmp_path)

@@ -26,8 +26,8 @@ torch.distributed.all_reduce(ones)
 if torch.distributed.get_rank() == 1 and not os.path.exists("failed") and "--fail" in sys.argv:
     open("failed", "w").close()
     os._exit(3)
-told = f"{torch.distributed.get_rank()} of {ones.item():g}, restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}"
-open(f"told-{torch.distributed.get_rank()}", "w").write(told)
+report = f"{torch.distributed.get_rank()} of {ones.item():g}, restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}"
+open(f"report-{torch.distributed.get_rank()}", "w").write(report)
 open("launcher", "w").write(open(f"/proc/{os.getppid()}/cmdline").read())
 torch.distributed.destroy_process_group()  # else gloo's threads may abort the interpreter while it ends
 """
@@ -55,25 +55,25 @@ def test_training_resumes_from_its_checkpoint(framework, elastic):
     script = str(TRAININGS / f"with_{framework}.py")
     run = elastic.start("run", "--nproc-per-node=2", "--max-restarts=1", script, STEPS=str(steps), OMP_NUM_THREADS="1")
 
-    def told():
+    def recorded_steps():
         lines = steps.read_text().splitlines() if steps.exists() else []
         return [tuple(map(int, line.split())) for line in lines if line.count(" ") == 2]
 
-    eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in told()), timeout=120)
-    victim = next(pid for rank, pid, _ in told() if rank == 1)
+    eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in recorded_steps()), timeout=120)
+    victim = next(pid for rank, pid, _ in recorded_steps() if rank == 1)
     os.kill(victim, signal.SIGKILL)
     ended = elastic.finish(run, timeout=180)
     assert ended.code == 0, ended.err
     assert ended.out.count(f"trained {ALL}") == 2
-    second = next(pid for rank, pid, _ in reversed(told()) if rank == 1)
+    second = next(pid for rank, pid, _ in reversed(recorded_steps()) if rank == 1)
     assert second != victim
-    first_again = next(step for _, pid, step in told() if pid == second)
-    assert BETWEEN <= first_again <= max(step for _, pid, step in told() if pid == victim)
-    assert max(step for *_, step in told()) == ALL - 1
+    first_again = next(step for _, pid, step in recorded_steps() if pid == second)
+    assert BETWEEN <= first_again <= max(step for _, pid, step in recorded_steps() if pid == victim)
+    assert max(step for *_, step in recorded_steps()) == ALL - 1
 
 
 def outcome(cwd):
-    return {path.name: path.read_text() for path in cwd.glob("told-*")}
+    return {path.name: path.read_text() for path in cwd.glob("report-*")}
 
 
 def test_accelerate_launch_restarts_workers(elastic):
@@ -82,7 +82,7 @@ def test_accelerate_launch_restarts_workers(elastic):
     options = ("--multi_gpu", "--num_machines=1", "--num_processes=2", "--mixed_precision=no", "--dynamo_backend=no")
     ended = under_ours(elastic, "accelerate", "launch", *options, "--max_restarts=1", "worker.py", "--fail")
     assert ended.code == 0, ended.err
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 1", "report-1": "1 of 2, restarts 1"}
 
 
 def test_notebook_launcher_restarts_workers(elastic):
@@ -91,7 +91,7 @@ def test_notebook_launcher_restarts_workers(elastic):
     program = elastic.script("notebook.py", "import torch\ntorch.cuda.device_count = lambda: 2\n" + NOTEBOOK)
     ended = under_ours(elastic, program)
     assert ended.code == 0, ended.err
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 1", "report-1": "1 of 2, restarts 1"}
 
 
 def test_fabric_run_starts_workers(elastic):
@@ -99,7 +99,7 @@ def test_fabric_run_starts_workers(elastic):
     elastic.script("worker.py", WORKER)
     ended = under_ours(elastic, "fabric", "run", "--accelerator=cpu", "--devices=2", "--strategy=ddp", "worker.py")
     assert ended.code == 0, ended.err
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 0", "report-1": "1 of 2, restarts 0"}
 
 
 def test_torchx_uses_elastic_torchrun_as_torchrun(elastic):
@@ -115,7 +115,7 @@ def test_torchx_uses_elastic_torchrun_as_torchrun(elastic):
     ended = elastic.finish(process, timeout=120)
     assert ended.code == 0, ended.err
     assert str(folder / "torchrun") in (elastic.cwd / "launcher").read_text()
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 0", "report-1": "1 of 2, restarts 0"}
 
 
 def under_ours(elastic, program, *words):

@@ -55,9 +55,9 @@ def test_foreign_config_file_is_ignored(job, shared, precious):
     assert (done.code, done.out) == (0, "trained\n")
     assert precious.read_text() == PRECIOUS
     events = [json.loads(line) for line in done.err.splitlines()]
-    (told,) = (event for event in events if event["event"] == "setting left out")
-    assert told["origin"] == str(shared / "elastic.toml")
-    assert f"{shared}/elastic.toml belongs to user nobody" in told["reason"]
+    (event,) = (event for event in events if event["event"] == "setting left out")
+    assert event["origin"] == str(shared / "elastic.toml")
+    assert f"{shared}/elastic.toml belongs to user nobody" in event["reason"]
     shown = job.finish(job.start("explain", "train.py"))
     assert f"config file: none\nleft out: {shared}/elastic.toml: ignored, because" in shown.out
     as_json = json.loads(job.finish(job.start("explain", "--json", "train.py")).out)
@@ -154,7 +154,7 @@ def test_log_snare_in_own_writable_folder_is_refused(job, shared, precious):
     folder = shared / "logs" / "job1" / "round-1"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    for snare, told in (
+    for snare, reason in (
         ('ln -s "$2" "$1"', "it is a link of user nobody"),
         ('mkfifo -m 666 "$1"', "this pipe has no reader"),
         ('touch "$1"', "it was made by user nobody"),
@@ -162,7 +162,7 @@ def test_log_snare_in_own_writable_folder_is_refused(job, shared, precious):
         as_nobody(snare, folder / "rank-0.err", precious)
         done = job.run("--log-dir", str(shared / "logs"), "--redirects=3", "--rdzv-id=job1", "train.py")
         assert (done.code, done.out) == (2, "")
-        assert told in done.err
+        assert reason in done.err
         (folder / "rank-0.err").unlink()
     assert precious.read_text() == PRECIOUS
 

@@ -30,11 +30,11 @@ for number in (1, 2):
     tensor = torch.tensor([1.0 + info.rank])
     dist.all_reduce(tensor)
     dist.all_reduce(tensor, group=dist.new_group([0, 1]))
-    told = [None, None]
-    dist.all_gather_object(told, info.store.add("round", number))
+    numbers = [None, None]
+    dist.all_gather_object(numbers, info.store.add("round", number))
     dist.monitored_barrier()
     dist.destroy_process_group()
-    print(tensor.item(), sorted(told), flush=True)
+    print(tensor.item(), sorted(numbers), flush=True)
 handler.shutdown()
 os._exit(0)
 """

@@ -100,7 +100,7 @@ def test_store_hosts_exit_spares_healthy_workers(acme, site):
     assert other.err.count("rendezvous out of reach") == 1
 
 
-def told(elastic, backend, **environment):
+def error_output(elastic, backend, **environment):
     """The error output of a run with this backend."""
     where = (f"--rdzv-backend={backend}", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=job", "--nnodes=2")
     done = elastic.run(*where, "--rdzv-conf=mood=bad", elastic.script("train.py", ""), **environment)
@@ -121,11 +121,11 @@ def told(elastic, backend, **environment):
     ],
 )
 def test_handler_error_names_its_package(elastic, site, backend, words):
-    assert words in told(elastic, backend, PYTHONPATH=site)
+    assert words in error_output(elastic, backend, PYTHONPATH=site)
 
 
 def test_unknown_backend_is_an_error(elastic):
-    assert "no rendezvous backend named 'acme' is installed\n  installed: " in told(elastic, "acme")
+    assert "no rendezvous backend named 'acme' is installed\n  installed: " in error_output(elastic, "acme")
 
 
 def test_handler_is_listed_with_its_package(elastic, site):

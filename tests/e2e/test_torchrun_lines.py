@@ -271,10 +271,10 @@ def sample(tmp_path_factory):
         pairs, nodes = compared(theirs, ours), theirs.config.max_nodes
         if nodes == 2 and re.search("is_host|conf=rank", line, re.IGNORECASE):
             continue  # not every node can have the same value
-        is_told_apart = bool(theirs.store) or nodes == 1 or "--node-rank={rank}" in words
+        has_separate_places = bool(theirs.store) or nodes == 1 or "--node-rank={rank}" in words
         where = pairs["where"][1]
         is_ours = where is None or where[1] == SEED
-        if is_told_apart and is_ours and all(mine == other for mine, other in pairs.values()):
+        if has_separate_places and is_ours and all(mine == other for mine, other in pairs.values()):
             able[nodes].append(line)
     chance = random.Random(SEED)
     return [(line, nodes) for nodes in able for line in chance.sample(able[nodes], 8)]

@@ -69,7 +69,7 @@ def test_torchs_record_writes_the_error_file(elastic):
         @record
         def main():
             if os.environ["RANK"] == "1":
-                raise RuntimeError("told by record")
+                raise RuntimeError("raised under record")
             time.sleep(600)
 
         main()
@@ -78,9 +78,9 @@ def test_torchs_record_writes_the_error_file(elastic):
     done = elastic.run("--nproc-per-node=2", "--log-dir=logs", "--rdzv-id=job", "--result-file=result.json", script)
     assert done.code == 1
     assert "error file" in done.err
-    assert "RuntimeError: told by record" in done.err
+    assert "RuntimeError: raised under record" in done.err
     first = json.loads((elastic.cwd / "result.json").read_text())["first_failure"]
-    assert first["error_file_data"]["message"]["message"] == "RuntimeError: told by record"
+    assert first["error_file_data"]["message"]["message"] == "RuntimeError: raised under record"
     assert Path(first["error_file"]).name == "rank-1.error.json"
 
 

@@ -24,7 +24,7 @@ dist.barrier()
 first = f"/proc/{int(store.get('pid'))}"
 while os.path.exists(first):
     time.sleep(0.02)
-store.set("late", "told")
+store.set("late", "stored")
 print(store.get("late").decode(), os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
 os._exit(0)
 """
@@ -53,7 +53,7 @@ def test_workers_store_outlives_rank_0(elastic, request, tmp_path, backend):
             f"--rdzv-conf={prefix}={tmp_path.name}",
         ]
     ran = elastic.run(*flags, "--nproc-per-node=2", "--max-restarts=0", elastic.script("late.py", LATE))
-    assert (ran.code, ran.out.split()) == (0, ["told", "True"]), ran.err
+    assert (ran.code, ran.out.split()) == (0, ["stored", "True"]), ran.err
 
 
 @pytest.mark.nightly
@@ -160,8 +160,8 @@ def test_nodes_with_different_master_names_meet(elastic, pair, backend, there, h
         flags += where or [f"--rdzv-endpoint={name}:{port}"]
         agents.append(elastic.start_to_files(f"n{rank}", "run", *flags, script, GLOO_SOCKET_IFNAME="eth0"))
     codes = [agent.wait(LONG) for agent in agents]
-    told = [(elastic.cwd / f"n{rank}.out").read_text().split() for rank in (0, 1)]
+    printed = [(elastic.cwd / f"n{rank}.out").read_text().split() for rank in (0, 1)]
     assert codes == [0, 0], [(elastic.cwd / f"n{rank}.err").read_text() for rank in (0, 1)]
-    assert [rank for _, rank in told] == ["0", "1"]
+    assert [rank for _, rank in printed] == ["0", "1"]
     if backend == "static":  # each node's own address, as with torchrun
-        assert [address for address, _ in told] == [{"0.0.0.0": "localhost"}.get(there, there), here]
+        assert [address for address, _ in printed] == [{"0.0.0.0": "localhost"}.get(there, there), here]

@@ -175,14 +175,14 @@ def as_user(user, group, groups, call):
         os.setgroups(groups)
         os.setgid(group)
         os.setuid(user)
-        told.send(call())
+        sending.send(call())
 
-    heard, told = multiprocessing.Pipe(duplex=False)
+    receiving, sending = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     process.join(LIMIT_S)
     assert process.exitcode == 0
-    return heard.recv()
+    return receiving.recv()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

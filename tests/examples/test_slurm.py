@@ -74,7 +74,7 @@ class Cluster:
             text=True,
         )
 
-    def told(self, name):
+    def recorded(self, name):
         path = self.folder / f"{name}.txt"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -82,7 +82,7 @@ class Cluster:
         """The settings of the agents that srun starts, one per node."""
         with self.start(script, RECORDS) as shell:
             assert shell.wait(LIMIT_S) == 0
-        words = self.told("srun")
+        words = self.recorded("srun")
         flags = words[words.index("elastic") + 2 :]
         return [read(Sources(flags, self.step(node), self.folder), require_script=False) for node in range(4)]
 
@@ -131,7 +131,7 @@ def test_secret_is_private_and_deleted_at_the_end(cluster, script):
         secrets.add(base64.b64decode(seen.read_text()))
         assert not path.exists()
     assert [len(secret) for secret in secrets] == [32, 32]
-    assert cluster.told("umask") == ["0022"]  # the job's own files get the user's umask
+    assert cluster.recorded("umask") == ["0022"]  # the job's own files get the user's umask
 
 
 def test_agents_meet_at_the_first_three_nodes(cluster, script):
@@ -144,7 +144,7 @@ def test_agents_meet_at_the_first_three_nodes(cluster, script):
 
 def test_explain_names_slurms_variables(cluster, script):
     cluster.agents(script)
-    words = cluster.told("srun")
+    words = cluster.recorded("srun")
     done = subprocess.run(
         [sys.executable, "-m", "elastic_core", "explain", "--json", *words[words.index("elastic") + 2 :]],
         cwd=cluster.folder,
@@ -169,13 +169,13 @@ def test_stop_timeouts_fit_before_the_time_limit(cluster, script):
 
 def test_srun_starts_one_agent_per_node_and_kills_none(cluster, script):
     cluster.agents(script)
-    assert {"--ntasks=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"} <= set(cluster.told("srun"))
+    assert {"--ntasks=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"} <= set(cluster.recorded("srun"))
     assert directives(script)["ntasks-per-node"] == "1"
-    assert ("no-kill" in directives(script)) == ("--no-kill" in cluster.told("srun"))
+    assert ("no-kill" in directives(script)) == ("--no-kill" in cluster.recorded("srun"))
 
 
 @pytest.mark.parametrize("code", [0, 1, 5])
 def test_exit_code_is_that_of_the_agents(cluster, script, code):
     with cluster.start(script, RECORDS, SRUN_EXITS=str(code)) as shell:
         assert shell.wait(LIMIT_S) == code
-    assert cluster.told("scontrol") == []
+    assert cluster.recorded("scontrol") == []

@@ -51,9 +51,9 @@ class Job:
 
     def start(self, *words):
         self.number = self.cluster.submit(f"--nodes={self.nodes}", *words, "train.sbatch")
-        return self.told("begins", self.nodes)
+        return self.logged("begins", self.nodes)
 
-    def told(self, what, count):
+    def logged(self, what, count):
         """The lines of the log with this event: rank, step, process id, run id."""
         path = self.cluster.folder / "log"
 
@@ -73,8 +73,8 @@ class Job:
 
     def resumes(self):
         """Check that the job runs again and each rank continues from its saved step."""
-        saved = {rank: step for rank, step, *_ in self.told("saves", 2)}
-        again = self.told("begins", 4)[2:]
+        saved = {rank: step for rank, step, *_ in self.logged("saves", 2)}
+        again = self.logged("begins", 4)[2:]
         assert {rank: step for rank, step, *_ in again} == saved
         assert all(run.endswith("-r1") for *_, run in again)
 
@@ -99,9 +99,9 @@ def test_scancel_lets_all_workers_save(job):
     """A canceled job is not requeued."""
     first = job.start()
     job.cluster.kill(first[1][2])
-    again = job.told("begins", 4)[2:]
+    again = job.logged("begins", 4)[2:]
     job.cluster.run("scancel", job.number)
-    saved = job.told("saves", 3)[1:]  # the other worker saved before the restart
+    saved = job.logged("saves", 3)[1:]  # the other worker saved before the restart
     assert sorted(pid for *_, pid, _ in saved) == sorted(pid for *_, pid, _ in again)
     job.ends("CANCELLED")
 
@@ -118,7 +118,7 @@ def test_job_saves_at_time_limit_and_resumes(job):
 def test_signal_to_the_steps_lets_all_workers_save(job):
     job.start()
     job.cluster.run("scancel", "--signal=TERM", job.number)
-    job.told("saves", 2)
+    job.logged("saves", 2)
     job.ends("FAILED 143:0")
 
 
@@ -143,7 +143,7 @@ def test_job_is_requeued_after_slurmd_is_killed(job):
 def test_job_with_own_etcd_saves_on_scancel(job):
     first = job.start()
     job.cluster.kill(first[3][2])
-    job.told("begins", 8)
+    job.logged("begins", 8)
     job.cluster.run("scancel", job.number)
-    assert len({rank for rank, *_ in job.told("saves", 7)[3:]}) == 4  # three of them saved before the restart
+    assert len({rank for rank, *_ in job.logged("saves", 7)[3:]}) == 4  # three of them saved before the restart
     job.ends("CANCELLED")

@@ -154,8 +154,8 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         for code in ("UNAVAILABLE", "UNKNOWN", "INTERNAL", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"):
             failure = Failure(code, text)
             judge(failure)
-            told = (fault(failure, True), fault(failure, False), str(refusal(failure, "a:1")), plain(text))
-            assert all(one.isprintable() and len(one) <= LONGEST_WORD for one in told), code
+            texts = (fault(failure, True), fault(failure, False), str(refusal(failure, "a:1")), plain(text))
+            assert all(one.isprintable() and len(one) <= LONGEST_WORD for one in texts), code
             is_mistrust(failure)
         version_in(data)
 

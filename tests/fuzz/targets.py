@@ -114,7 +114,7 @@ def written(name, data):
     return path
 
 
-# -- what nodes tell each other
+# -- messages between nodes
 
 MEMBER = ("a", "host-a", "10.0.0.1", "default", 2)
 ENTRY = Entry("a/1", "a", "host-a", "10.0.0.1", 29400, "default", 2, labels={"rack": "7"}, unreachable=("b/1",))
@@ -181,9 +181,9 @@ def _announced(values):
 def shown(data):
     """What `elastic status` shows of a state and of entries, separated by empty lines."""
     first, *rest = data.split(b"\n\n")
-    told = _announced(rest or [first])
+    announced = _announced(rest or [first])
     for one in (first if rest else None, None):
-        seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, told, 6.0)
+        seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, announced, 6.0)
         made = snapshot.snapshot_of(seen, config.Settings(rdzv_backend="toy", rdzv_endpoint="here:1", rdzv_id="job"))
         for text in (status.as_text(made), str(ChildFailedError("train.py", made.failures))):
             assert printable(text) == text
@@ -444,7 +444,7 @@ def secret_file(data):
     seal_of(RendezvousParameters("c10d", "", "job", 1, 1, secret_file=str(path)))
 
 
-# -- words
+# -- texts
 
 
 @target((ValueError,), b"node7:29400", b"[fe80::1%eth0]:1", b"etcd://u:p@a:1,b:2/x", b"localhost:000000000080", b"::1")

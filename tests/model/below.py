@@ -427,7 +427,7 @@ class Below:
         elif choice < len(able):
             self._let(able[choice])
         else:
-            self._goes_on(idle[choice - len(able)])
+            self._continue(idle[choice - len(able)])
 
     def _time_passes(self) -> None:
         now = self.clock.now()
@@ -445,7 +445,7 @@ class Below:
         stops = machine.stops_at is not None and now >= machine.stops_at
         return "node" not in machine.threads and (stops or now >= machine.rests_until)
 
-    def _goes_on(self, machine: Machine) -> None:
+    def _continue(self, machine: Machine) -> None:
         while machine.answers:
             self._hears(machine, *machine.answers.pop(0))
         machine.looks()
@@ -513,7 +513,7 @@ class Below:
         for place in self.places.values():
             place.alive = place.alive and place.host is not machine
 
-    # -- what happens
+    # -- events
 
     def _happens(self) -> None:
         event = self.random.choice(self._events)
@@ -594,7 +594,7 @@ class Below:
             return False
         return self._forget_data(place.before)
 
-    # -- what must hold
+    # -- invariants
 
     def _check_groups(self) -> None:
         groups: dict[object, tuple[str, ...]] = {}

@@ -191,7 +191,7 @@ class Rules:
         self._make = make
         self._store = StoreModel(leases=leases, fenced=fenced)
 
-    # -- worlds to begin with
+    # -- initial worlds
 
     def empty(self) -> World:
         """A job that no node has joined."""
@@ -216,7 +216,7 @@ class Rules:
             world = dict([*free.steps(world), *free.happenings(world)])[name]()
         return world
 
-    # -- what follows by itself
+    # -- steps
 
     def steps(self, world: World) -> Steps:
         """All possible steps, each with a function that returns the next world."""
@@ -336,7 +336,7 @@ class Rules:
         actor = world.actors[place]
         assert actor.machine is not None
         behind = max(actor.behind, actor.due - world.now) if actor.due <= world.now + SLACK else actor.behind
-        return self._goes_on(world, place, actor._replace(behind=behind), copy.copy(actor.machine))
+        return self._continue(world, place, actor._replace(behind=behind), copy.copy(actor.machine))
 
     def carried_out(self, world: World, place: int, answered: bool = True) -> World:
         """Carry out the pending operation. The node gets the answer, or an error if `answered` is false."""
@@ -358,7 +358,7 @@ class Rules:
             machine.broke(error, now)
         else:
             machine.answered(answer, now)
-        return self._goes_on(world, place, world.actors[place], machine)
+        return self._continue(world, place, world.actors[place], machine)
 
     def given_up(self, world: World, place: int) -> World:
         """Give up the pending operation, which may still be carried out later."""
@@ -370,9 +370,9 @@ class Rules:
         late = (*world.late, (actor.asked, number, actor.key))
         machine.broke(RendezvousConnectionError("given up"), Instant(world.now + actor.behind))
         actor = actor._replace(asked=None, operations=number)
-        return self._goes_on(_with(world, place, actor)._replace(late=late), place, actor, machine)
+        return self._continue(_with(world, place, actor)._replace(late=late), place, actor, machine)
 
-    def _goes_on(self, world: World, place: int, actor: Actor, machine: Node) -> World:
+    def _continue(self, world: World, place: int, actor: Actor, machine: Node) -> World:
         """The agent acts; then the node requests an operation, or rests."""
         for _ in range(MOST_STEPS):
             now = Instant(world.now + actor.behind)
@@ -556,7 +556,7 @@ class Rules:
         machine.fail({})
         return self._stops(world, actor, STOPS)
 
-    # -- left alone
+    # -- a world without events
 
     def healed(self, world: World) -> World:
         """End all faults: frozen and cut-off nodes continue, and the store answers."""

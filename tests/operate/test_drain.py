@@ -148,10 +148,10 @@ def drained(job, plugins):
     """Function that drains a node and returns the printed lines."""
 
     def drained(world, inner, word="b", timeout=60.0):
-        told = []
+        printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        drain(job.target, word, plugins(record), timeout, told.append, world.clock, world.pause)
-        return told
+        drain(job.target, word, plugins(record), timeout, printed.append, world.clock, world.pause)
+        return printed
 
     return drained
 

@@ -49,7 +49,7 @@ def test_newcomer_is_timed_from_its_first_look(job):
     one, two = job.announced(job.entry("a"), 1), job.announced(job.entry("b"), 5)
     seen = NOTHING.after_look(None, [one], 0.0).after_look(None, [one, two], 3.0)
     assert (seen.beat("a/1").age, seen.beat("b/1").age, seen.silent) == (3.0, 0.0, {"a/1", "b/1"})
-    assert seen.after_look(None, [two], 3.5).silent == {"b/1"}, "who is not there any more is not waited for"
+    assert seen.after_look(None, [two], 3.5).silent == {"b/1"}, "a node that has left is not awaited"
 
 
 def test_lost_node_is_late_until_its_next_heartbeat(job):

@@ -18,7 +18,7 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules are next to the tests that use them
 
 
-class Say:
+class Builders:
     """Nodes are letters; each letter is also the key, name and host unless the test gives others. Rounds are
     numbers."""
 
@@ -61,8 +61,8 @@ def _with_ids(values):
 
 
 @pytest.fixture
-def say():
-    return Say
+def build():
+    return Builders
 
 
 @pytest.fixture

@@ -24,17 +24,17 @@ from elastic_core.rendezvous.attribution import PHRASES, is_certain
         ({"exitcode": -6, "reason": "hang: the watchdog timer 'step' was not released in time"}, True),
     ],
 )
-def test_certainty_of_one_failure(say, failure, certain):
-    assert is_certain({0: say.failure(**failure)}) is certain
+def test_certainty_of_one_failure(build, failure, certain):
+    assert is_certain({0: build.failure(**failure)}) is certain
 
 
-def test_one_certain_failure_is_enough(say):
-    failures = {0: say.failure(0, message="gloo: timed out waiting"), 1: say.failure(1, message="ValueError")}
+def test_one_certain_failure_is_enough(build):
+    failures = {0: build.failure(0, message="gloo: timed out waiting"), 1: build.failure(1, message="ValueError")}
     assert is_certain(failures)
 
 
-def test_failure_caused_by_another_is_ignored(say):
-    failures = {0: say.failure(0), 1: say.failure(1, exitcode=-9, caused_by=0)}
+def test_failure_caused_by_another_is_ignored(build):
+    failures = {0: build.failure(0), 1: build.failure(1, exitcode=-9, caused_by=0)}
     assert not is_certain(failures)
 
 

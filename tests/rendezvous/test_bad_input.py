@@ -28,7 +28,7 @@ class StoreJob:
 
     def __init__(self):
         self.place = Place().begin()
-        self.stranger = self.place.backend()
+        self.third_party = self.place.backend()
         self.handlers = {}
 
     def form(self, names, nodes=(2, 2)):
@@ -48,13 +48,13 @@ class StoreJob:
 
     def write_state(self, value):
         """Replace the current state, whatever it is."""
-        found = self.stranger.get_state()
-        assert self.stranger.set_state(value, found and found[1])[2]
+        found = self.third_party.get_state()
+        assert self.third_party.set_state(value, found and found[1])[2]
 
     def beats(self):
-        return sum(seen.beats for seen in self.stranger.roster())
+        return sum(seen.beats for seen in self.third_party.roster())
 
-    def live_on(self):
+    def check_healthy_for_a_second(self):
         """Check for a second that both nodes send heartbeats and their workers are left alone."""
         begun, beats = time.monotonic(), self.beats()
         eventually(lambda: time.monotonic() - begun > 1.0 and self.beats() > beats + 6)
@@ -97,26 +97,26 @@ def test_joining_with_foreign_value_is_an_error(job, capsys):
 def test_unreadable_state_during_a_round_is_repaired(job, value, capsys):
     job.form("ab")
     job.write_state(value)
-    job.live_on()
-    eventually(lambda: decoded_state(job.stranger.get_state()[0]).round.number == 1)  # so that later nodes can join
+    job.check_healthy_for_a_second()
+    eventually(lambda: decoded_state(job.third_party.get_state()[0]).round.number == 1)  # so that later nodes can join
     for name in "ab":
         job.handlers[name].report_failure(failure())
     assert {info.formed.number for info in job.form("ab")} == {2}
     assert capsys.readouterr().err.count("state spoilt") <= 2  # once per node
 
 
-# -- entries, and the log that they stand in
+# -- entries and the roster log
 
 
 def test_unreadable_entries_are_logged_once_and_skipped(job, capsys):
     for number, value in enumerate(NONSENSE):
-        job.place.backend().announce(f"stranger{number}/1", value)
+        job.place.backend().announce(f"third-party{number}/1", value)
     job.place.store.set(KEYS.slot(job.place.store.add(KEYS.slots, 1)), "hello")
     for _ in range(2):
         infos = job.form("ab")
         assert {info.world_size for info in infos} == {2}
         for name in "ab":
             job.handlers[name].report_failure(failure())
-    told = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
-    assert len({line.partition(" ")[2] for line in told}) == len(NONSENSE) + 1
-    assert len(told) <= 2 * (len(NONSENSE) + 1)  # once per node that read the roster
+    logged = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
+    assert len({line.partition(" ")[2] for line in logged}) == len(NONSENSE) + 1
+    assert len(logged) <= 2 * (len(NONSENSE) + 1)  # once per node that read the roster

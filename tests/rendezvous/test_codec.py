@@ -249,8 +249,8 @@ def test_invalid_seat_is_refused(line):
     assert refused(decoded_state, with_seats(f"\n{line}".encode(), 1)) is None
 
 
-def test_two_seats_of_one_node_are_refused(say):
-    data = encoded_state(replace(say.state("ab"), seats=say.seats("aa")))
+def test_two_seats_of_one_node_are_refused(build):
+    data = encoded_state(replace(build.state("ab"), seats=build.seats("aa")))
     assert refused(decoded_state, data) is None
 
 
@@ -263,34 +263,34 @@ def test_seats_round_trip(given):
     assert read.members == tuple(seat.member for seat in given)
 
 
-def test_unchanged_seats_are_reused(say):
-    state = say.state("ab")
+def test_unchanged_seats_are_reused(build):
+    state = build.state("ab")
     known = decoded_state(encoded_state(state)).seats
     over = ended(state, Cause.LOST, "a", "", ("a",))
     assert decoded_state(encoded_state(over), known) == over
     assert decoded_state(encoded_state(over), known).seats is known
-    others = replace(state, seats=say.seats("ac"))
+    others = replace(state, seats=build.seats("ac"))
     assert decoded_state(encoded_state(others), known) == others
 
 
-def test_every_seat_is_found_by_key(say):
+def test_every_seat_is_found_by_key(build):
     keys = [f"node{i}" for i in range(40)]
-    seats = decoded_state(encoded_state(State(seats=say.seats(keys)))).seats
+    seats = decoded_state(encoded_state(State(seats=build.seats(keys)))).seats
     for rank, key in enumerate(keys):
         assert (seats.rank(key), seats.rank(f"no {key}")) == (rank, None)
 
 
-# -- bounds of what is told
+# -- limits
 
 
 def test_failure_is_truncated():
     long = "x" * 10_000 + "the end"
-    told = bounded(
+    cut = bounded(
         ProcessFailure(0, 1, 2, message=long, stderr_tail=(long,) * 50, error_file_data={"deep": long}, caused_by=3)
     )
-    assert told.message.endswith("the end")
-    assert (len(told.message), len(told.stderr_tail[0])) == (4096, 400)
-    assert (len(told.stderr_tail), told.error_file_data, told.caused_by) == (20, {}, 3)
+    assert cut.message.endswith("the end")
+    assert (len(cut.message), len(cut.stderr_tail[0])) == (4096, 400)
+    assert (len(cut.stderr_tail), cut.error_file_data, cut.caused_by) == (20, {}, 3)
 
 
 def test_stack_keeps_its_beginning_and_only_for_causes():
@@ -300,9 +300,9 @@ def test_stack_keeps_its_beginning_and_only_for_causes():
     assert bounded(replace(hung, caused_by=3)).stack == ""
 
 
-def test_certain_reports_are_kept_of_many(say):
-    reports = tuple(say.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
-    state = say.state([f"n{i}" for i in range(40)])
+def test_certain_reports_are_kept_of_many(build):
+    reports = tuple(build.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
+    state = build.state([f"n{i}" for i in range(40)])
     for report in reports:
         state = failed(state, state.round, report)
     assert {report.key for report in state.end.reports} == {"n0", "n1", "n2", "n3", "n4", "n5", "n20", "n30"}
@@ -320,12 +320,12 @@ def test_longest_entry_round_trip(character):
     assert decoded_entry(encoded_entry(entry)).reported.round == reported.round
 
 
-def test_largest_state_round_trip(say):
+def test_largest_state_round_trip(build):
     long = "é" * 10_000
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
     reports = tuple(Report(f"n{i}", f"n{i}", (failure,) * 9, True) for i in range(100))
     state = State(
-        round=RoundId(1), seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports)
+        round=RoundId(1), seats=build.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports)
     )
     data = encoded_state(state)
     assert len(data) < 1_000_000  # etcd's limit is 1.5 MiB

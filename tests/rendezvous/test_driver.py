@@ -122,11 +122,11 @@ def closed(state):
     return model.closed(state, "somebody", "enough", True)
 
 
-def goes_wrong(state):
+def failing_change(state):
     raise ZeroDivisionError("a change that cannot be made")
 
 
-# -- what a node asks for is done, when it is due
+# -- operations run when they are due
 
 
 def test_driver_sleeps_until_the_next_heartbeat(start):
@@ -198,7 +198,7 @@ def test_useful_news_causes_no_pause(start, memory):
         eventually(lambda key=key: key in leader.driver.ask(lambda node, now: [s.entry.key for s in node.seen.roster]))
 
 
-# -- a wake reaches it wherever it sleeps
+# -- requests wake the driver
 
 
 @pytest.mark.parametrize("who", ["gathering", "following", "member"])
@@ -256,14 +256,14 @@ def test_driver_uses_at_most_three_threads(start, memory):
 
 
 def test_failed_request_raises_for_its_caller_alone(member):
-    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(ChangeState(goes_wrong)), LONG))
+    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(ChangeState(failing_change)), LONG))
     good = Background(lambda: member.driver.carry_out(lambda node: node.close("enough", True), LONG))
     with pytest.raises(ZeroDivisionError, match="a change that cannot be made"):
         bad.result()
     assert good.result()
 
 
-class CannotLook(HangingBackend):
+class CannotReadRoster(HangingBackend):
     """Sends heartbeats, but cannot read the roster while `blind`."""
 
     blind = False
@@ -287,7 +287,7 @@ def eventually_logged(capsys, words):
 
 
 def test_leader_that_cannot_work_is_replaced(start, capsys):
-    one = start("a", CannotLook, (2, 2), interval=0.05)
+    one = start("a", CannotReadRoster, (2, 2), interval=0.05)
     other = start("b", nodes=(2, 2), interval=0.05)
     one.join()
     eventually(lambda: one.leads)
@@ -357,7 +357,7 @@ def test_node_that_cannot_start_watchers_polls_the_store(start, memory, no_threa
     assert one.driver.stop()
 
 
-# -- the end
+# -- stopping
 
 
 @pytest.mark.parametrize("who", ["gathering", "member"])
@@ -424,8 +424,8 @@ def test_forked_child_has_no_driver(member):
         driver.start()
         key = driver.ask(lambda node, now: node.key)
         done = driver.carry_out(lambda node: node.leave("a child"), LONG)
-        told = (key, driver.started, done, driver.stop(), len(rendezvous_threads()))
-        os.write(writer, repr(told).encode())
+        answers = (key, driver.started, done, driver.stop(), len(rendezvous_threads()))
+        os.write(writer, repr(answers).encode())
         os._exit(0)
     try:
         go_on.set()

@@ -27,20 +27,20 @@ def after(election, looks, value=7, place=1):
     return election
 
 
-def test_members_lead_by_rank_and_other_nodes_by_age(say):
-    state = ended(say.state("abc"), Cause.LOST, "a", "", ("a",))
+def test_members_lead_by_rank_and_other_nodes_by_age(build):
+    state = ended(build.state("abc"), Cause.LOST, "a", "", ("a",))
     assert [position(state, key, 5) for key in "bc"] == [0, 1]
     assert position(state, "d", 3) == 5
     assert position(State(), "a", 0) == 0
 
 
-def test_drained_or_finished_member_does_not_lead(say):
-    assert [position(drained(say.state("abc"), "a"), key, 5) for key in "abc"] == [7, 0, 1]
-    assert [position(succeeded(say.state("abc"), ["b"], RoundId(1)), key, 5) for key in "abc"] == [0, 7, 1]
+def test_drained_or_finished_member_does_not_lead(build):
+    assert [position(drained(build.state("abc"), "a"), key, 5) for key in "abc"] == [7, 0, 1]
+    assert [position(succeeded(build.state("abc"), ["b"], RoundId(1)), key, 5) for key in "abc"] == [0, 7, 1]
 
 
-def test_working_members_position_is_independent_of_age(say):
-    state = drained(succeeded(say.state("abc"), ["b"], RoundId(1)), "c")
+def test_working_members_position_is_independent_of_age(build):
+    state = drained(succeeded(build.state("abc"), ["b"], RoundId(1)), "c")
     assert [ordered_by_age(state, key) for key in "abcd"] == [False, True, True, True]
 
 

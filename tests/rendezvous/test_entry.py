@@ -21,6 +21,6 @@ def test_entry_copies_labels():
     assert entry.labels == {"rack": "b"}
 
 
-def test_seat_describes_the_member(say):
-    entry = say.entry("n7/1", node="n7", host="h", address="10.0.0.7", port=4, local_world_size=8)
+def test_seat_describes_the_member(build):
+    entry = build.entry("n7/1", node="n7", host="h", address="10.0.0.7", port=4, local_world_size=8)
     assert entry.seat.member == Member("n7", "h", "10.0.0.7", "default", 8)

@@ -158,8 +158,8 @@ def test_store_without_declared_options_gets_all_options(server):
 
 def test_factory_fault_is_an_outage_unless_it_can_never_work(server):
     backend = record(server)
-    server.fault = OSError("nobody is there")
-    with pytest.raises(RendezvousConnectionError, match="connecting at mine://here failed: nobody is there"):
+    server.fault = OSError("no server")
+    with pytest.raises(RendezvousConnectionError, match="connecting at mine://here failed: no server"):
         backend.open_backend(Context(), parameters()).get_state()
     server.fault = ConfigurationError("no such place")
     handler = backend.factory(Context(), parameters())

@@ -44,8 +44,8 @@ def test_long_outage_fences_and_short_one_does_not(job, how):
         clock.advance(0.4)  # a longer step would look like a suspended process
         verdict = handler.verdict()
     assert verdict.outcome is Outcome.FENCED
-    told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
-    assert told and 8.9 <= float(told.group(1)) <= 10.1
+    match = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
+    assert match and 8.9 <= float(match.group(1)) <= 10.1
     assert ("does not answer" if how == "hangs" else "made the store unreachable") in verdict.reason
 
 
@@ -64,14 +64,14 @@ def test_unreadable_state_harms_neither_workers_nor_next_round(job):
 def test_failed_listener_stops_nothing(job, capsys):
     one = job(1, 1)
     handler = one.node("a")
-    told = []
+    calls = []
     handler.subscribe(lambda: 1 // 0)
-    handler.subscribe(lambda: told.append(1))
+    handler.subscribe(lambda: calls.append(1))
     handler.next_rendezvous()
     one.backends["a"].reachable = False
     eventually(lambda: "made the store unreachable" in handler.progress())
     one.backends["a"].reachable = True
     count = one.backends["a"].calls["beat"]
     eventually(lambda: one.backends["a"].calls["beat"] > count + 2)
-    assert told
+    assert calls
     assert "a listener raised ZeroDivisionError" in capsys.readouterr().err

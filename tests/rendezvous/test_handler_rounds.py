@@ -53,11 +53,11 @@ def test_failure_reaches_all_and_costs_one_restart(job):
         verdict = eventually(one.handlers[name].verdict)
         assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, True)
 
-    def all_is_told():  # b may have reported its own failure first
-        told = one.handlers["b"].verdict().failures.get(0)
-        return told is not None and "all of it" in told.message
+    def second_report_arrived():  # b may have reported its own failure first
+        found = one.handlers["b"].verdict().failures.get(0)
+        return found is not None and "all of it" in found.message
 
-    eventually(all_is_told)
+    eventually(second_report_arrived)
     assert {info.formed.restart_count for info in one.form("ab").values()} == {1}
     assert one.handlers["a"].verdict() is None
 

@@ -29,10 +29,10 @@ class Watcher:
 
     def __init__(self, monkeypatch):
         self.seat = None
-        self.told = queue.Queue()
+        self.ended = queue.Queue()
         self.tried = queue.Queue()
         monkeypatch.setattr(lifeline, "resolve_host", self._resolve)
-        self.lifeline = Lifeline(lambda: self.seat, self.told.put)
+        self.lifeline = Lifeline(lambda: self.seat, self.ended.put)
 
     def watch(self, key, port, address=HERE):
         self.seat = Seat(key, Member(key, "", address, "default", 1), 0, port)
@@ -74,7 +74,7 @@ def watched():
     made.lifeline.close()
 
 
-def told_next(watcher, known="next"):
+def next_ended(watcher, known="next"):
     """The key that is reported next. This also ends one more agent, `known`: if nothing was reported before, that is
     the key."""
     last = Watched()
@@ -82,7 +82,7 @@ def told_next(watcher, known="next"):
     last.meets().close()
     last.meets()
     last.lifeline.close()
-    return watcher.told.get(timeout=LONG)
+    return watcher.ended.get(timeout=LONG)
 
 
 def test_end_is_reported_once(watcher, watched):
@@ -90,8 +90,8 @@ def test_end_is_reported_once(watcher, watched):
     connection = watched.meets()
     watched.lifeline.close()
     connection.close()
-    assert watcher.told.get(timeout=LONG) == "a"
-    assert told_next(watcher) == "next"
+    assert watcher.ended.get(timeout=LONG) == "a"
+    assert next_ended(watcher) == "next"
 
 
 def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
@@ -99,7 +99,7 @@ def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
     watcher.watch("a", watched.port)
     watched.meets().close()  # proof of a connection; the watcher reconnects
     watched.lifeline.close()
-    assert watcher.told.get(timeout=LONG) == "a"
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
 @pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
@@ -128,17 +128,17 @@ def test_closed_connection_reports_no_end(watcher, watched):
     watcher.watch("a", watched.port)
     for _ in range(3):
         watched.meets().close()
-    assert told_next(watcher) == "next"
+    assert next_ended(watcher) == "next"
 
 
 def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
-    strangers = [socket.socket() for _ in range(MANY)]
-    for stranger in strangers:
-        stranger.setblocking(False)
-        stranger.connect_ex((HERE, watched.port))
+    third_parties = [socket.socket() for _ in range(MANY)]
+    for client in third_parties:
+        client.setblocking(False)
+        client.connect_ex((HERE, watched.port))
     assert watched.lifeline.listen(HERE) == watched.port
-    for stranger in strangers:
-        stranger.close()
+    for client in third_parties:
+        client.close()
     assert watched.lifeline.listen(HERE) == watched.port
     watcher.watch("a", watched.port)
     watched.meets()
@@ -146,21 +146,21 @@ def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
 
 def test_full_backlog_reports_no_end(watcher, watched):
     """The watcher then has no lifeline and reports nothing, not even a real end."""
-    strangers = [socket.socket() for _ in range(MANY)]
-    for stranger in strangers:
-        stranger.setblocking(False)
-        stranger.connect_ex((HERE, watched.port))
+    third_parties = [socket.socket() for _ in range(MANY)]
+    for client in third_parties:
+        client.setblocking(False)
+        client.connect_ex((HERE, watched.port))
     watcher.watch("a", watched.port)
-    assert told_next(watcher) == "next"
-    for stranger in strangers:
-        stranger.close()
+    assert next_ended(watcher) == "next"
+    for client in third_parties:
+        client.close()
 
 
 def test_refused_first_connection_reports_no_end(watcher, watched):
     """A firewall may refuse connections from the start."""
     watched.lifeline.close()
     watcher.watch("a", watched.port)
-    assert told_next(watcher) == "next"
+    assert next_ended(watcher) == "next"
 
 
 def test_end_of_an_earlier_neighbor_is_reported(watcher, watched):
@@ -171,12 +171,12 @@ def test_end_of_an_earlier_neighbor_is_reported(watcher, watched):
     assert connection.recv(1) == b""  # it watches no neighbor
     watched.lifeline.close()
     watcher.watch("a", watched.port)
-    assert watcher.told.get(timeout=LONG) == "a"
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
 def test_unresolvable_address_reports_no_end(watcher):
     watcher.watch("a", 1, address="a" * 64)  # too long for a DNS label, so no name server is asked
-    assert told_next(watcher) == "next"
+    assert next_ended(watcher) == "next"
 
 
 def test_server_that_sends_data_is_no_lifeline(watcher):
@@ -185,7 +185,7 @@ def test_server_that_sends_data_is_no_lifeline(watcher):
         for _ in range(3):
             with server.accept()[0] as talks:
                 talks.send(b"hello")
-    assert watcher.told.empty() or watcher.told.get() == "a"  # the server did end
+    assert watcher.ended.empty() or watcher.ended.get() == "a"  # the server did end
 
 
 def test_lifeline_ends_with_last_copy_of_its_descriptor(watcher, watched):
@@ -198,7 +198,7 @@ def test_lifeline_ends_with_last_copy_of_its_descriptor(watcher, watched):
         watched.lifeline.close()
         own.accept()[0].close()  # the copy still accepts connections
     os.close(copy)
-    assert watcher.told.get(timeout=LONG) == "a"
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
 def test_forked_child_does_not_hold_the_lifeline(watcher, watched):
@@ -211,7 +211,7 @@ def test_forked_child_does_not_hold_the_lifeline(watcher, watched):
         watcher.watch("a", watched.port)
         watched.meets().close()
         watched.lifeline.close()
-        assert watcher.told.get(timeout=LONG) == "a"
+        assert watcher.ended.get(timeout=LONG) == "a"
         assert child.is_alive()
     finally:
         end.set()
@@ -227,4 +227,4 @@ def test_closed_lifeline_neither_watches_nor_listens(watcher, watched):
     watcher.lifeline.look()
     assert watcher.lifeline.listen(HERE) == 0
     assert watcher.lifeline.descriptor == -1
-    assert watcher.tried.empty() and watcher.told.empty()
+    assert watcher.tried.empty() and watcher.ended.empty()

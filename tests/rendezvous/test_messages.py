@@ -81,8 +81,8 @@ def test_late_joiner_must_choose_another_id(succeeded):
     assert "another --rdzv-id" in str(error)
 
 
-def test_node_waiting_for_a_failed_job_gets_its_failures(say):
-    state = failed(say.state("a", max_restarts=0), RoundId(1), say.report("a", rank=3))
+def test_node_waiting_for_a_failed_job_gets_its_failures(build):
+    state = failed(build.state("a", max_restarts=0), RoundId(1), build.report("a", rank=3))
     error = closed_for(closed(state, "a", "no restarts left", succeeded=False), was_closed=False)
     assert isinstance(error, RendezvousClosedError)
     assert list(error.failures) == [3]
@@ -101,9 +101,9 @@ def test_fencing_reason_has_the_length_of_the_outage(outage, answer):
 
 
 @pytest.fixture
-def text(say):
+def text(build):
     def make(state, gathering=None, roster=(), key="a", **bounds):
-        return progress(state, gathering, roster, say.settings(**{"min_nodes": 2, **bounds}), key)
+        return progress(state, gathering, roster, build.settings(**{"min_nodes": 2, **bounds}), key)
 
     return make
 
@@ -123,20 +123,20 @@ def test_progress_of_a_gathering_round(text, gathering, expected):
     assert text(State(), gathering) == expected
 
 
-def test_progress_names_a_lost_node_without_an_entry(text, say):
-    state = ended(say.state("ab"), Cause.LOST, "b", "lost b: no heartbeat for 5 s")
+def test_progress_names_a_lost_node_without_an_entry(text, build):
+    state = ended(build.state("ab"), Cause.LOST, "b", "lost b: no heartbeat for 5 s")
     assert text(state, Wait("1 of 2 nodes joined", None, 1, 2)) == "1 of 2 nodes joined; lost b: no heartbeat for 5 s"
     assert text(state, Wait("2 nodes joined, all is well", None, 2, 4)) == "2 of 4 nodes joined, all is well"
 
 
-def test_progress_of_nodes_without_a_seat(text, say):
-    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
-    assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
+def test_progress_of_nodes_without_a_seat(text, build):
+    assert text(build.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
+    assert text(build.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
 
 
-def test_progress_names_members_that_still_work(text, say):
-    roster = (say.seen("a", done=1), say.seen("b"), say.seen("c"))
+def test_progress_names_members_that_still_work(text, build):
+    roster = (build.seen("a", done=1), build.seen("b"), build.seen("c"))
     old = Wait("1 of 3 nodes joined", None, 1, 3, ("b", "c"))
     for most in (3, 4):
-        told = text(say.state("abc"), old, roster, max_nodes=most)
-        assert told == "1 of 3 nodes are done, still working: b, c"
+        shown = text(build.state("abc"), old, roster, max_nodes=most)
+        assert shown == "1 of 3 nodes are done, still working: b, c"

@@ -63,12 +63,12 @@ def pair():
 
 def together(nodes, seconds):
     """Let time pass for nodes that share a clock, and deliver all news immediately."""
-    memory, clock, told = nodes[0].memory, nodes[0].clock, None
+    memory, clock, delivered = nodes[0].memory, nodes[0].clock, None
     until = clock.now() + seconds
     while clock.now() < until:
         for one in nodes:
             one.settle()
-        while told != (told := (memory.writes, memory.rosters)):
+        while delivered != (delivered := (memory.writes, memory.rosters)):
             for one in nodes:
                 one.hear()
         clock.advance(0.25)
@@ -82,7 +82,7 @@ def failure():
     return {0: ProcessFailure(0, 7, 1, global_rank=0, reason="exit code 1")}
 
 
-def goes_wrong(state):
+def failing_change(state):
     raise ZeroDivisionError("a change that cannot be made")
 
 
@@ -161,7 +161,7 @@ def test_refused_write_is_decided_again(alone):
 
 
 def test_failed_change_is_settled_with_its_error(alone):
-    bad = alone.node.request(ChangeState(goes_wrong))
+    bad = alone.node.request(ChangeState(failing_change))
     good = alone.node.close("enough", succeeded=False)
     alone.settle()
     (first, fault), (second, none) = alone.node.pop_settled()
@@ -228,7 +228,7 @@ def test_failure_is_written_before_node_is_ready(pair):
     assert (other.state.end.cause, other.entries["b/1"].after.number) == (Cause.FAILURE, 1)
 
 
-# -- answers that are lost
+# -- lost answers
 
 
 def test_announcement_with_lost_answer_is_repeated_as_one(alone):
@@ -314,8 +314,8 @@ def test_long_outage_and_its_end_are_logged_once(alone):
         alone.node.notice(alone.clock.now())
     alone.backend.reachable = True
     alone.run(2.0)
-    told = alone.notes
-    assert (told.count("store out of reach"), told.count("store is back")) == (1, 1)
+    notes = alone.notes
+    assert (notes.count("store out of reach"), notes.count("store is back")) == (1, 1)
 
 
 def test_hung_operation_is_an_outage(alone):
@@ -469,7 +469,7 @@ def test_join_timeout_restarts_when_the_store_fails():
     assert isinstance(one.node.obstacle(one.clock.now()), RendezvousConnectionError)
 
 
-# -- a store that forgets
+# -- a store that lost its data
 
 
 def test_dropped_entry_is_announced_again(alone):
@@ -551,7 +551,7 @@ def test_single_ended_lease_means_loss_after_a_moment(pair):
     assert leader.state.gone == ("b/1",)
 
 
-# -- who leads
+# -- leadership
 
 
 def test_leader_without_roster_yields_leadership(pair):
@@ -873,7 +873,7 @@ def test_store_host_lingers_only_in_a_closed_job(alone):
     assert not alone.node.lingers
 
 
-# -- a state that is signed with another secret, where no node of this job knows one
+# -- a foreign state, signed with another secret, before the first round
 
 
 @pytest.fixture
@@ -881,9 +881,9 @@ def guarded():
     """A node with a secret, and a state written by nodes with another secret."""
     one, others = OneNode(), HmacSeal("job", [b"another secret, also"])
     one.operations = Operations(SignedBackend(one.backend, HmacSeal("job", [b"a secret of the job"])))
-    theirs = others.sealed("state", encoded_state(State(round=model.RoundId(4), open=True)))
-    one.write_theirs = lambda: MemoryBackend(one.memory).set_state(theirs, one.memory.state and one.memory.state[1])
-    one.write_theirs()
+    foreign = others.sealed("state", encoded_state(State(round=model.RoundId(4), open=True)))
+    one.write_foreign = lambda: MemoryBackend(one.memory).set_state(foreign, one.memory.state and one.memory.state[1])
+    one.write_foreign()
     return one
 
 
@@ -896,15 +896,15 @@ def test_unclaimed_foreign_state_is_overwritten(guarded):
 
 
 def test_state_restored_by_foreign_nodes_ends_the_join(guarded):
-    theirs = guarded.memory.state[0]
+    foreign = guarded.memory.state[0]
     guarded.join()
     for _ in range(60):
         guarded.run(0.5)
-        if guarded.memory.state[0] != theirs:
-            guarded.write_theirs()
+        if guarded.memory.state[0] != foreign:
+            guarded.write_foreign()
             guarded.hear()
     error = guarded.node.obstacle(guarded.clock.now())
     assert isinstance(error, RendezvousStateError)
     assert "--rdzv-secret-file" in str(error)
     assert guarded.asked.count(WriteState) == 3
-    assert guarded.memory.state[0] == theirs
+    assert guarded.memory.state[0] == foreign

@@ -129,14 +129,14 @@ def test_lateness_matches_reference_implementation(looks):
 LEASED = Observation(INTERVAL, ATTEMPTS)
 
 
-def test_store_with_leases_drops_dead_nodes(say):
-    seen = looked(LEASED, {"a": None, "b": None}, 0.0, say.state("ab"))
+def test_store_with_leases_drops_dead_nodes(build):
+    seen = looked(LEASED, {"a": None, "b": None}, 0.0, build.state("ab"))
     assert seen.leased
     assert not any(seen.late(key, Instant(1000.0)) for key in "ab")
 
 
-def test_each_missing_entry_is_confirmed_after_a_delay(say):
-    state = say.state("abc")
+def test_each_missing_entry_is_confirmed_after_a_delay(build):
+    state = build.state("abc")
     seen = looked(LEASED, {"a": None, "b": None, "c": None}, 0.0, state)
     assert seen.settled < 0.0
     seen = looked(seen, {"a": None, "b": None}, 10.0, state)
@@ -145,10 +145,10 @@ def test_each_missing_entry_is_confirmed_after_a_delay(say):
     assert looked(seen, {"a": None}, 11.0, state).settled == 11.0 + CONFIRM
 
 
-def test_finished_member_stays_finished_after_its_lease(say):
+def test_finished_member_stays_finished_after_its_lease(build):
     """Until the state records it, because the leader may have died before that."""
-    state = say.state("ab")
-    both = (Registration("a", say.entry("a", done=1), None), Registration("b", say.entry("b"), None))
+    state = build.state("ab")
+    both = (Registration("a", build.entry("a", done=1), None), Registration("b", build.entry("b"), None))
     seen = LEASED.after_look(both, state, Instant(0.0)).after_look(both[1:], state, Instant(6.0))
     assert [(item.entry.key, item.late) for item in seen.roster] == [("a", True), ("b", False)]
     assert seen.dead(state, Instant(60.0)) is None
@@ -177,18 +177,18 @@ def test_store_with_heartbeats_drops_only_if_empty():
     assert seen.drops("a", ())
 
 
-# -- entries that are of no use any more
+# -- dead entries
 
 
-def entries(say, *keys):
-    return tuple(Registration(key, say.entry(key), 1) for key in keys)
+def entries(build, *keys):
+    return tuple(Registration(key, build.entry(key), 1) for key in keys)
 
 
-def test_entry_late_for_two_timeouts_is_dead(say):
-    seen, found = Observation(INTERVAL, ATTEMPTS), entries(say, "a")
+def test_entry_late_for_two_timeouts_is_dead(build):
+    seen, found = Observation(INTERVAL, ATTEMPTS), entries(build, "a")
     for now in range(10):
         seen = seen.after_look(found, State(), Instant(now))
         assert seen.dead(State(), Instant(now)) is None
     seen = seen.after_look(found, State(), Instant(10.0))
     assert seen.dead(State(), Instant(10.0)) == "a"
-    assert seen.dead(say.state("a"), Instant(10.0)) is None  # the round must end first
+    assert seen.dead(build.state("a"), Instant(10.0)) is None  # the round must end first

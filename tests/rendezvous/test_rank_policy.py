@@ -57,14 +57,14 @@ def test_policy_decides_the_ranks(hosts_of_a_round):
 
 
 def test_policy_sees_labels_and_last_ranks(hosts_of_a_round):
-    told = []
+    seen = []
 
     def policy(candidates):
-        told.extend((it.node.labels["rack"], it.last_rank) for it in candidates)
+        seen.extend((it.node.labels["rack"], it.last_rank) for it in candidates)
         return candidates
 
     hosts_of_a_round(policy)
-    assert told == [("node3", None), ("node9", None), ("node10", None)]
+    assert seen == [("node3", None), ("node9", None), ("node10", None)]
 
 
 def leaving(candidates):
@@ -87,6 +87,6 @@ def test_policy_may_return_an_iterator(hosts_of_a_round):
 def test_failed_policy_is_logged_and_ranks_stay(policy, hosts_of_a_round, capsys):
     log.configure("human", "warning")
     assert hosts_of_a_round(policy) == ["node3", "node9", "node10"]
-    told = capsys.readouterr().err
-    assert 'plugin failed: part="rank policy"' in told
-    assert told.count("the nodes keep their ranks") == 1
+    logged = capsys.readouterr().err
+    assert 'plugin failed: part="rank policy"' in logged
+    assert logged.count("the nodes keep their ranks") == 1

@@ -72,13 +72,13 @@ def test_number_may_exceed_pythons_digit_limit():
 
 @given(st.lists(st.from_regex(r"\A[a-c]{0,2}[0-9]{0,3}\Z")))
 def test_natural_order_matches_reference_implementation(names):
-    def dumb(name):
+    def reference(name):
         return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
-    assert sorted(names, key=natural) == sorted(names, key=dumb)
+    assert sorted(names, key=natural) == sorted(names, key=reference)
 
 
-def dumb_order(entries, before):
+def reference_order(entries, before):
     """The reference, without hints: walk the old ranks, then append."""
     here = {entry.key: entry for entry in entries}
     survivors = [key for key in before if key in here]
@@ -102,7 +102,7 @@ members = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
 def test_ranks_match_reference_implementation(keys, before, data):
     entries = [Entry(key, key, data.draw(st.sampled_from(["n1", "n2", "n10"]))) for key in keys]
-    assert ordered(entries, before) == dumb_order(entries, before)
+    assert ordered(entries, before) == reference_order(entries, before)
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True))

@@ -52,7 +52,7 @@ def test_key_deleted_while_read_is_not_awaited():
     assert values_there(store, ["beats"]) == {}
 
 
-# -- holes: somebody has taken a slot, and not filled it
+# -- holes: slots that were taken and not filled
 
 
 def test_hole_of_a_dead_joiner_delays_readers_briefly(place, clock):
@@ -159,11 +159,11 @@ def test_node_announcing_during_a_reread_is_shown(place):
     node.announce("a/1", b"2")
     watcher.roster()
 
-    def once_more():
+    def announce_once_more():
         node.announce("a/1", b"3")
         watcher.roster()
 
-    place.before("compare_set", KEYS.base, once_more)
+    place.before("compare_set", KEYS.base, announce_once_more)
     assert shown(sleeper) == [("a/1", b"3")]
 
 
@@ -191,7 +191,7 @@ def test_all_readers_agree_on_the_order(place):
         assert [key for key, _ in shown(reader)] == expected
 
 
-# -- what is left in the store
+# -- remaining keys
 
 
 def test_dead_and_void_slots_at_the_front_are_deleted(place, clock):

@@ -32,7 +32,7 @@ def test_value_is_valid_only_in_its_place(data, place):
 @given(st.data())
 def test_changed_byte_invalidates_the_value(data):
     seal = HmacSeal("job", [SECRET])
-    value = bytearray(seal.sealed(PLACE, b"what a node says"))
+    value = bytearray(seal.sealed(PLACE, b"a value of a node"))
     at = data.draw(st.integers(0, len(value) - 1))
     value[at] ^= data.draw(st.integers(1, 255))
     assert seal.opened(PLACE, bytes(value)) is None
@@ -84,11 +84,11 @@ def test_refused_values_are_counted_and_logged_once(seal, capsys):
     assert seal.opened(PLACE, HmacSeal("job", [OTHER]).sealed(PLACE, b"x")) is None
     assert seal.opened(PLACE, seal.sealed("elsewhere", b"x")) is None
     assert seal.refused == 3
-    told = capsys.readouterr().err
-    assert told.count(PLACE) == 3
-    assert SECRET.decode() not in told and OTHER.decode() not in told
+    logged = capsys.readouterr().err
+    assert logged.count(PLACE) == 3
+    assert SECRET.decode() not in logged and OTHER.decode() not in logged
     for reason in ("what is not signed", "with another secret", "for another place or was changed"):
-        assert told.count(reason) == 1
+        assert logged.count(reason) == 1
 
 
 @pytest.mark.parametrize(

@@ -47,5 +47,5 @@ def test_bounds_are_checked(changes, what):
         RendezvousSettings(**given)
 
 
-def test_failure_timeout_is_interval_times_attempts(say):
-    assert say.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).failure_timeout == 2.0
+def test_failure_timeout_is_interval_times_attempts(build):
+    assert build.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).failure_timeout == 2.0

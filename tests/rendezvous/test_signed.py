@@ -66,18 +66,18 @@ def makers(request):
 
 
 def test_foreign_entries_are_ignored(makers):
-    ours, strangers, others = makers(SECRET), makers(), makers(OTHER)
+    ours, third_party, others = makers(SECRET), makers(), makers(OTHER)
     ours.announce("a/1", b"entry")
-    strangers.announce("b/1", b"entry")
+    third_party.announce("b/1", b"entry")
     others.announce("c/1", b"entry")
     assert [item.key for item in ours.roster()] == ["a/1"]
     assert [item.key for item in others.roster()] == ["c/1"]
 
 
 def test_foreign_state_can_be_replaced(makers):
-    ours, strangers = makers(SECRET), makers()
+    ours, third_party = makers(SECRET), makers()
     _, token, _ = ours.set_state(b"1")
-    assert strangers.set_state(b"2", token)[2]
+    assert third_party.set_state(b"2", token)[2]
     with pytest.raises(ForeignStateError) as caught:
         ours.get_state()
     assert ours.set_state(b"3", caught.value.token)[2]

@@ -153,12 +153,12 @@ def test_withdrawal_by_another_node_spares_a_new_entry(place):
     node.announce("a/1", b"1")
     leader.roster()
 
-    def comes_back():
+    def reannounce():
         with pytest.raises(EntryDroppedError):
             node.beat("a/1", False, False)
         node.announce("a/1", b"2")
 
-    place.before("add", KEYS.slots, comes_back)
+    place.before("add", KEYS.slots, reannounce)
     leader.withdraw("a/1")
     assert shown(leader) == [("a/1", b"2")]
 
@@ -170,7 +170,7 @@ def test_connecting_changes_nothing_in_the_store(place):
     assert fails(place.backend().connect)
 
 
-# -- a store that began anew, empty
+# -- a store that restarted empty
 
 
 def beats(backend, key, entry):
@@ -225,7 +225,7 @@ def test_observer_writes_nothing_to_an_empty_store(place):
     assert place.store.num_keys() == 0
 
 
-# -- answers that are lost
+# -- lost answers
 
 
 @pytest.mark.parametrize("lands", [False, True])
@@ -272,7 +272,7 @@ def test_state_with_a_lost_answer_is_written_once(place, lands):
     assert newer.number == token.number + 1
 
 
-# -- jobs, and what others write under the keys of one
+# -- keys that other programs have overwritten
 
 
 def test_epoch_may_have_any_name(place):
@@ -409,7 +409,7 @@ def test_invalid_leader_counter_restarts_from_zero(place, value):
     assert two.beat("b/1", leading=False, look=True) == 2
 
 
-# -- what is left in the store
+# -- remaining keys
 
 
 class Counting:
@@ -489,7 +489,7 @@ def test_store_without_deletion_works(place):
     assert [seen.key for seen in place.backend().roster()] == ["leader/1", "member/1"]
 
 
-# -- a store that came back with data of an earlier time
+# -- a store that returned with older data
 
 
 def written(backend, state, token):
