@@ -54,7 +54,7 @@ def refuse(kind):
     raise AssertionError(f"asked for {kind}")
 
 
-def test_usable_cpus():
+def test_usable_cpus_are_at_most_those_of_the_machine():
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
 
 

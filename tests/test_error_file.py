@@ -81,7 +81,7 @@ def test_inner_launch_without_file_raises(failures, path):
     assert not path.exists()
 
 
-def test_custom_handler():
+def test_custom_handler_records_the_exception():
     class Keeping(ErrorHandler):
         def __init__(self):
             self.kept = []

@@ -41,7 +41,7 @@ def failure(rank, **fields):
         (errors.ChildFailedError, 1),
     ],
 )
-def test_exit_codes(error, code):
+def test_each_error_has_its_exit_code(error, code):
     assert error.exit_code == code
     assert issubclass(error, ElasticError)
 

@@ -43,7 +43,7 @@ def output():
     log.configure(level="warning")
 
 
-def test_text_line(output):
+def test_text_line_has_time_level_event_and_fields(output):
     lines = output()
     log.get_logger().info("round formed", round=1, seconds=0.5, node="node7")
     assert lines() == ["2001-09-09T01:46:40.250Z info     round formed: round=1 seconds=0.5 node=node7"]
@@ -98,7 +98,7 @@ def test_values_cannot_control_a_terminal(output):
     assert line.endswith(r'error="a\nb" colour="\u001b[31m" name="say \"hi\"" empty="" ok=ä')
 
 
-def test_json_line(output):
+def test_json_line_has_all_bound_fields(output):
     lines = output("json")
     log.get_logger(run_id="job").bind(node="node7").error("worker failed", rank=3, reason="a\nb")
     assert [json.loads(line) for line in lines()] == [
@@ -126,7 +126,7 @@ def test_fields_may_be_named_like_structlog_arguments(output, style):
 
 
 @pytest.mark.parametrize("style", ["human", "json"])
-def test_tracebacks(output, style):
+def test_traceback_follows_the_line(output, style):
     lines = output(style)
     try:
         raise RuntimeError("boom")

@@ -125,7 +125,7 @@ def test_stream_belongs_to_its_group(collector, group):
     assert collector.data[0].group_name == group
 
 
-def test_milliseconds_since():
+def test_elapsed_time_is_in_milliseconds():
     assert 0 <= metrics.get_elapsed_time_ms(time.time()) < 60_000
 
 

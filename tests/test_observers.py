@@ -48,7 +48,7 @@ def test_history_keeps_everything():
     assert (history.restarts, history.finished) == ([FACTS[3]], FACTS[4])
 
 
-def test_history_as_json():
+def test_history_is_json_serializable():
     history = History()
     notify_all(history)
     content = history.as_dict()
@@ -154,7 +154,7 @@ def test_facts_become_metrics(figures):
         ("FAILED", 1, "failed_with_retries", 100),
     ],
 )
-def test_result_metrics(figures, state, restarts, name, flakiness):
+def test_result_becomes_metrics(figures, state, restarts, name, flakiness):
     MetricRecorder("trainer", 1)(AgentFinished("job", state, "", restarts))
     left = max(0, 1 - restarts)
     assert figures.take() == [("remaining_restarts", left), (state.lower(), 1), *outcome(name, flakiness)]

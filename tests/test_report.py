@@ -40,16 +40,16 @@ def golden(text):
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_codes(error, code):
+def test_exit_code_follows_from_the_error(error, code):
     assert exit_code_of(error) == code
 
 
-def test_single_configuration_problem():
+def test_single_configuration_problem_fits_on_one_line():
     error = ConfigurationError(Problem("--nnodes", "expected N or MIN:MAX, found 'x'"))
     assert as_text(error) == "elastic: --nnodes: expected N or MIN:MAX, found 'x'"
 
 
-def test_several_configuration_problems():
+def test_several_configuration_problems_become_a_list():
     error = ConfigurationError(Problem("--nnodes", "expected a number"), Problem("ELASTIC_ROLE", "found nothing"))
     assert as_text(error, "job") == golden("""
         elastic: 2 problems with the configuration
@@ -119,7 +119,7 @@ def test_missing_stack_is_explained():
     )
 
 
-def test_failure_without_output():
+def test_failure_without_output_says_so():
     assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
         "  It wrote no error file and nothing to stderr."
     )
@@ -164,7 +164,7 @@ def test_unkillable_workers_do_not_hide_failures():
         ),
     ],
 )
-def test_other_results_have_one_line(error, text):
+def test_other_errors_have_their_own_headline(error, text):
     assert as_text(error, "j") == text
 
 

@@ -69,7 +69,7 @@ def test_unkillable_workers_do_not_hide_failures(history):
     assert result_file.outcome("job", 6, error, history)["first_failure"]["global_rank"] == 1
 
 
-def test_run_that_never_started():
+def test_run_that_never_started_has_failed():
     content = result_file.outcome("job", 2, ConfigurationError(), History())
     assert (content["state"], content["restart_count"], content["rounds"]) == ("FAILED", 0, [])
     assert content["error"]["type"] == "ConfigurationError"

@@ -105,10 +105,10 @@ def test_search_stops_at_a_file_system_boundary(job):
     assert json.loads(done.out)["config_file"] is None
 
 
-@pytest.mark.parametrize("snare", ['ln -s "$2" "$1"', 'mkfifo -m 666 "$1"'])
-def test_result_file_snare_is_refused(job, shared, precious, snare):
+@pytest.mark.parametrize("trap", ['ln -s "$2" "$1"', 'mkfifo -m 666 "$1"'])
+def test_foreign_link_or_pipe_as_result_file_is_refused(job, shared, precious, trap):
     path = shared / "result.json"
-    as_nobody(snare, path, precious)
+    as_nobody(trap, path, precious)
     done = job.run("--result-file", str(path), "train.py")
     assert (done.code, done.out) == (2, "")
     assert "--result-file: cannot write to" in done.err
@@ -134,14 +134,14 @@ LOGS = {
 }
 
 
-@pytest.mark.parametrize("snare", LOGS.values(), ids=LOGS.keys())
-def test_log_snare_in_a_shared_folder_is_refused(job, shared, precious, snare):
+@pytest.mark.parametrize("trap", LOGS.values(), ids=LOGS.keys())
+def test_log_trap_in_a_shared_folder_is_refused(job, shared, precious, trap):
     logs = shared / "logs"
     as_nobody('mkdir -m 1777 "$1"', logs)
     os.chown(logs, 0, 0)
     logs.chmod(0o1777)
     before = sorted(shared.iterdir())
-    as_nobody(snare, logs, precious)
+    as_nobody(trap, logs, precious)
     done = job.run("--log-dir", str(logs), "--redirects=3", "--rdzv-id=job1", "train.py")
     assert (done.code, done.out) == (2, "")
     assert "--log-dir: expected a writable folder" in done.err
@@ -150,16 +150,16 @@ def test_log_snare_in_a_shared_folder_is_refused(job, shared, precious, snare):
     assert sorted(shared.iterdir()) == before
 
 
-def test_log_snare_in_own_writable_folder_is_refused(job, shared, precious):
+def test_log_trap_in_a_folder_that_others_write_is_refused(job, shared, precious):
     folder = shared / "logs" / "job1" / "round-1"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    for snare, reason in (
+    for trap, reason in (
         ('ln -s "$2" "$1"', "it is a link of user nobody"),
         ('mkfifo -m 666 "$1"', "this pipe has no reader"),
         ('touch "$1"', "it was made by user nobody"),
     ):
-        as_nobody(snare, folder / "rank-0.err", precious)
+        as_nobody(trap, folder / "rank-0.err", precious)
         done = job.run("--log-dir", str(shared / "logs"), "--redirects=3", "--rdzv-id=job1", "train.py")
         assert (done.code, done.out) == (2, "")
         assert reason in done.err
@@ -189,10 +189,10 @@ def test_linked_error_file_is_neither_written_nor_read(job, shared, precious):
     assert precious.read_text() == PRECIOUS
 
 
-@pytest.mark.parametrize("snare", ['ln -s "$2" "$1"', 'umask 0; touch "$1"'])
-def test_event_file_snare_is_refused(job, shared, precious, snare):
+@pytest.mark.parametrize("trap", ['ln -s "$2" "$1"', 'umask 0; touch "$1"'])
+def test_foreign_event_file_is_refused(job, shared, precious, trap):
     path = shared / "events.jsonl"
-    as_nobody(snare, path, precious)
+    as_nobody(trap, path, precious)
     done = job.run(f"--event-log-handler=file:{path}", "train.py")
     assert (done.code, done.out) == (2, "")
     assert "--event-log-handler: cannot write to the file" in done.err

@@ -23,7 +23,7 @@ def test_rank_0_publishes_and_other_ranks_read(store):
     assert (store.get("MASTER_ADDR"), store.get("MASTER_PORT")) == (b"10.0.0.1", b"1234")
 
 
-def test_other_ranks_wait(store):
+def test_other_ranks_wait_for_rank_0(store):
     found = []
     thread = threading.Thread(target=lambda: found.append(RendezvousStoreInfo.build(1, store)))
     thread.start()
@@ -55,7 +55,7 @@ def can_be_bound(port):
 
 
 @pytest.mark.integration
-def test_the_port_is_free():
+def test_default_port_is_free():
     info = (RendezvousStoreInfo.build(0, MemoryStore(), "host") for _ in range(5))
     assert any(can_be_bound(info.master_port) for info in info)  # several tries, because a free port is not reserved
 

@@ -16,7 +16,7 @@ from elastic_core.rendezvous.driver import Patience
 pytestmark = pytest.mark.integration
 
 
-def test_default_patience():
+def test_patience_has_its_default_limits():
     """The tests below set shorter and longer ones."""
     assert Patience() == Patience(answer=5.0, outage=1.0, linger=5.0, closing=10.0, ending=2.0)
 

@@ -103,7 +103,7 @@ def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
 
 
 @pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
-def test_listens_at_the_advertised_address(address):
+def test_lifeline_listens_at_the_advertised_address(address):
     """A host name means all addresses, because peers may reach the host by another name."""
     if address == "::1" and not _has_ipv6():
         pytest.skip("no IPv6 here")

@@ -349,7 +349,7 @@ def test_member_whose_agent_ended_is_lost(build):
 
 
 @pytest.mark.parametrize("cause", [Cause.FAILURE, Cause.LEFT])
-def test_member_that_ends_during_gathering_is_gone(build, cause):
+def test_member_that_ends_while_nodes_gather_is_removed(build, cause):
     state = build.state("abc", open=False, end=End(cause, "c", "why"))
     decision = decide(over(build, "abc", "b"), state, build.settings(), Instant(0.0), None)
     assert decision.state.gone == ("b",)

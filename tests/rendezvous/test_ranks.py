@@ -55,7 +55,7 @@ def test_rank_hint_is_honored_if_the_rank_exists(hints, expected):
     assert ranks("abc", hints=hints) == expected
 
 
-def test_natural_order():
+def test_natural_order_compares_numbers_by_value():
     names = ["node66", "node7", "node", "node7b", "node07a", "", "7", "a-1-10", "a-1-9"]
     assert sorted(names, key=natural) == ["", "7", "a-1-9", "a-1-10", "node", "node7", "node07a", "node7b", "node66"]
 
