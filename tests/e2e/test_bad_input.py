@@ -303,10 +303,10 @@ def test_daemon_that_keeps_writing_does_not_delay_exit(elastic, read_fifo):
         "daemon.py",
         f"""
         import os, sys, time
-        left, tell = os.pipe()
+        left, ready = os.pipe()
         if os.fork() == 0:
             os.setsid()
-            os.write(tell, b"!")
+            os.write(ready, b"!")
             with open({fifo!r}, "w") as fifo:
                 print(os.getpid(), file=fifo, flush=True)
             while True:

@@ -133,7 +133,7 @@ def test_exhausted_restarts_end_all_agents(any_job):
     """Every agent reports the first failure, with its node, rank and last output; exit codes show whose it was."""
     here, there = any_job.agents("a b", "--nnodes=2", "--max-restarts=1")
     first = any_job.round(2)
-    any_job.end("a", 3, "the disk of the data set is gone")
+    any_job.end("a", 3, "the data disk failed")
     second = any_job.round(2, after=first)
     assert second.restarts == {"1"}
     assert here.code() == 1
@@ -142,7 +142,7 @@ def test_exhausted_restarts_end_all_agents(any_job):
         rank = second.nodes.index("a")
         who = f"rank {rank} (local rank 0, pid {second.pid('a')}) on a"
         assert f"Root cause (round 2, after 1 restart): {who}: exit code 3" in agent.err
-        assert "the disk of the data set is gone" in agent.report
+        assert "the data disk failed" in agent.report
         assert "--max-restarts" in agent.report
 
 

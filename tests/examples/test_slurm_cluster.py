@@ -20,18 +20,18 @@ saved, asked = home / f"saved-{rank}", []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 step = int(saved.read_text()) if saved.exists() else 0
 
-def tell(what):
+def log_event(what):
     with open(home / "log", "a") as log:
         log.write(f"{what} {rank} {step} {os.getpid()} {os.environ['TORCHELASTIC_RUN_ID']}\\n")
 
-tell("begins")
+log_event("begins")
 while not (home / "finish").exists():
     time.sleep(0.05)
     step += 1
     if asked:
         time.sleep(1)
         saved.write_text(str(step))
-        tell("saves")
+        log_event("saves")
         sys.exit(0)
 """
 

@@ -35,7 +35,7 @@ def check_state(state: State, settings: RendezvousSettings) -> None:
     must({*state.gone, *state.done} <= set(keys), "a node is gone or done that was no member")
     for what in (state.gone, state.done, state.draining):
         must(len(set(what)) == len(what), "a node is in a list twice")
-    must(not state.open or not state.gone, "a round runs on though a member is gone")
+    must(not state.open or not state.gone, "a round continues although a member is gone")
     must(not (state.open and state.closed), "a round runs though the job is closed")
     must(0 <= state.restarts <= state.max_restarts, "more restarts than allowed")
 
@@ -161,7 +161,7 @@ def check_settled(rules: Rules, world: World) -> None:
     must(all(a.number == state.round and state.open for a in members), "a node is in a round that does not run")
     if ending:
         left = set(state.busy) - {a.key for a in members} - done
-        must(not left, f"the round goes on without {left}")
+        must(not left, f"the round continues without {left}")
         return
     able = min(len(here), rules.settings.max_nodes)
     if not here:

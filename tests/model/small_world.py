@@ -234,7 +234,7 @@ class Rules:
 
     def _steps_of(self, world: World, place: int, actor: Actor) -> Steps:
         if actor.frozen:
-            yield f"{actor.key} goes on", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
+            yield f"{actor.key} continues", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
         if actor.cut_off and world.turn == NOBODY:
             yield f"{actor.key} reaches the store again", partial(_with, world, place, actor._replace(cut_off=False))
         if actor.foreign_state and world.turn == NOBODY:

@@ -78,8 +78,8 @@ HOST_RESTARTED = ("b/1 crashes", "the store forgets")
 FAILED_BEFORE = ("a/1 fails", *HOST_RESTARTED)
 
 ALWAYS = [
-    Case("1:2, nobody there yet, nothing bad happens", (1, 2), "ab", 0, 3_500, events=0),
-    Case("2:2, nobody there yet, nothing bad happens", (2, 2), "ab", 0, 3_200, events=0),
+    Case("1:2, no node there yet, no faults", (1, 2), "ab", 0, 3_500, events=0),
+    Case("2:2, no node there yet, no faults", (2, 2), "ab", 0, 3_200, events=0),
     Case("1:2, both run", (1, 2), "ab", 2, 23_000),
     Case("2:2, both run", (2, 2), "ab", 2, 22_000),
     Case("1:2, both run, leases and a grace", (1, 2), "ab", 2, 19_000, more={**LEASES, "grace": 6.0}),

@@ -24,7 +24,7 @@ MANY = 200
 
 
 class Watcher:
-    """Watches one neighbor. `told` has the keys of agents that have ended, `tried` the ports it is about to connect
+    """Watches one neighbor. `ended` has the keys of agents that have ended, `tried` the ports it is about to connect
     to."""
 
     def __init__(self, monkeypatch):
