@@ -2,8 +2,8 @@
 
 A world is reduced to a number, the hash of its contents without anything that only shows how it came about: instants
 become ages, or ticks until something is due, limited to what any rule distinguishes; tokens are current or outdated;
-heartbeat counters are reduced to whether they have moved. Texts are left out. Worlds that differ by a fraction of a second
-are treated as equivalent, and only one of them is explored.
+heartbeat counters are reduced to whether they have moved. Texts are left out. Worlds that differ by a fraction of a
+second are treated as equivalent, and only one of them is explored.
 """
 
 from __future__ import annotations
