@@ -1,7 +1,8 @@
-"""What stock torchrun and we make of a line before anything is started, and the table of what we refuse.
+"""How stock torchrun and elastic-core read a command line before anything starts, and the table of lines that only
+elastic-core refuses.
 
-Of torchrun its own code runs, up to the agent: only the agent is not made, and stores are not connected to. Of us the
-reading runs, and the factory of the backend.
+For torchrun its own code runs, except that the agent is not created and stores are not connected. For elastic-core the
+configuration is read and the backend's factory runs.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from elastic_core.interfaces.node import Node
 from elastic_core.support.addresses import without_brackets
 
 PAGE = " ".join((Path(__file__).parents[1] / "docs" / "guides" / "migrate-from-torchrun.md").read_text().split())
-"""docs/guides/migrate-from-torchrun.md, each run of white space as one blank."""
+"""docs/guides/migrate-from-torchrun.md with every run of white space replaced by one space."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What we refuse and torchrun takes.
+    """A line that torchrun accepts and elastic-core refuses.
 
     Args:
         line: an example.
-        problem: fits the messages of all such lines, `origin: message`.
-        sentence: part of the page.
+        problem: pattern that matches the messages (`origin: message`) of all such lines.
+        sentence: part of the page that documents it.
     """
 
     line: str
@@ -139,11 +140,11 @@ REFUSED = [
 
 
 class RefusedLine(Exception):
-    """torchrun refuses the line; with the reason."""
+    """torchrun refuses the line; the message is the reason."""
 
 
 class _Reached(BaseException):
-    """The agent would be made now. Not to be taken for an error."""
+    """torchrun would create the agent now. A BaseException, so that no handler of errors catches it."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,10 @@ class Theirs:
     """What torchrun would run.
 
     Args:
-        args: the line, as its parser reads it.
+        args: the line as its parser reads it.
         config: torch's `LaunchConfig`.
         spec: torch's `WorkerSpec`, with the handler.
-        store: the arguments of the store, or client of etcd, that it would connect; empty for `static`.
+        store: the arguments of the store, or etcd client, that it would connect; empty for `static`.
     """
 
     args: Any
@@ -165,7 +166,7 @@ class Theirs:
 
 @dataclass(frozen=True)
 class Ours:
-    """What we would run. `options` are those of the backend, typed."""
+    """What elastic-core would run. `options` are the backend's options, typed."""
 
     settings: Settings
     script: str | None
@@ -174,7 +175,7 @@ class Ours:
 
 
 class Torchrun:
-    """Reads lines as torchrun does. `folder` is for what it leaves behind."""
+    """Reads lines as torchrun does. `folder` takes its temporary files."""
 
     def __init__(self, folder: Path) -> None:
         from torch.distributed import HashStore, run
@@ -190,8 +191,10 @@ class Torchrun:
             mock.patch.object(socket, "getfqdn", lambda *_: "this.machine"),
             mock.patch.object(api, "LocalElasticAgent", self._agent),
             mock.patch.object(c10d, "_matches_machine_hostname", lambda _: True),
-            mock.patch.object(c10d, "TCPStore", lambda host, port, **more: self._told(HashStore(), host, port, **more)),
-            mock.patch.object(c10d, "FileStore", lambda path: self._told(HashStore(), path, None)),
+            mock.patch.object(
+                c10d, "TCPStore", lambda host, port, **more: self._record(HashStore(), host, port, **more)
+            ),
+            mock.patch.object(c10d, "FileStore", lambda path: self._record(HashStore(), path, None)),
             mock.patch.object(etcd_rendezvous, "etcd", self._etcd()),
             mock.patch.object(etcd_rendezvous_backend, "etcd", self._etcd()),
         ]
@@ -202,16 +205,16 @@ class Torchrun:
         return self._run
 
     def options(self, text: str) -> dict[str, str]:
-        """What it makes of `--rdzv-conf`."""
+        """torch's reading of `--rdzv-conf`."""
         found: dict[str, str] = self._run._parse_rendezvous_config(text)
         return found
 
     def streams(self, text: str) -> Any:
-        """What it makes of `--redirects` and `--tee`."""
+        """torch's reading of `--redirects` and `--tee`."""
         return self._run.Std.from_str(text)
 
     def parse(self, words: list[str], environ: dict[str, str] | None = None) -> Any:
-        """Its parser's reading. Raises RefusedLine."""
+        """The result of torchrun's parser. Raises RefusedLine."""
         quiet = io.StringIO()
         with mock.patch.dict(os.environ, environ or {}), contextlib.redirect_stderr(quiet):
             try:
@@ -246,15 +249,16 @@ class Torchrun:
         self._kept["spec"] = spec
         raise _Reached
 
-    def _told(self, store: Any, host: str, port: int | None, **more: Any) -> Any:
+    def _record(self, store: Any, host: str, port: int | None, **more: Any) -> Any:
         self._store.update(more, host=host, port=port)
         return store
 
     def _etcd(self) -> Any:
-        """For the module that torch's etcd backends need, which nobody has: it speaks to servers that are gone."""
+        """Stands in for the module that torch's etcd backends import. It is not installed, as it supports only obsolete
+        servers."""
         etcd = mock.MagicMock()
         etcd.EtcdException = etcd.EtcdAlreadyExist = type("EtcdException", (Exception,), {})
-        etcd.Client = lambda host="localhost", port=2379, **more: self._told(mock.MagicMock(), host, port, **more)
+        etcd.Client = lambda host="localhost", port=2379, **more: self._record(mock.MagicMock(), host, port, **more)
         return etcd
 
 
@@ -268,7 +272,7 @@ class Elastic:
         (folder / "elastic.toml").write_text("")
 
     def settings(self, words: list[str], environ: dict[str, str] | None = None) -> Settings:
-        """The settings alone: no plugin and no script is looked for. Raises ConfigurationError."""
+        """The settings alone, without looking for plugins or the script. Raises ConfigurationError."""
         return self._reading(words, environ, require_script=False).settings
 
     def read(self, words: list[str], environ: dict[str, str] | None = None) -> Ours:
@@ -287,21 +291,21 @@ class Elastic:
 
 
 def serves_itself(settings: Settings) -> bool:
-    """Whether the handler of these settings starts a server: that of one node over etcd, without an endpoint."""
+    """Whether the handler of these settings starts a server: a single node over etcd, without an endpoint."""
     return settings.rdzv_backend.startswith("etcd") and not settings.rdzv_endpoint and settings.nnodes.max == 1
 
 
 def unexplained(error: ConfigurationError) -> list[Problem]:
-    """The problems that are not in the table of refusals."""
+    """Problems that do not match any row of REFUSED."""
     return [each for each in error.problems if not any(re.search(row.problem, str(each)) for row in REFUSED)]
 
 
 ANYWHERE = None
-"""On one node: a port that is free."""
+"""Any free port, on a single node."""
 
 
 def found_at(theirs: Theirs) -> object:
-    """Where the nodes meet, as torchrun has it."""
+    """Where torchrun's nodes meet."""
     handler = theirs.spec.rdzv_handler
     host, port = (
         (theirs.store["host"], theirs.store["port"]) if theirs.store else (handler.master_addr, handler.master_port)
@@ -310,7 +314,7 @@ def found_at(theirs: Theirs) -> object:
 
 
 def meets_at(ours: Ours) -> object:
-    """Where ours meet."""
+    """Where elastic-core's nodes meet."""
     from elastic_c10d.endpoint import parse_endpoint
     from elastic_etcd.parameters import parse_endpoints
 
@@ -330,12 +334,12 @@ def meets_at(ours: Ours) -> object:
 
 
 def their_options(theirs: Theirs) -> dict[str, object]:
-    """The options that count for torchrun, typed."""
+    """The options that apply in torchrun, typed."""
     handler, store = theirs.spec.rdzv_handler, theirs.store
     if not store:
         return {"timeout": handler.timeout.total_seconds()}
     found: dict[str, object] = {}
-    if hasattr(handler, "settings"):  # a dynamic one
+    if hasattr(handler, "settings"):  # a dynamic handler
         times = handler.settings.timeout
         found = {f"{name}_timeout": getattr(times, name).total_seconds() for name in ("join", "last_call", "close")}
         found["heartbeat_timeout"] = times.heartbeat.total_seconds()
@@ -351,7 +355,7 @@ def their_options(theirs: Theirs) -> dict[str, object]:
 
 
 def compared(theirs: Theirs, ours: Ours) -> dict[str, tuple[object, object]]:
-    """Theirs and ours of everything that may differ."""
+    """Pairs of torchrun's and elastic-core's value for everything that may differ."""
     fixed = not theirs.store
     nodes = (theirs.config.max_nodes if fixed else theirs.config.min_nodes, theirs.config.max_nodes)
     found: dict[str, tuple[object, object]] = {
@@ -370,7 +374,7 @@ def compared(theirs: Theirs, ours: Ours) -> dict[str, tuple[object, object]]:
 
 
 def given_id(ours: Ours) -> object:
-    """The id, unless it was made up."""
+    """The id, or False if it was generated."""
     known = ours.settings.rdzv_id
     return False if known == "none" or re.fullmatch("[0-9a-f]{16}", known or "") else known
 
@@ -409,7 +413,7 @@ CONF = (
 
 def combinations(seed: int) -> list[tuple[str, ...]]:
     """Lines for torchrun's rendezvous, with placeholders: every backend with every endpoint, number of nodes and
-    `--standalone`, and with every option; the rest by lot."""
+    `--standalone`, and every backend with every option; the other flags are random."""
     chance = random.Random(seed)
     fixed = [
         *(

@@ -1,4 +1,4 @@
-"""Composition with real plugins: what is built, in which order it starts and ends, and what is refused beforehand."""
+"""Composition with real plugins: what is built, in which order it starts and stops, and what is refused beforehand."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def elastic_agent_finished(fact):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The plugin's module, once a manager has loaded it."""
+    """The plugin's module after a manager has loaded it."""
     (tmp_path / "diary_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("diary", "diary_plugin", "elastic")
@@ -169,22 +169,22 @@ STARTED = ["health", "health.start", "handler", "watchdog", "watchdog.start"]
 ENDED = ["watchdog.stop", "handler.shutdown", "health.stop"]
 
 
-def test_everything_starts_before_the_rendezvous_and_ends_in_reverse_order(plugin):
+def test_plugins_start_before_joining_and_stop_in_reverse(plugin):
     assert not run(plugin).is_failed()
     assert plugin.diary == [*STARTED, "join", "finished SUCCEEDED", *ENDED]
 
 
-def test_events_in_a_file(plugin, tmp_path):
-    run(plugin, event_log_handler=f"file:{tmp_path / 'told'}")
-    told = [json.loads(line)["name"] for line in (tmp_path / "told").read_text().splitlines()]
-    assert told == ["round_formed", "workers_started", "agent_finished"]
+def test_events_go_to_a_file(plugin, tmp_path):
+    run(plugin, event_log_handler=f"file:{tmp_path / 'events'}")
+    received = [json.loads(line)["name"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert received == ["round_formed", "workers_started", "agent_finished"]
 
 
-def test_events_for_a_handler_that_somebody_registered(plugin):
-    told = []
-    events.register_handler("of this test", told.append)
+def test_events_go_to_a_registered_handler(plugin):
+    received = []
+    events.register_handler("of this test", received.append)
     run(plugin, event_log_handler="of this test")
-    assert [event.name for event in told] == ["round_formed", "workers_started", "agent_finished"]
+    assert [event.name for event in received] == ["round_formed", "workers_started", "agent_finished"]
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,13 @@ def test_events_for_a_handler_that_somebody_registered(plugin):
         ({"event_log_handler": "consle"}, r"--event-log-handler: .*did you mean 'console'"),
     ],
 )
-def test_starters_policies_and_handlers_that_cannot_be(values, message, plugin):
+def test_invalid_plugin_choice_is_an_error(values, message, plugin):
     with pytest.raises(ConfigurationError, match=message):
         run(plugin, **values)
     assert not set(plugin.diary) - {*STARTED, *ENDED}
 
 
-def test_what_the_factories_receive(plugin):
+def test_factories_receive_their_options(plugin):
     run(
         plugin,
         rdzv_conf={"depth": "5"},
@@ -227,7 +227,7 @@ def test_what_the_factories_receive(plugin):
     assert plugin.kept["health"] == (8080, 30.0, {"loud": True, "depth": 9})
 
 
-def test_what_a_health_endpoint_sees_from_before_the_rendezvous_until_it_is_stopped(plugin):
+def test_health_endpoint_sees_the_whole_run(plugin):
     with pytest.raises(ChildFailedError):
         run(plugin, ("sh", "-c", "exit $((3 + TORCHELASTIC_RESTART_COUNT))"), max_restarts=1, node_id="node7")
     status, fault, alive_at = plugin.kept["begun"]
@@ -255,26 +255,26 @@ def test_defaults_of_options_are_filled_in(plugin):
     assert plugin.kept["params"].config == {"depth": 3, "rank": None}
 
 
-def test_a_backend_that_declares_nothing_gets_what_was_given(plugin):
+def test_backend_without_declared_options_gets_all(plugin):
     run(plugin, rdzv_backend="anything", rdzv_conf={"whatever": "1", "endpoint": "e", "node": "n", "run_id": "r"})
     params = plugin.kept["params"]
     assert (params.run_id, params.get("node"), params.get("run_id")) == ("job", "n", "r")
     assert params.config == {"whatever": "1", "endpoint": "e", "node": "n", "run_id": "r"}
 
 
-def test_nothing_that_was_not_asked_for_is_built(plugin):
+def test_only_requested_plugins_are_built(plugin):
     run(plugin, watchdog=None, health=None, health_port=None)
     assert plugin.diary == ["handler", "join", "finished SUCCEEDED", "handler.shutdown"]
 
 
-def test_the_workers_variables(plugin, tmp_path):
+def test_plugins_contribute_worker_variables(plugin, tmp_path):
     seen = tmp_path / "seen"
     script = f"echo $DOG $BOTH $ROUND_OF_PLUGIN $DEPTH $TORCHELASTIC_RUN_ID > {seen}"
     run(plugin, ("sh", "-c", script), options={"depth": 9})
     assert seen.read_text().split() == ["yes", "dog", "1", "9", "job"]
 
 
-def test_a_watchdog_can_end_a_worker(plugin):
+def test_watchdog_can_end_a_worker(plugin):
     def hound(fact):
         if isinstance(fact, WorkersStarted):
             plugin.kept["on_expiry"](Expiry(fact.pids[0], "step"))
@@ -283,7 +283,7 @@ def test_a_watchdog_can_end_a_worker(plugin):
         run(plugin, ("sleep", "600"), observers=(hound,))
 
 
-def test_a_watchdog_is_told_of_the_workers_of_each_round(plugin, tmp_path):
+def test_watchdog_gets_the_workers_of_each_round(plugin, tmp_path):
     script = f"""
 echo $RANK $$; there={tmp_path}/$TORCHELASTIC_RESTART_COUNT; : > $there-$RANK
 until [ -e $there-0 ] && [ -e $there-1 ]; do sleep 0.01; done
@@ -297,14 +297,14 @@ exit $((1 - TORCHELASTIC_RESTART_COUNT))"""
         assert [worker.logs[0].read_text() for worker in (one, two)] == [f"0 {one.pid}\n", f"1 {two.pid}\n"]
 
 
-def test_without_log_files_it_is_told_of_none(plugin):
+def test_watchdog_gets_no_log_paths_without_log_files(plugin):
     run(plugin)
     ((worker,),) = plugin.kept["workers"]
     assert worker.logs == ()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit("no")])
-def test_a_watchdog_that_breaks_when_it_is_told_does_not_end_the_job(plugin, capsys, error):
+def test_watchdog_error_does_not_end_the_job(plugin, capsys, error):
     plugin.broken["watchdog.round_started"] = error
     assert not run(plugin).is_failed()
     said = capsys.readouterr().err
@@ -323,7 +323,7 @@ def test_a_watchdog_that_breaks_when_it_is_told_does_not_end_the_job(plugin, cap
         ("join", [*STARTED, "join", "finished FAILED", *ENDED]),
     ],
 )
-def test_what_was_built_is_ended_when_something_raises(where, diary, plugin):
+def test_built_parts_are_stopped_after_an_error(where, diary, plugin):
     plugin.broken[where] = RuntimeError("no")
     with pytest.raises((RuntimeError, PluginError), match="no") as raised:
         run(plugin)
@@ -331,7 +331,7 @@ def test_what_was_built_is_ended_when_something_raises(where, diary, plugin):
     assert isinstance(raised.value, PluginError) == (where != "join")
 
 
-def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
+def test_errors_while_stopping_are_logged(plugin, capsys):
     for part in ENDED:
         plugin.broken[part] = RuntimeError(f"{part} broke")
     assert not run(plugin).is_failed()
@@ -345,7 +345,7 @@ def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
         assert f'{event}: part="{part}" reason="raised an error while stopping"' in said
 
 
-def test_an_observer_that_raises_does_not_end_the_job(plugin, capsys):
+def test_observer_error_does_not_end_the_job(plugin, capsys):
     def broken(fact):
         raise RuntimeError("cannot bear it")
 
@@ -353,7 +353,7 @@ def test_an_observer_that_raises_does_not_end_the_job(plugin, capsys):
     assert "observer failed: fact=RoundFormed" in capsys.readouterr().err
 
 
-def test_a_health_port_that_cannot_be_had(plugin):
+def test_taken_health_port_is_an_error(plugin):
     plugin.broken["health.start"] = OSError(98, "Address already in use")
     with pytest.raises(ConfigurationError) as refused:
         run(plugin)
@@ -362,7 +362,7 @@ def test_a_health_port_that_cannot_be_had(plugin):
     )
 
 
-def test_all_that_is_wrong_is_said_at_once_and_nothing_is_built(plugin):
+def test_all_problems_are_reported_before_anything_is_built(plugin):
     with pytest.raises(ConfigurationError) as refused:
         run(
             plugin,
@@ -387,8 +387,8 @@ ASKED = {
 
 
 @pytest.mark.parametrize("setting", ASKED)
-def test_what_torchruns_variables_ask_for_may_be_missing(setting, capsys):
-    """torchrun needs no plugin for it, and so its variables may be set wherever."""
+def test_missing_plugin_for_torchrun_variable_is_a_warning(setting, capsys):
+    """torchrun needs no plugin for it, so its variables may be set on any machine."""
     name, variable, distribution = ASKED[setting]
     nobody = PluginManager.load({}, builtins=(), entry_points=())
     settings = settings_from({setting: name, "health_port": 8080})
@@ -400,12 +400,12 @@ def test_what_torchruns_variables_ask_for_may_be_missing(setting, capsys):
     assert compose.without_missing(settings, blocked, {setting: variable}) == settings
 
 
-def test_a_single_error_keeps_its_kind(plugin):
+def test_single_error_keeps_its_type(plugin):
     with pytest.raises(PluginError, match="no rendezvous backend named 'nobody' is installed"):
         run(plugin, rdzv_backend="nobody")
 
 
-def test_an_agent_that_is_composed_and_never_run_leaves_nothing(plugin):
+def test_agent_that_never_runs_leaks_nothing(plugin):
     settings = settings_from({**ALL, "no_python": True})
     entry = compose.script_entry(settings, "true", (), os.environ)
     gc.collect()
@@ -415,13 +415,13 @@ def test_an_agent_that_is_composed_and_never_run_leaves_nothing(plugin):
         with compose.composed(compose.plan_of(settings, plugin.manager), entry, os.environ) as agent:
             assert agent.restart_count == 0
         assert plugin.diary == [*STARTED, *ENDED]
-    # Threads that other tests have left behind may open and close a few; what leaked would be a hundred.
+    # Threads of earlier tests may open and close a few; a leak would be a hundred.
     assert len(os.listdir("/proc/self/fd")) < descriptors + 50
 
 
 @pytest.fixture
 def words(tmp_path):
-    """A program that notes the words it was started with, and a function that returns them."""
+    """A program that records its arguments, and a function that returns them."""
     program = tmp_path / "program"
     program.write_text(f'#!/bin/sh\necho "$0" "$@" > {tmp_path}/words\n')
     program.chmod(0o755)
@@ -435,34 +435,34 @@ def words(tmp_path):
         ({"no_python": False, "module": True}, ["-u", "-m", "train.py", "--lr=1"]),
     ],
 )
-def test_a_script_is_started_by_the_interpreter_that_was_named(values, started_with, plugin, words):
+def test_python_exec_selects_the_interpreter(values, started_with, plugin, words):
     program, noted = words
     run(plugin, ("train.py", "--lr=1"), environ={**os.environ, "PYTHON_EXEC": program}, **values)
     assert noted() == [program, *started_with]
 
 
-def test_a_command_needs_no_interpreter(plugin, words):
+def test_command_needs_no_interpreter(plugin, words):
     program, noted = words
     run(plugin, (program, "--lr=1"), environ={**os.environ, "PYTHON_EXEC": "/nowhere/python"})
     assert noted() == [program, "--lr=1"]
 
 
 @pytest.mark.parametrize("values", [{"no_python": False}, {"run_path": True}])
-def test_a_script_is_started_by_our_own_interpreter_else(values, plugin, tmp_path):
+def test_scripts_default_to_this_interpreter(values, plugin, tmp_path):
     script, seen = tmp_path / "train.py", tmp_path / "seen"
     script.write_text(f"import sys\nopen({str(seen)!r}, 'w').write(' '.join([sys.executable, __name__, *sys.argv]))")
     run(plugin, (str(script), "--lr=1"), **values)
     assert seen.read_text().split() == [sys.executable, "__main__", str(script), "--lr=1"]
 
 
-def test_names_of_entries():
+def test_entry_points_are_named():
     assert compose.function_entry(os.getcwd, ()).name == "getcwd"
     assert compose.function_entry(functools.partial(print, 1), ()).name.startswith("functools.partial(")
     assert compose.script_entry(settings_from({"run_path": True}), "train.py", (), {}).name == "train.py"
 
 
 @pytest.mark.parametrize("values", [{"tee": "1"}, {"redirects": "0:3"}, {"duplicate_stdout_filters": ["x"]}])
-def test_files_without_a_folder_get_one_that_is_named(values, plugin, capsys, tmp_path, monkeypatch):
+def test_temporary_log_folder_is_logged(values, plugin, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     log.configure(level="info")
@@ -483,7 +483,7 @@ def test_files_without_a_folder_get_one_that_is_named(values, plugin, capsys, tm
         ({"redirects": "3"}, "join"),
     ],
 )
-def test_a_folder_into_which_nothing_was_written_does_not_stay(values, broken, plugin, tmp_path, monkeypatch):
+def test_empty_temporary_log_folder_is_removed(values, broken, plugin, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     if broken:
@@ -495,15 +495,15 @@ def test_a_folder_into_which_nothing_was_written_does_not_stay(values, broken, p
 
 @pytest.fixture
 def one_processor():
-    """This process, and what it starts, may use one processor only."""
+    """Restricts this process and its children to one CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield
     os.sched_setaffinity(0, before)
 
 
-def test_a_binding_that_one_worker_cannot_have_is_a_warning(plugin, capsys, one_processor):
-    """Where the kernel shows no layout, no worker is bound; else one of two has the only core for itself."""
+def test_impossible_numa_binding_is_a_warning(plugin, capsys, one_processor):
+    """If the kernel reports no layout, no worker is bound; otherwise one of the two gets the only core."""
     assert not run(plugin, numa_binding="exclusive", nproc_per_node=2).is_failed()
     said = capsys.readouterr().err
     assert "numa binding skipped: mode=exclusive local_ranks=" in said
@@ -522,11 +522,11 @@ TWO_NODES = tuple(Cpu(number, node=number // 4, socket=0, core=number // 2, cach
         (Machine(TWO_NODES, (0, 1)), "NUMA node 1 has fewer usable cores than workers"),
     ],
 )
-def test_why_a_worker_cannot_be_bound(machine, reason):
+def test_unbound_reason_names_the_cause(machine, reason):
     assert compose.why_unbound(machine, 1, 2).startswith(reason)
 
 
-def test_problems_of_a_factory_name_the_place_where_the_value_stands():
+def test_factory_problems_name_their_origin():
     origins = {"rdzv_conf": "elastic.toml: rendezvous.etcd", "rdzv_endpoint": "default"}
     with pytest.raises(ConfigurationError) as caught, compose.origins_named(origins):
         raise ConfigurationError(
@@ -556,19 +556,19 @@ def elastic_worker_starters():
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "message"),
     [
         ("broken", "RuntimeError('no place')", r"'broken' of .* failed: RuntimeError: no place"),
         ("broken", "SystemExit(3)", r"'broken' of .* failed: SystemExit: 3"),
         ("nothing", "OSError", r"'nothing' of .*expected an object with start\(\) from its factory, found None"),
     ],
 )
-def test_a_starter_that_breaks_later_is_named_too(name, error, told, plugin, tmp_path, monkeypatch):
+def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeypatch):
     (tmp_path / "starter_plugin.py").write_text(STARTER.format(error=error))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "starter_plugin", raising=False)
     points = [EntryPoint("diary", "diary_plugin", "elastic"), EntryPoint("starter", "starter_plugin", "elastic")]
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
     entry = compose.script_entry(settings, "true", (), os.environ)
-    with pytest.raises(PluginError, match=told):
+    with pytest.raises(PluginError, match=message):
         launch.run_job(compose.plan_of(settings, PluginManager.load({}, entry_points=points)), entry, os.environ)

@@ -54,7 +54,7 @@ def refuse(kind):
     raise AssertionError(f"asked for {kind}")
 
 
-def test_usable_cpus():
+def test_usable_cpus_are_at_most_those_of_the_machine():
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
 
 
@@ -153,14 +153,14 @@ def test_wait_for_slow_answer_is_logged(torch_is, tmp_path):
             seen.touch()
             return super().write(text)
 
-    told = Seen()
+    output = Seen()
     torch_is(f"{FOUR_GPUS}\nimport os, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.05)")
-    log.configure("human", "info", told)
+    log.configure("human", "info", output)
     try:
         assert probe_torch("gpu", timeout=60) == 4
     finally:
         log.configure("human", "warning")
-    assert re.search(r'still waiting: waiting_for="torch to count its devices" seconds=\d', told.getvalue())
+    assert re.search(r'still waiting: waiting_for="torch to count its devices" seconds=\d', output.getvalue())
 
 
 def test_probe_ends_when_its_parent_is_killed(torch_is, tmp_path):
@@ -169,8 +169,8 @@ def test_probe_ends_when_its_parent_is_killed(torch_is, tmp_path):
     os.mkfifo(fifo)
     torch_is(f"import os, time; open({str(fifo)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     asking = subprocess.Popen([sys.executable, "-c", "from elastic_core.devices import *; probe_torch('gpu')"])
-    with open(fifo) as told:
-        probe = os.pidfd_open(int(told.read()))
+    with open(fifo) as reader:
+        probe = os.pidfd_open(int(reader.read()))
     asking.kill()
     asking.wait()
     try:

@@ -34,7 +34,7 @@ def test_return_value_is_passed_on(path):
     assert (main(3), main.__doc__, path.exists()) == (3, "Says what it is.", False)
 
 
-def test_an_exception_is_written_and_raised(path):
+def test_exception_is_written_and_raised(path):
     with pytest.raises(ValueError, match="no samples"):
         main("raise")
     content = json.loads(path.read_text())
@@ -81,7 +81,7 @@ def test_inner_launch_without_file_raises(failures, path):
     assert not path.exists()
 
 
-def test_custom_handler():
+def test_custom_handler_records_the_exception():
     class Keeping(ErrorHandler):
         def __init__(self):
             self.kept = []

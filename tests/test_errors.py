@@ -41,7 +41,7 @@ def failure(rank, **fields):
         (errors.ChildFailedError, 1),
     ],
 )
-def test_exit_codes(error, code):
+def test_each_error_has_its_exit_code(error, code):
     assert error.exit_code == code
     assert issubclass(error, ElasticError)
 
@@ -61,11 +61,11 @@ def test_configuration_error_has_every_problem():
 @pytest.mark.parametrize(
     ("exitcode", "name"), [(3, "<N/A>"), (0, "<N/A>"), (-9, "SIGKILL"), (-11, "SIGSEGV"), (-50, "signal 50")]
 )
-def test_the_name_of_the_signal(exitcode, name):
+def test_signal_name_of_an_exit_code(exitcode, name):
     assert failure(0, exitcode=exitcode).signal_name() == name
 
 
-def test_a_failure_as_json():
+def test_failure_as_json():
     as_dict = failure(1, exitcode=-9, stderr_tail=("a", "b"), error_file_data={"message": "no"}).as_dict()
     assert json.loads(json.dumps(as_dict)) == as_dict
     assert (as_dict["signal"], as_dict["stderr_tail"], as_dict["global_rank"]) == ("SIGKILL", ["a", "b"], 1)

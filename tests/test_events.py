@@ -19,7 +19,7 @@ def name():
     return f"handler-{uuid.uuid4()}"
 
 
-def test_null_is_the_default_and_silent(capsys):
+def test_null_handler_is_the_default_and_silent(capsys):
     events.record(EVENT)
     assert capsys.readouterr() == ("", "")
 
@@ -42,7 +42,7 @@ def test_timestamp_defaults_to_now():
     assert events.Event("a", events.EventSource.WORKER).timestamp > 1_600_000_000_000
 
 
-def test_a_registered_handler_receives_events(name):
+def test_registered_handler_receives_events(name):
     seen = []
     events.register_handler(name, seen.append)
     events.record(EVENT, name)
@@ -57,13 +57,13 @@ def test_taken_handler_name_is_an_error(name):
         events.register_handler(name, repr)
 
 
-def test_an_unknown_destination_names_the_known_ones():
+def test_unknown_destination_names_the_known_ones():
     with pytest.raises(ConfigurationError, match=r"unknown event handler 'nul'; known.*console.*null") as raised:
         events.record(EVENT, "nul")
     assert raised.value.problems[0].origin == "event handler"
 
 
-def test_a_handler_that_raises_is_logged_and_never_fatal(name):
+def test_handler_error_is_logged_and_not_raised(name):
     def broken(event):
         raise OSError("full")
 
@@ -86,21 +86,21 @@ def test_rdzv_event_round_trip():
 
 
 def test_rdzv_events_go_to_the_registered_handler():
-    told = []
+    received = []
 
     def join(state):
         events.construct_and_record_rdzv_event("job", "joined", state, rank=2)
 
     join(events.NodeState.INIT)
     events.record_rdzv_event(RDZV)
-    events.register_handler("dynamic_rendezvous", told.append)
+    events.register_handler("dynamic_rendezvous", received.append)
     join(events.NodeState.INIT)
     try:
         raise ValueError("no place")
     except ValueError:
         join(events.NodeState.FAILED)
     events.record_rdzv_event(RDZV)
-    begun, failed, last = told
+    begun, failed, last = received
     assert (begun.name, begun.run_id, begun.rank, begun.pid) == ("test_events.py:join", "job", 2, os.getpid())
     assert (begun.hostname, begun.error_trace) == (socket.getfqdn(), "")
     assert failed.error_trace.endswith("ValueError: no place\n")

@@ -32,7 +32,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def output():
-    """A function that configures logging to a stream and returns a function that returns the lines."""
+    """Function that configures logging to a stream and returns a function that returns the lines."""
 
     def output(style="human", level="debug", stream=None, **more):
         stream = stream if stream is not None else io.StringIO()
@@ -43,7 +43,7 @@ def output():
     log.configure(level="warning")
 
 
-def test_text_line(output):
+def test_text_line_has_time_level_event_and_fields(output):
     lines = output()
     log.get_logger().info("round formed", round=1, seconds=0.5, node="node7")
     assert lines() == ["2001-09-09T01:46:40.250Z info     round formed: round=1 seconds=0.5 node=node7"]
@@ -98,7 +98,7 @@ def test_values_cannot_control_a_terminal(output):
     assert line.endswith(r'error="a\nb" colour="\u001b[31m" name="say \"hi\"" empty="" ok=ä')
 
 
-def test_json_line(output):
+def test_json_line_has_all_bound_fields(output):
     lines = output("json")
     log.get_logger(run_id="job").bind(node="node7").error("worker failed", rank=3, reason="a\nb")
     assert [json.loads(line) for line in lines()] == [
@@ -126,7 +126,7 @@ def test_fields_may_be_named_like_structlog_arguments(output, style):
 
 
 @pytest.mark.parametrize("style", ["human", "json"])
-def test_tracebacks(output, style):
+def test_traceback_follows_the_line(output, style):
     lines = output(style)
     try:
         raise RuntimeError("boom")
@@ -158,12 +158,12 @@ def test_only_lines_of_the_level_and_above_are_written(output):
 
 def test_plugin_may_log_unlisted_events(output):
     lines = output("json")
-    log.get_logger(plugin="slack").info("slack told", channel="ops")
+    log.get_logger(plugin="slack").info("slack notified", channel="ops")
     (line,) = map(json.loads, lines())
-    assert (line["event"], line["plugin"], line["channel"]) == ("slack told", "slack", "ops")
+    assert (line["event"], line["plugin"], line["channel"]) == ("slack notified", "slack", "ops")
 
 
-def test_all_events_have_a_meaning():
+def test_every_event_has_a_meaning():
     assert all(log.EVENTS.values())
 
 
@@ -177,7 +177,7 @@ def test_loggers_follow_later_configuration(output):
 
 
 @pytest.mark.parametrize("arguments", [{"format": "xml"}, {"level": "loud"}])
-def test_unknown_settings_name_the_known_ones(arguments):
+def test_unknown_setting_names_the_known_ones(arguments):
     with pytest.raises(ValueError, match=r"expected one of (human, json as log format|debug, info.* as log level)"):
         log.configure(**arguments)
 
@@ -202,7 +202,7 @@ def test_current_stderr_is_used(capsys):
     log.configure(level="warning")
 
 
-def test_a_broken_stream_never_raises(output, monkeypatch):
+def test_broken_stream_never_raises(output, monkeypatch):
     class Broken(io.StringIO):
         def write(self, text):
             raise BrokenPipeError
@@ -230,7 +230,7 @@ def test_unprintable_field_never_raises(output):
     assert lines() == ["worker failed (fields not shown: RuntimeError)"]
 
 
-def test_the_host_applications_structlog_is_neither_used_nor_changed(output):
+def test_host_applications_structlog_is_left_alone(output):
     calls = []
 
     def spy(logger, method, fields):
@@ -248,7 +248,7 @@ def test_the_host_applications_structlog_is_neither_used_nor_changed(output):
     assert calls == []
 
 
-def test_lines_of_many_threads_are_not_mixed(output):
+def test_lines_of_concurrent_threads_are_not_mixed(output):
     lines = output("json")
     logger = log.get_logger()
 
@@ -293,7 +293,7 @@ def test_forked_child_can_log_despite_held_lock(output):
 
 
 @pytest.mark.integration
-def test_structlog_is_imported_with_the_first_line_only():
+def test_structlog_is_imported_with_the_first_line():
     code = (
         "from elastic_core import log\n"
         "log.configure(level='info'); log.get_logger().bind(a=1).debug('run started')\n"
@@ -307,7 +307,7 @@ def test_structlog_is_imported_with_the_first_line_only():
 
 
 class Pipe:
-    """A pipe that is not read until `read` is called. `stream` is its writing end."""
+    """A pipe that is not read until `read` is called. `stream` is its write end."""
 
     def __init__(self):
         self.reader, writer = os.pipe()
@@ -345,11 +345,11 @@ def test_stalled_reader_does_not_block_and_sees_drop_count(output, pipe, style):
     pipe.read()
     for _ in range(2):
         log.get_logger().info("round formed")
-    told, *rest = pipe.read().splitlines()
-    assert "lines dropped" in told and "100" in told
+    dropped, *rest = pipe.read().splitlines()
+    assert "lines dropped" in dropped and "100" in dropped
     assert len(rest) == 2 and all("round formed" in line for line in rest)
     if style == "json":
-        assert json.loads(told).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
+        assert json.loads(dropped).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
 
 
 def test_slow_reader_misses_nothing(output, pipe):
@@ -373,15 +373,15 @@ def test_slow_reader_misses_nothing(output, pipe):
 def test_truncated_line_does_not_corrupt_the_next(output, pipe, character):
     output("human", stream=pipe.stream)
     pipe.fill()
-    pipe.read(select.PIPE_BUF)  # room for a piece of the line
+    pipe.read(select.PIPE_BUF)  # room for a part of the line
     log.get_logger().error("worker failed", reason=character * 100_000)
     first = pipe.read()
     log.get_logger().info("round formed")
     assert "worker failed: reason=" + character in first.strip(".")
     assert not first.endswith("\n")
-    cut, told, line = pipe.read().splitlines()
+    cut, dropped, line = pipe.read().splitlines()
     assert cut == ""
-    assert told.endswith("lines dropped: lines=1")
+    assert dropped.endswith("lines dropped: lines=1")
     assert line.endswith("round formed")
 
 

@@ -46,7 +46,7 @@ def test_default_handler_drops_values(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_value_reaches_the_handler_with_time_and_group(default_collector):
+def test_value_reaches_the_handler_with_time_and_group(default_collector):
     metrics.put_metric("restarts", 2)
     (data,) = default_collector.data
     assert (data.group_name, data.name, data.value) == ("torchelastic", "restarts", 2)
@@ -91,7 +91,7 @@ def module_function():
     return 7
 
 
-def test_a_functions_metric_is_named_after_its_module(collector, group):
+def test_metric_is_named_after_function_and_module(collector, group):
     assert metrics.prof(module_function, group=group)() == 7
     module = __name__.rpartition(".")[2]
     assert [name for name, _ in collector.values()] == [
@@ -100,7 +100,7 @@ def test_a_functions_metric_is_named_after_its_module(collector, group):
     ]
 
 
-def test_a_handler_that_raises_is_logged_and_never_fatal(group):
+def test_handler_error_is_logged_and_not_raised(group):
     class Broken(metrics.MetricHandler):
         def emit(self, metric_data):
             raise OSError("full")
@@ -119,17 +119,17 @@ def test_console_handler_prints_a_line(capsys):
     assert capsys.readouterr().out == "1.500 agent restarts=2\n"
 
 
-def test_a_stream_of_one_group(collector, group):
+def test_stream_belongs_to_its_group(collector, group):
     metrics.getStream(group).add_value("loss", 3)
     assert collector.values() == [("loss", 3)]
     assert collector.data[0].group_name == group
 
 
-def test_milliseconds_since():
+def test_elapsed_time_is_in_milliseconds():
     assert 0 <= metrics.get_elapsed_time_ms(time.time()) < 60_000
 
 
-def test_destinations(capsys):
+def test_metrics_config_selects_the_handler(capsys):
     try:
         metrics.initialize_metrics(metrics.MetricsConfig({"destination": "console"}))
         metrics.put_metric("loss", 3)
@@ -139,5 +139,5 @@ def test_destinations(capsys):
         metrics.put_metric("loss", 5)
     finally:
         metrics.configure(metrics.NullMetricHandler())
-    told = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
-    assert told == ["loss=3", "loss=4"]
+    printed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert printed == ["loss=3", "loss=4"]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 class Nowhere(LogsSpecs):
-    """Specifies no destinations."""
+    """Sets no destinations."""
 
     root_log_dir = None
 
@@ -61,7 +61,7 @@ def test_failed_process_ends_the_rest(start):
     assert not any(psutil.pid_exists(pid) for pid in context.pids().values())
 
 
-def test_wait_with_timeout(start):
+def test_wait_returns_none_at_its_timeout(start):
     context = start("sleep", ("300",))
     assert context.wait(0) is None
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The history and the recorders, each of which gets the same facts."""
+"""The history and the recorders, which all get the same facts."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ EXIT = WorkerExited("job", 1, 1, 3)
 PHASE = PhaseChanged("job", AgentPhase.STOPPING, "rank 1: exit code 3", Instant(3.0))
 
 
-def tell(observer: Observer):
+def notify_all(observer: Observer):
     for fact in (*FACTS, EXIT, PHASE):
         observer(fact)
 
 
 def test_history_keeps_everything():
     history = History()
-    tell(history)
+    notify_all(history)
     assert (history.rounds, history.started, history.failures) == ([FACTS[0]], [FACTS[1]], [FAILURE])
     assert (history.restarts, history.finished) == ([FACTS[3]], FACTS[4])
 
 
-def test_history_as_json():
+def test_history_is_json_serializable():
     history = History()
-    tell(history)
+    notify_all(history)
     content = history.as_dict()
     assert json.loads(json.dumps(content))["rounds"] == [
         {"run_id": "job", "round": 1, "group_rank": 0, "group_world_size": 1, "seconds": 0.5}
@@ -61,10 +61,11 @@ def test_history_as_json():
 
 
 def test_observers_are_notified_in_order():
-    told = []
+    received = []
 
-    tell(CombinedObserver([lambda fact: told.append(("first", fact)), lambda fact: told.append(("second", fact))]))
-    assert told == [(name, fact) for fact in (*FACTS, EXIT, PHASE) for name in ("first", "second")]
+    first, second = (lambda fact, name=name: received.append((name, fact)) for name in ("first", "second"))
+    notify_all(CombinedObserver([first, second]))
+    assert received == [(name, fact) for fact in (*FACTS, EXIT, PHASE) for name in ("first", "second")]
 
 
 def test_observer_error_is_logged_and_others_are_notified(capsys):
@@ -72,9 +73,9 @@ def test_observer_error_is_logged_and_others_are_notified(capsys):
         if isinstance(fact, WorkerFailed):
             raise RuntimeError("cannot bear it")
 
-    told = []
-    tell(CombinedObserver([broken, told.append]))
-    assert told == [*FACTS, EXIT, PHASE]
+    received = []
+    notify_all(CombinedObserver([broken, received.append]))
+    assert received == [*FACTS, EXIT, PHASE]
     said = capsys.readouterr().err
     assert 'observer failed: fact=WorkerFailed reason="cannot bear it"' in said
     assert "Traceback" in said
@@ -82,7 +83,7 @@ def test_observer_error_is_logged_and_others_are_notified(capsys):
 
 @pytest.fixture
 def recorded():
-    """The events of one destination."""
+    """The events sent to one destination."""
     seen = []
     name = f"seen-{len(events.handler_names())}"
     events.register_handler(name, seen.append)
@@ -91,13 +92,13 @@ def recorded():
 
 def test_facts_become_events(recorded):
     name, seen = recorded
-    tell(EventRecorder(seen.append, name))
+    notify_all(EventRecorder(seen.append, name))
     assert [(event.name, event.source) for event in seen] == [
         (name, events.EventSource.AGENT)
         for name in ("round_formed", "workers_started", "worker_failed", "restart_decided", "agent_finished")
     ]
     first = {"run_id": "job", "round": 1, "group_rank": 0, "group_world_size": 1, "seconds": 0.5}
-    assert seen[0].metadata == first  # without the members, of which there may be a thousand
+    assert seen[0].metadata == first  # without the members; there may be a thousand
     assert seen[1].metadata == {"run_id": "job", "round": 1, "workers": 2}
     assert seen[2].metadata == {"run_id": "job", "rank": 1, "reason": "exit code 3"}
     assert seen[4].metadata["state"] == "SUCCEEDED"
@@ -108,7 +109,7 @@ def test_sink_error_is_harmless():
     def broken(event):
         raise OSError("full")
 
-    tell(EventRecorder(broken, "broken"))
+    notify_all(EventRecorder(broken, "broken"))
 
 
 class Figures(metrics.MetricHandler):
@@ -137,7 +138,7 @@ def outcome(name, flakiness):
 
 
 def test_facts_become_metrics(figures):
-    tell(MetricRecorder("trainer", 3))
+    notify_all(MetricRecorder("trainer", 3))
     states = [("remaining_restarts", 3), ("healthy", 1), ("remaining_restarts", 2), ("failed", 1)]
     end = [("remaining_restarts", 2), ("succeeded", 1), *outcome("success_with_retries", 25)]
     assert figures.take() == [*states, *end]
@@ -148,12 +149,12 @@ def test_facts_become_metrics(figures):
     [
         ("SUCCEEDED", 0, "success_no_retries", 0),
         ("SUCCEEDED", 1, "success_with_retries", 50),
-        ("SUCCEEDED", 5, "success_with_retries", 50),  # more than this node allows
+        ("SUCCEEDED", 5, "success_with_retries", 50),  # more restarts than this node allows
         ("FAILED", 0, "failed_no_retries", 100),
         ("FAILED", 1, "failed_with_retries", 100),
     ],
 )
-def test_result_metrics(figures, state, restarts, name, flakiness):
+def test_result_becomes_metrics(figures, state, restarts, name, flakiness):
     MetricRecorder("trainer", 1)(AgentFinished("job", state, "", restarts))
     left = max(0, 1 - restarts)
     assert figures.take() == [("remaining_restarts", left), (state.lower(), 1), *outcome(name, flakiness)]

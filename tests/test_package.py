@@ -1,4 +1,4 @@
-"""The package as a whole is cheap to import and has all its names."""
+"""The package is cheap to import and exports all its names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def python(*argv, **environ):
 
 
 def imported_by(*argv):
-    """The modules that a Python process reports to have imported."""
+    """The modules that a separate Python process has imported."""
     lines = python("-X", "importtime", *argv).stderr.splitlines()
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 
@@ -68,7 +68,7 @@ def test_agent_imports_neither_torch_nor_unneeded_modules(tmp_path):
     assert {name for name in imported if name.partition(".")[0] in unwanted} == set()
 
 
-def test_help_and_version_load_next_to_nothing():
+def test_help_and_version_load_almost_nothing():
     imported = imported_by("-m", "elastic_core", "--version")
     assert {name for name in imported if name.startswith("elastic_core.")} <= {
         "elastic_core.cli",
@@ -85,7 +85,7 @@ def test_every_module_has_its_exported_names():
 
 
 @pytest.mark.unit
-def test_the_names_of_the_package():
+def test_package_exports_its_names():
     assert sorted(elastic_core.__all__) == elastic_core.__all__ == dir(elastic_core)
     assert all(getattr(elastic_core, name).__name__ == name for name in elastic_core.__all__)
 

@@ -1,4 +1,4 @@
-"""elastic_core.plugin exports all its names, and loads only those that are used."""
+"""elastic_core.plugin exports all its names and loads only those that are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_exported_name_loads():
         assert getattr(plugin, name) is not None
 
 
-def test_an_unknown_name_is_an_error():
+def test_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         plugin.nothing  # noqa: B018
 

@@ -18,7 +18,8 @@ level = os.environ.get("READ_AT_IMPORT")
 
 @pytest.fixture
 def says(tmp_path):
-    """What a process of its own prints, which can import `reader`, and its submodule `reader.part`."""
+    """Function that runs code in a separate process, which can import `reader` and its submodule `reader.part`. Returns
+    the words of its output."""
     package = tmp_path / "reader"
     package.mkdir()
     (package / "__init__.py").write_text(SAYS)
@@ -43,19 +44,19 @@ def says(tmp_path):
 ASK = 'print(import_with("reader.part", "READ_AT_IMPORT", "quiet").level, os.environ.get("READ_AT_IMPORT"))'
 
 
-def test_the_variable_is_set_for_the_import_alone(says):
+def test_variable_is_set_only_during_the_import(says):
     assert says(ASK) == ["quiet", "None"]
 
 
-def test_what_the_user_has_set_stands(says):
+def test_users_value_wins(says):
     assert says(ASK, READ_AT_IMPORT="loud") == ["loud", "loud"]
 
 
-def test_what_was_imported_before_stands(says):
+def test_imported_module_is_not_imported_again(says):
     assert says(f"import reader\n{ASK}") == ["None", "None"]
 
 
-def test_an_import_that_fails_leaves_nothing_behind(says):
+def test_failed_import_restores_the_environment(says):
     code = (
         "try:\n    import_with('broken_reader', 'READ_AT_IMPORT', 'quiet')\n"
         "except ZeroDivisionError:\n    print(os.environ.get('READ_AT_IMPORT'))"
@@ -63,7 +64,7 @@ def test_an_import_that_fails_leaves_nothing_behind(says):
     assert says(code) == ["None"]
 
 
-def test_a_module_that_is_not_there():
+def test_missing_module_raises_and_restores():
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         import_with("no_such_module.part", "READ_AT_IMPORT", "quiet")
     assert "READ_AT_IMPORT" not in os.environ

@@ -22,8 +22,8 @@ from elastic_core.report import as_text, exit_code_of, in_color
 
 
 def failure(rank, **fields):
-    told = {"global_rank": rank, "node": "node7", "round": 2, "reason": "exit code 1"}
-    return ProcessFailure(**{"local_rank": rank % 8, "pid": 100 + rank, "exitcode": 1, **told, **fields})
+    usual = {"global_rank": rank, "node": "node7", "round": 2, "reason": "exit code 1"}
+    return ProcessFailure(**{"local_rank": rank % 8, "pid": 100 + rank, "exitcode": 1, **usual, **fields})
 
 
 def golden(text):
@@ -40,16 +40,16 @@ def golden(text):
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_codes(error, code):
+def test_exit_code_follows_from_the_error(error, code):
     assert exit_code_of(error) == code
 
 
-def test_one_problem_with_the_configuration():
+def test_single_configuration_problem_fits_on_one_line():
     error = ConfigurationError(Problem("--nnodes", "expected N or MIN:MAX, found 'x'"))
     assert as_text(error) == "elastic: --nnodes: expected N or MIN:MAX, found 'x'"
 
 
-def test_several_problems_with_the_configuration():
+def test_several_configuration_problems_become_a_list():
     error = ConfigurationError(Problem("--nnodes", "expected a number"), Problem("ELASTIC_ROLE", "found nothing"))
     assert as_text(error, "job") == golden("""
         elastic: 2 problems with the configuration
@@ -58,7 +58,7 @@ def test_several_problems_with_the_configuration():
         """)
 
 
-def test_a_failure_with_an_error_file_and_others_that_followed():
+def test_failure_report_has_error_file_and_later_failures():
     first = failure(
         9,
         local_rank=1,
@@ -94,7 +94,7 @@ def test_failure_with_stderr_tail():
         """)
 
 
-def test_a_hung_worker_is_shown_with_its_stack():
+def test_report_of_a_hung_worker_has_its_stack():
     stack = 'Current thread 0x1 (most recent call first):\n  File "train.py", line 3 in step\n\nThread 0x2:\n  ...'
     hung = failure(0, reason="hang: no progress for 30 s (no log line)", message="step 7", stack=stack, exitcode=-6)
     assert as_text(ChildFailedError("train.py", {0: hung}), "job") == golden("""
@@ -119,7 +119,7 @@ def test_missing_stack_is_explained():
     )
 
 
-def test_failure_without_output():
+def test_failure_without_output_says_so():
     assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
         "  It wrote no error file and nothing to stderr."
     )
@@ -164,11 +164,11 @@ def test_unkillable_workers_do_not_hide_failures():
         ),
     ],
 )
-def test_other_ends(error, text):
+def test_other_errors_have_their_own_headline(error, text):
     assert as_text(error, "j") == text
 
 
-def test_an_error_that_follows_a_failure_shows_both():
+def test_error_after_a_failure_shows_both():
     error = ConfigurationError(Problem("--log-dir", "expected room on the disk, found none"))
     error.failures = {0: ProcessFailure(0, 4711, 3, global_rank=0, round=1, reason="exit code 3", message="no space")}
     text = as_text(error, "job")

@@ -41,7 +41,7 @@ def finish(history, state="SUCCEEDED", reason="every worker succeeded"):
     return history
 
 
-def test_a_success(history):
+def test_success_is_written(history):
     content = result_file.outcome("job", 0, None, finish(history))
     assert {key: content[key] for key in list(KEYS)[:8]} == {
         "version": 1,
@@ -55,7 +55,7 @@ def test_a_success(history):
     }
 
 
-def test_a_failure(history):
+def test_failure_is_written(history):
     error = ChildFailedError("train.py", {1: FAILURE})
     content = result_file.outcome("job", 1, error, finish(history, "FAILED", "no restart is allowed"))
     assert (content["state"], content["exit_code"], content["reason"]) == ("FAILED", 1, "no restart is allowed")
@@ -69,14 +69,14 @@ def test_unkillable_workers_do_not_hide_failures(history):
     assert result_file.outcome("job", 6, error, history)["first_failure"]["global_rank"] == 1
 
 
-def test_run_that_never_started():
+def test_run_that_never_started_has_failed():
     content = result_file.outcome("job", 2, ConfigurationError(), History())
     assert (content["state"], content["restart_count"], content["rounds"]) == ("FAILED", 0, [])
     assert content["error"]["type"] == "ConfigurationError"
 
 
 @pytest.mark.parametrize("error", [None, ChildFailedError("x", {1: FAILURE}), ValueError("boom")])
-def test_the_schema(error, history, tmp_path):
+def test_content_matches_the_schema(error, history, tmp_path):
     path = tmp_path / "result.json"
     result_file.write(path, result_file.outcome("job", 0 if error is None else 1, error, finish(history)))
     content = json.loads(path.read_text())

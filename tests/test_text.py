@@ -30,7 +30,7 @@ def test_other_words_are_not_booleans(word):
     assert truth(word) is None
 
 
-def test_the_nearest_name():
+def test_similar_name_is_suggested():
     assert nearest("nnode", ["nnodes", "role"]) == "nnodes"
     assert nearest("etdc", ["c10d", "etcd", "local"]) == "etcd"
     assert nearest("ETCD", ["c10d", "etcd"]) == "etcd"
@@ -41,7 +41,7 @@ def test_prefix_of_a_name_matches():
     assert nearest("nproc", ["nproc_per_node"]) == "nproc_per_node"
 
 
-def test_no_similar_name():
+def test_unrelated_name_gets_no_suggestion():
     assert nearest("zookeeper", ["c10d", "etcd"]) is None
     assert nearest("PORT", ["HEALTH_PORT"], 0.8) is None
 

@@ -1,8 +1,9 @@
-"""A Python that has imported what agents and nodes import, torch with it: what is started from it is a fork, and costs
-no interpreter and no import of its own. One for all tests of a session; run as a program, this file is that Python.
+"""A Python process that has already imported what agents and nodes need, including torch. Processes that it starts are
+forks, which pay for no interpreter start and no import. All tests of a session share it; run as a program, this file is
+that process.
 
-What is started is as if started by its words, but for what the kernel remembers of a start: its command line and the
-environment that `/proc` shows are the helper's. So it is for processes whose start is not what is tested.
+A fork behaves as if started by its command line, except for what the kernel records at a start: its command line and
+the environment in `/proc` are the helper's. It is therefore only for processes whose start is not under test.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import time
 from importlib import import_module
 
 IMPORTED = ("elastic_core.launch", "elastic_core.operate.commands", "elastic_c10d.create", "elastic_c10d.torch_store")
-"""And torch, as agents import it, which has it print no words of its own. No gRPC: it does not like to be forked."""
+"""And torch, imported as agents do, so that it prints no warnings. Not gRPC, which does not support forks well."""
 
-FIELD = 12  # characters of a number that is told
+FIELD = 12  # characters of a number in a report
 MOST = 1 << 20  # bytes of an order
 
 
 class Forked:
-    """What tests use of `subprocess.Popen`, for a process that was started here."""
+    """The part of `subprocess.Popen` that tests use, for a process started here."""
 
     def __init__(self, args, told, stdin, stdout, stderr):
         self.args = args
@@ -64,7 +65,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout=None):
-        """What it says from now on, once it has ended."""
+        """Wait for the end of the process. Returns its output from now on."""
         until = None if timeout is None else time.monotonic() + timeout
         said = {}
         readers = [
@@ -85,7 +86,7 @@ class Forked:
 
 
 class WarmPython:
-    """The helper, seen from the tests."""
+    """The tests' client of the helper."""
 
     def __init__(self):
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,7 +96,7 @@ class WarmPython:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
 
     def start(self, words, cwd=None, env=None, stdin=subprocess.DEVNULL, stdout=None, stderr=None):
-        """As `subprocess.Popen([sys.executable, *words], ..., text=True)`, for `-m module ...` and `-c code ...`."""
+        """Like `subprocess.Popen([sys.executable, *words], ..., text=True)`, for `-m module ...` and `-c code ...`."""
         order = {"words": words, "cwd": str(cwd or os.getcwd()), "env": dict(os.environ if env is None else env)}
         with contextlib.ExitStack() as ours:
             null = os.open(os.devnull, os.O_RDWR)
@@ -125,7 +126,7 @@ class WarmPython:
 
 
 def reads_the_same(environment):
-    """Whether a Python with these variables would begin as this one has."""
+    """Whether a Python with these variables would start in the same way as this one."""
     names = {name for name in (*os.environ, *environment) if name.startswith("PYTHON")}
     return all(os.environ.get(name) == environment.get(name) for name in names)
 
@@ -134,7 +135,8 @@ def reads_the_same(environment):
 
 
 def serve(orders):
-    """Fork for each order until nobody can give one any more. In a child, what is to be run by it."""
+    """Fork for each order until the orders' socket is closed. Returns the order and its descriptors in a child, else
+    None."""
     wake, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
@@ -169,7 +171,7 @@ def tell_of_ends(tellings):
 
 
 def become(order, fds):
-    """The process that was ordered."""
+    """Run the order in this process."""
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
     os.closerange(3, 1 << 20)

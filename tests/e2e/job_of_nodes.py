@@ -1,7 +1,7 @@
-"""A job of several nodes on this machine: an agent each, workers that write down what they see and then do as told.
+"""A job of several nodes on this machine: one agent per node, and workers that record what they see and end on request.
 
-Workers append one line each to a common file. Who belongs together is known by MASTER_PORT, which every round has anew.
-Nothing is synchronised by sleeping: whoever waits polls a condition, with a deadline.
+Each worker appends one line to a common file. Workers of the same round have the same MASTER_PORT, which is new in
+every round. No test synchronizes by sleeping; all waits poll a condition until a deadline.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from elastic_core.support.sockets import PortReservation
 
 LONG = 90.0
 SOON = {"keep_alive_max_attempt": "30"}
-"""For jobs in which a node falls silent, or the store: that is noticed after 9 seconds. Else after 30. Not sooner, so
-that nobody is called gone because the machine stalls."""
+"""For jobs in which a node or the store becomes silent: peers notice it after 9 seconds instead of 30. It is not
+shorter, so that a stalled test machine does not make a node look lost."""
 
 _MOST_HELD = 100
 _held: deque[PortReservation] = deque()
 
-# Without torch, so that only agents have to import it. Ends when a file says so, with the code that it says.
+# Without torch, so that only agents have to import it. Ends when a file exists, with the exit code in that file.
 WORKER = """
 import json, os, pathlib, sys, time
 
@@ -41,7 +41,7 @@ os.write(records, line.encode())
 ends = [pathlib.Path("end"), pathlib.Path("end-" + node)]
 
 
-def told_to_end():
+def requested_end():
     for path in ends:
         if path.exists():
             code, _, words = path.read_text().partition(" ")
@@ -51,7 +51,7 @@ def told_to_end():
     return None
 """
 
-# Nobody ends before all workers of the round have written: a round that fails at once would not be seen by all.
+# No worker ends before all workers of the round have written; otherwise some would miss a round that fails immediately.
 SLEEPER = (
     WORKER.replace("SAW", "None")
     + """
@@ -64,15 +64,15 @@ def all_have_written():
 
 while not all_have_written():
     time.sleep(0.02)
-while (code := told_to_end()) is None:
+while (code := requested_end()) is None:
     time.sleep(0.02)
 sys.exit(code)
 """
 )
 
-# Trains in step with all other ranks and writes its line after the first step: then everybody has taken part.
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
-# interpreter, which ends such threads; in C++ that is an abort ("terminate called without an active exception").
+# Trains in step with all ranks and writes its line after the first step, when every rank has taken part. Exits without
+# finalizing Python: a gloo thread that still releases the last tensor would wait for the interpreter, which ends such
+# threads; in C++ that is an abort ("terminate called without an active exception").
 TRAINER = """
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -94,7 +94,7 @@ seen = int(step(0.0)[1])
 """ + (
     WORKER.replace("SAW", "seen")
     + """
-while not step(float(told_to_end() is not None))[0]:
+while not step(float(requested_end() is not None))[0]:
     time.sleep(0.02)
 dist.destroy_process_group()
 os._exit(0)
@@ -103,7 +103,7 @@ os._exit(0)
 
 
 def eventually(condition: Callable[[], object], what: str, timeout: float = LONG) -> object:
-    """The condition's value once it is true. Raises AssertionError, with `what`, if that does not come in time."""
+    """Returns the condition's value once it is true. Raises AssertionError with `what` after the timeout."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, f"expected within {timeout} s: {what}"
@@ -112,7 +112,7 @@ def eventually(condition: Callable[[], object], what: str, timeout: float = LONG
 
 
 def free_port() -> int:
-    """A port at which nothing listens. It is held for a while, so that nobody who asks for any gets it meanwhile."""
+    """A port at which nothing listens. It stays reserved for a while, so that no other program gets it."""
     _held.append(PortReservation())
     if len(_held) > _MOST_HELD:
         _held.popleft().release()
@@ -120,7 +120,7 @@ def free_port() -> int:
 
 
 class Agent:
-    """A command that runs, with its output in files that can be read meanwhile."""
+    """A running command, whose output goes to files that can be read at any time."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.name = name
@@ -137,7 +137,7 @@ class Agent:
 
     @property
     def report(self) -> str:
-        """The paragraph at the end."""
+        """The report at the end of stderr."""
         found = self.err.find("\nelastic: ")
         assert found >= 0, f"expected a report of {self.name}, found:\n{self.err}"
         return self.err[found:]
@@ -147,10 +147,10 @@ class Agent:
         return self.process.poll() is None
 
     def says(self, text: str, timeout: float = LONG) -> None:
-        """Wait until it has."""
+        """Wait until stderr contains the text."""
 
         def said() -> bool:
-            ended = not self.runs  # looked at first: what it said at its end is read after that
+            ended = not self.runs  # checked first, because its last output is read after that
             assert text in self.err or not ended, f"{self.name} ended without saying {text!r}:\n{self.err}"
             return text in self.err
 
@@ -160,7 +160,7 @@ class Agent:
         self.process.send_signal(signum)
 
     def code(self, timeout: float = LONG) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end of the process. Returns its exit code."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -175,24 +175,24 @@ class Round:
     lines: tuple[dict[str, object], ...]
 
     def all(self, name: str) -> list[object]:
-        """What the workers have for it, by rank."""
+        """The workers' values of this field, in rank order."""
         return [line[name] for line in self.lines]
 
     def of(self, node: str) -> list[dict[str, object]]:
         return [line for line in self.lines if line["node"] == node]
 
     def pid(self, node: str) -> int:
-        """Of the node's first worker."""
+        """The process id of the node's first worker."""
         return int(str(self.of(node)[0]["pid"]))
 
     @property
     def nodes(self) -> list[str]:
-        """In rank order."""
+        """The nodes, in rank order."""
         return list(dict.fromkeys(str(line["node"]) for line in self.lines))
 
     @property
     def restarts(self) -> set[object]:
-        """More than one would be a disagreement."""
+        """The workers' restart counts. More than one means that they disagree."""
         return set(self.all("TORCHELASTIC_RESTART_COUNT"))
 
 
@@ -200,7 +200,7 @@ class Job:
     """One job. `start` is `Elastic.start_to_files`.
 
     Args:
-        endpoint: of a store that stands. Without one, an agent hosts it, or `serve` does.
+        endpoint: of an existing store. Without one, an agent or `serve` hosts the store.
     """
 
     def __init__(
@@ -225,48 +225,48 @@ class Job:
         return ",".join(f"{key}={value}" for key, value in self.conf.items())
 
     def agent(self, name: str, *flags: str, script: str | None = None, **environment: str) -> Agent:
-        """Start a node of this name. Of a flag given twice the later one counts."""
+        """Start a node with this name. If a flag is given twice, the later one applies."""
         where = (f"--rdzv-endpoint={self.endpoint}", f"--rdzv-backend={self.backend}", "--rdzv-id=job")
         own = (f"--node-id={name}", f"--rdzv-conf={self._conf}")
         run = ("run", *where, *own, *flags, script or self.sleeper, name)
         return self.command(name, *run, **environment)
 
     def static_agent(self, name: str, rank: int, *flags: str) -> Agent:
-        """Start the node with this rank, as torchrun's users do that have no rendezvous."""
+        """Start the node with this rank, as torchrun users without a rendezvous do."""
         own = ("--rdzv-backend=static", f"--node-rank={rank}", "--master-addr=127.0.0.1", f"--node-id={name}")
         return self.command(name, "run", *own, f"--rdzv-conf={self._conf}", *flags, self.sleeper, name)
 
     def agents(self, names: str, *flags: str, **more: str) -> list[Agent]:
-        """Agents of these names, started one after the other."""
+        """Start agents with these names, one after another."""
         return [self.agent(name, *flags, **more) for name in names.split()]
 
     def command(self, name: str, *args: str, **environment: str) -> Agent:
-        """Any command of elastic's, or a program."""
+        """Start any elastic command, or a program."""
         return Agent(name, self._start(name, *args, **environment), self._folder)
 
     def serve(self, name: str = "store") -> Agent:
-        """The store in a process of its own, at the job's endpoint."""
+        """Start the store in a separate process at the job's endpoint."""
         server = self.command(name, "serve", f"--rdzv-endpoint={self.endpoint}")
         server.says("store served")
         return server
 
     def end(self, node: str = "", code: int = 0, words: str = "") -> None:
-        """Tell the workers, of one node or of all, to end."""
+        """Ask the workers of one node, or of all, to end."""
         path = self._folder / (f"end-{node}" if node else "end")
         unfinished = self._folder / "unfinished"
         unfinished.write_text(f"{code} {words}".strip())
         unfinished.replace(path)
 
     def rounds(self) -> list[Round]:
-        """All rounds whose workers have written, in order."""
+        """All rounds whose workers have written their lines, in order."""
         path = self._folder / "records"
-        whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be unfinished
+        whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be incomplete
         lines = [json.loads(line) for line in whole.splitlines()]
         ports = dict.fromkeys(str(line["MASTER_PORT"]) for line in lines)
         return [_round(port, lines) for port in ports]
 
     def round(self, size: int, after: Round | None = None, timeout: float = LONG) -> Round:
-        """Wait for a round of `size` workers that formed after `after` and in which all have written."""
+        """Wait for a round of `size` workers that formed after `after` and in which all workers have written."""
 
         def found() -> Round | None:
             rounds = self.rounds()
@@ -297,14 +297,14 @@ def kill(pid: int) -> None:
 
 
 def kill_node(agent: Agent, worker: int) -> None:
-    """Both at once, or nearly: the worker may have gone with its agent."""
+    """Kill the agent and its worker. The worker may already have ended with its agent."""
     agent.process.kill()
     with contextlib.suppress(ProcessLookupError):
         kill(worker)
 
 
 def lives(pid: int) -> bool:
-    """Whether the process is there and is no zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""A proxy between agents and their store that changes, drops, repeats and reorders what passes, by chance."""
+"""A proxy between agents and their store that randomly changes, drops, repeats and reorders data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import threading
 
 
 class ManInTheMiddle:
-    """Listens on a port of this machine and passes on to another, in both directions.
+    """Listens on a local port and forwards to another port, in both directions.
 
     Args:
         target: the port of the store.
-        seed: the faults are the same each time, but not what they meet.
-        chance: that a piece that passes meets a fault.
-        calm: so many pieces pass as they are after every tenth fault.
+        seed: makes the sequence of faults reproducible, but not the data that they affect.
+        chance: probability of a fault for each piece of data.
+        calm: number of pieces that pass unchanged after every tenth fault.
 
     Attributes:
-        faults: how many there were, by kind.
+        faults: the number of faults so far, by kind.
     """
 
     def __init__(self, target: int, seed: int, chance: float, calm: int = 0) -> None:
@@ -38,7 +38,7 @@ class ManInTheMiddle:
         return sum(self.faults.values())
 
     def honest(self) -> None:
-        """No more faults from now on."""
+        """Inject no more faults."""
         self._chance = 0.0
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class ManInTheMiddle:
         self._shut(there)
 
     def _met(self, piece: bytes, held: bytes) -> tuple[bytes, bytes]:
-        """What is sent on, and what is held back until the next piece has passed."""
+        """The data to send now, and the data to hold back until the next piece has passed."""
         with self._lock:
             self._passes -= 1
             if self._passes > 0 or self._random.random() >= self._chance:

@@ -1,6 +1,7 @@
-"""Real runs of `elastic run`, each marked so that whatever it leaves behind is found, reported and ended.
+"""Runs of the real `elastic` command. Each is marked, so that all processes that it leaves behind are found, reported
+and ended.
 
-The fixtures are those of the tests beside it, and of the plugins' tests that run jobs.
+The end-to-end tests and the plugins' tests that run jobs use these fixtures.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ def living_with(mark: str) -> list[str]:
 
 
 for signum in (signal.SIGINT, signal.SIGHUP):
-    # A test runner in the background, or under nohup, has these ignored. Children inherit that, but no handler. (Not
-    # by preexec_fn: that forks, and where this process has used gRPC, its handlers of forks may abort the child.)
+    # A test runner in the background or under nohup has these signals ignored, which children inherit; handlers they do
+    # not. (preexec_fn would fork, and if this process has used gRPC, its fork handlers may abort the child.)
     if signal.getsignal(signum) is signal.SIG_IGN:
         signal.signal(signum, lambda *_: None)
 
 
 class Elastic:
-    """Runs `elastic` as users do. Workers write under `cwd`; nothing of the checkout is on the path."""
+    """Runs `elastic` as users do. Workers write under `cwd`; the checkout is not on the path."""
 
     def __init__(self, cwd: Path, warm: WarmPython) -> None:
         self.cwd = cwd
         self.mark = uuid.uuid4().hex
         self.started: list[Any] = []
         self._warm = warm
-        self.through: list[str] = []  # what starts whatever is started to files from now on, such as `ip netns exec`
+        self.through: list[str] = []  # prefix of commands started to files from now on, such as `ip netns exec`
 
     def script(self, name: str, code: str) -> str:
         path = self.cwd / name
@@ -72,7 +73,7 @@ class Elastic:
         return self.program(sys.executable, "-m", "elastic_core", *args, stdin=stdin, **environment)
 
     def program(self, *command: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
-        """Start another program than ours; otherwise as `start`."""
+        """Like `start`, for another program."""
         process = subprocess.Popen(
             command,
             cwd=self.cwd,
@@ -86,15 +87,15 @@ class Elastic:
         return process
 
     def fork(self, *args: str, **environment: str) -> Forked:
-        """As `start`, from the warm Python, for commands that need torch."""
+        """Like `start`, but forked from the warm Python, for commands that need torch."""
         pipe = subprocess.PIPE
         words = ("-m", "elastic_core", *args)
         self.started.append(self._warm.start(words, self.cwd, self._environment(environment), stdout=pipe, stderr=pipe))
         return self.started[-1]
 
     def start_to_files(self, name: str, *args: str, **environment: str) -> subprocess.Popen[bytes] | Forked:
-        """As `start`, with the output in NAME.out and NAME.err; also for a program whose first argument ends in .py.
-        From the warm Python where that makes no difference."""
+        """Like `start`, with the output in NAME.out and NAME.err; also for a program whose first argument ends in .py.
+        Forked from the warm Python if that makes no difference."""
         env = self._environment(environment)
         words = args if args[0].endswith(".py") else ("-m", "elastic_core", *args)
         with open(self.cwd / f"{name}.out", "ab") as out, open(self.cwd / f"{name}.err", "ab") as err:
@@ -117,7 +118,7 @@ class Elastic:
         return Completed(process.returncode, out, err)
 
     def living(self) -> list[str]:
-        """Whatever it started and what these started, as far as it lives."""
+        """All processes that it started, directly or not, and that still run."""
         return living_with(self.mark)
 
     def run(self, *args: str, timeout: float = 180, **environment: str) -> Completed:
@@ -142,7 +143,7 @@ def elastic(tmp_path, warm):
 
 @pytest.fixture
 def machines():
-    """`machines(n)`: n of them, each a network name space."""
+    """`machines(n)` creates n machines, each a network namespace."""
     from elastic_testing.machines import Machines, missing
 
     if why := missing():
@@ -167,7 +168,7 @@ def job(elastic):
 
 @pytest.fixture(scope="session")
 def etcd_endpoint():
-    """Of a server for all jobs."""
+    """The endpoint of an etcd server that all tests share."""
     from elastic_etcd import EtcdServer
 
     with EtcdServer() as server:
@@ -180,16 +181,16 @@ def any_job(request, elastic, tmp_path):
     if request.param == "c10d":
         return Job(elastic.start_to_files, elastic.cwd)
     endpoint = request.getfixturevalue("etcd_endpoint")
-    prefix = f"{tmp_path.parent.name}-{tmp_path.name}"  # no other test's
+    prefix = f"{tmp_path.parent.name}-{tmp_path.name}"  # not used by another test
     return Job(elastic.start_to_files, elastic.cwd, request.param, endpoint, prefix=prefix)
 
 
 @pytest.fixture
 def read_fifo(tmp_path):
-    """`fifo, read`: workers write lines into the named pipe; `read(n)` waits for n of them. An event, not a sleep."""
+    """`fifo, read`: workers write lines into the named pipe; `read(n)` waits for n lines. It needs no polling."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
-    fd = os.open(path, os.O_RDWR)  # both ends: neither opening blocks, and no reader ever sees an early end
+    fd = os.open(path, os.O_RDWR)  # both ends, so that no open blocks and no reader sees an early end
     buffer = bytearray()
 
     def read(lines: int, timeout: float = 90) -> list[str]:

@@ -1,4 +1,4 @@
-"""Bad input and bad luck: a clear paragraph, the documented exit code, no orphan, no lost output."""
+"""Bad input and bad luck lead to a clear report and the documented exit code, without orphans or lost output."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BAD = ExitCode.BAD_CONFIGURATION
 
 
 def paragraph(err):
-    """The last thing that is said, which is the error."""
+    """The error report, which is the last output."""
     return err[err.index("elastic: ") :]
 
 
-def test_a_missing_script(elastic):
+def test_missing_script_is_an_error(elastic):
     done = elastic.run("nowhere.py")
     assert done.code == BAD
     assert "nowhere.py" in paragraph(done.err)
     assert "does not exist" in paragraph(done.err)
 
 
-def test_a_syntax_error_is_not_restarted(elastic):
+def test_syntax_error_is_not_restarted(elastic):
     script = elastic.script("broken.py", "def f(:\n    pass\n")
     done = elastic.run("--max-restarts=5", script)
     assert done.code == ExitCode.WORKER_FAILED
@@ -39,7 +39,7 @@ def test_a_syntax_error_is_not_restarted(elastic):
     assert done.err.count("workers started") == 1
 
 
-def test_a_flag_that_the_script_refuses_is_not_restarted(elastic):
+def test_argument_error_of_the_script_is_not_restarted(elastic):
     script = elastic.script("strict.py", "import argparse; argparse.ArgumentParser().parse_args()\n")
     done = elastic.run("--max-restarts=5", script, "--no-such-flag")
     assert done.code == ExitCode.WORKER_FAILED
@@ -47,7 +47,7 @@ def test_a_flag_that_the_script_refuses_is_not_restarted(elastic):
     assert done.err.count("workers started") == 1
 
 
-def test_a_missing_module_is_not_restarted(elastic):
+def test_missing_module_is_not_restarted(elastic):
     done = elastic.run("--max-restarts=5", "-m", "no_such_module_anywhere")
     assert done.code == ExitCode.WORKER_FAILED
     assert "a restart cannot cure it" in paragraph(done.err)
@@ -55,21 +55,21 @@ def test_a_missing_module_is_not_restarted(elastic):
 
 
 @pytest.mark.torch
-def test_gpu_without_one(elastic):
+def test_nproc_gpu_without_a_gpu_is_an_error(elastic):
     done = elastic.run("--nproc-per-node=gpu", elastic.script("hello.py", "print('hello')\n"), CUDA_VISIBLE_DEVICES="")
     assert done.code == BAD
     assert "torch finds no usable 'gpu' device" in paragraph(done.err)
 
 
 @pytest.mark.torch
-def test_auto_counts_processors_where_there_is_no_accelerator(elastic):
+def test_auto_without_accelerator_counts_cpus(elastic):
     script = elastic.script("size.py", "import os; print('of', os.environ['WORLD_SIZE'])\n")
     done = elastic.run("--nproc-per-node=auto", script, CUDA_VISIBLE_DEVICES="")
     assert done.code == 0
     assert done.out.splitlines() == [f"of {len(os.sched_getaffinity(0))}"] * len(os.sched_getaffinity(0))
 
 
-def test_a_busy_port(elastic):
+def test_taken_master_port_is_an_error(elastic):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         done = elastic.run(f"--master-port={port}", elastic.script("hello.py", "print('hello')\n"))
@@ -79,21 +79,21 @@ def test_a_busy_port(elastic):
     assert "hello" not in done.out
 
 
-def test_a_log_dir_that_cannot_be_written(elastic):
+def test_unwritable_log_dir_is_an_error(elastic):
     (elastic.cwd / "taken").write_text("a file, not a folder")
     done = elastic.run("-r", "3", "--log-dir=taken/logs", elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
     assert "--log-dir: expected a writable folder" in paragraph(done.err)
 
 
-def test_a_result_file_that_cannot_be_written(elastic):
+def test_unwritable_result_file_is_an_error(elastic):
     done = elastic.run("--result-file=no/such/folder.json", elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
     assert "--result-file" in paragraph(done.err)
     assert "hello" not in done.out
 
 
-def test_a_command_that_cannot_be_run(elastic):
+def test_command_that_cannot_run_is_an_error(elastic):
     (elastic.cwd / "plain.txt").write_text("not a program")
     (elastic.cwd / "plain.txt").chmod(0o755)
     done = elastic.run("--no-python", str(elastic.cwd / "plain.txt"))
@@ -102,7 +102,7 @@ def test_a_command_that_cannot_be_run(elastic):
 
 
 def site_without(distribution, folder):
-    """What is installed here, except one distribution: links to everything else that lies beside it."""
+    """Fill the folder with links to all installed packages except one distribution."""
     try:
         own = {Path(file).parts[0] for file in importlib.metadata.distribution(distribution).files}
     except importlib.metadata.PackageNotFoundError:
@@ -112,7 +112,7 @@ def site_without(distribution, folder):
             (folder / entry.name).symlink_to(entry)
 
 
-def test_a_plugin_that_is_not_installed_names_the_package(elastic, tmp_path_factory):
+def test_missing_plugin_error_names_its_package(elastic, tmp_path_factory):
     site = tmp_path_factory.mktemp("site")
     site_without("elastic-file-timer", site)
     start = (
@@ -138,7 +138,7 @@ def test_a_plugin_that_is_not_installed_names_the_package(elastic, tmp_path_fact
     assert "pip install elastic-file-timer" in paragraph(done.stderr)
 
 
-def test_a_worker_that_ignores_sigterm(elastic, read_fifo):
+def test_worker_that_ignores_sigterm_is_killed(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script(
         "deaf.py",
@@ -158,7 +158,7 @@ def test_a_worker_that_ignores_sigterm(elastic, read_fifo):
     assert "SIGTERM" in paragraph(done.err)
 
 
-def test_a_failure_beside_a_worker_that_ignores_sigterm(elastic, read_fifo):
+def test_failure_is_reported_without_its_stubborn_peer(elastic, read_fifo):
     fifo, _ = read_fifo
     script = elastic.script(
         "deaf.py",
@@ -177,10 +177,10 @@ def test_a_failure_beside_a_worker_that_ignores_sigterm(elastic, read_fifo):
     assert done.code == ExitCode.WORKER_FAILED
     assert "rank 1 (local rank 1" in paragraph(done.err)
     assert "exit code 3" in paragraph(done.err)
-    assert "Failed after it" not in done.err  # rank 0 was stopped by us: no failure
+    assert "Failed after it" not in done.err  # elastic-core stopped rank 0, so that is no failure
 
 
-def test_a_worker_that_leaves_grandchildren(elastic):
+def test_leftover_grandchildren_are_ended(elastic):
     script = elastic.script(
         "parent.py",
         """
@@ -195,7 +195,7 @@ def test_a_worker_that_leaves_grandchildren(elastic):
     assert "leftover processes" in done.err
 
 
-def test_the_agents_death_takes_workers_and_grandchildren_along(elastic, read_fifo):
+def test_agents_death_ends_workers_and_grandchildren(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script(
         "parent.py",
@@ -224,7 +224,7 @@ def assert_ends(handle, timeout=60):
 
 
 def small_disk(folder):
-    """A file system of 64 KiB, in a mount name space that ends with its processes; None where that is not allowed."""
+    """Whether a 64 KiB file system can be mounted in a mount namespace that ends with its processes."""
     command = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder} && exec true"]
     try:
         return subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0
@@ -233,8 +233,8 @@ def small_disk(folder):
 
 
 @pytest.mark.parametrize("how", ["-t", "-r"])
-def test_a_full_disk_under_the_log_dir(elastic, how):
-    """With `-t` the console gets the rest; with `-r` the worker's own write fails."""
+def test_full_log_disk_is_reported(elastic, how):
+    """With `-t`, the console gets the rest; with `-r`, the worker's own write fails."""
     logs = elastic.cwd / "logs"
     logs.mkdir()
     if not small_disk(logs):
@@ -253,7 +253,7 @@ def test_a_full_disk_under_the_log_dir(elastic, how):
         assert (done.returncode, done.stdout) == (ExitCode.WORKER_FAILED, "")
 
 
-def test_an_out_of_memory_kill_is_told_apart(elastic):
+def test_out_of_memory_kill_is_recognized(elastic):
     group = memory_group()
     if group is None:
         pytest.skip("a memory control group cannot be made here")
@@ -296,17 +296,17 @@ def memory_group():
     return None
 
 
-def test_a_daemon_that_never_stops_writing_does_not_hold_the_agent(elastic, read_fifo):
-    """It left its worker's session, and the job with it: neither awaited nor ended."""
+def test_daemon_that_keeps_writing_does_not_delay_exit(elastic, read_fifo):
+    """The daemon has left its worker's session, and thus the job: the agent neither waits for it nor ends it."""
     fifo, read = read_fifo
     script = elastic.script(
         "daemon.py",
         f"""
         import os, sys, time
-        left, tell = os.pipe()
+        left, ready = os.pipe()
         if os.fork() == 0:
             os.setsid()
-            os.write(tell, b"!")
+            os.write(ready, b"!")
             with open({fifo!r}, "w") as fifo:
                 print(os.getpid(), file=fifo, flush=True)
             while True:
@@ -327,11 +327,11 @@ def test_a_daemon_that_never_stops_writing_does_not_hold_the_agent(elastic, read
     assert "the worker is done" in done.err
 
 
-def test_a_console_that_takes_its_time_gets_everything(elastic):
+def test_slow_console_gets_all_output(elastic):
     script = elastic.script("much.py", "for n in range(20_000):\n    print('line', n)\n")
     process = elastic.start("run", "--nproc-per-node=2", script)
     handle = os.pidfd_open(process.pid)
-    assert not select.select([handle], [], [], 2)[0]  # nobody reads its stdout: it waits, and loses nothing
+    assert not select.select([handle], [], [], 2)[0]  # its stdout has no reader, so it waits and loses nothing
     os.close(handle)
     done = elastic.finish(process)
     assert done.code == 0
@@ -339,7 +339,7 @@ def test_a_console_that_takes_its_time_gets_everything(elastic):
     assert "output lost" not in done.err
 
 
-def test_an_error_in_a_restart_is_told_with_the_failure_before_it(elastic):
+def test_error_in_a_restart_is_shown_with_the_failure(elastic):
     script = elastic.script(
         "spoil.py",
         """

@@ -1,5 +1,5 @@
-"""A short campaign: jobs on machines (network name spaces) live through faults that a seed draws, and nothing is found
-that may never be. Longer ones are made by `python -m benchmarks.campaign`."""
+"""A short campaign: jobs on machines (network namespaces) face random but reproducible faults, and no rule may be
+violated. `python -m benchmarks.campaign` runs longer ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EACH_COMMIT = (
     "c10d.an_agent_is_killed_after_its_guardian",
     "etcd.a_member_is_told_to_end_twice",
 )
-"""Of the stories: those that take seconds. The nightly tier runs the rest."""
+"""Stories that take seconds. The nightly tier runs the rest."""
 
 
 def stories():
@@ -26,32 +26,32 @@ def stories():
         yield pytest.param(path, id=path.stem, marks=[] if path.stem in EACH_COMMIT else pytest.mark.nightly)
 
 
-def lived_through(shape, seed, storm, folder):
+def check_survived(shape, seed, storm, folder):
     made = conduct(shape, seed, storm, folder)
     assert made.violations == []
-    last = storm[-1].faults[0].kind == "done"  # after which there is nothing to train
+    last = storm[-1].faults[0].kind == "done"  # no training remains after that
     assert made.reached == len(storm) - last
     return made
 
 
-def test_twenty_faults(tmp_path):
+def test_job_survives_twenty_faults(tmp_path):
     shape = Shape("c10d", nodes=3, secret=True, warm=False, names=True)
-    made = lived_through(shape, "20", storm_of(shape, "20", 20, most_s=3.0), tmp_path)
+    made = check_survived(shape, "20", storm_of(shape, "20", 20, most_s=3.0), tmp_path)
     assert sum(made.faults.values()) >= 18
 
 
 @pytest.mark.parametrize("story", list(stories()))
-def test_a_story_of_a_defect_that_was_found(story, tmp_path):
-    """Its name says in which world, and what else the job is."""
+def test_recorded_faults_are_survived(story, tmp_path):
+    """The file name gives the world and the job's other properties."""
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
     more = {name: int(value or 1) for name, _, value in (word.partition("=") for word in like)}
     plain = {"secret": False, "warm": False, "names": False}
-    lived_through(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
+    check_survived(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # examples/ has that one's own
-def test_a_storm(world, tmp_path):
-    """About three minutes each."""
+@pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # tested in examples/
+def test_job_survives_a_long_fault_storm(world, tmp_path):
+    """About three minutes per world."""
     shape = Shape.drawn(world, "nightly")
-    lived_through(shape, "nightly", storm_of(shape, "nightly", 60, most_s=20.0), tmp_path)
+    check_survived(shape, "nightly", storm_of(shape, "nightly", 60, most_s=20.0), tmp_path)

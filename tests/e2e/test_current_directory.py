@@ -1,4 +1,4 @@
-"""Somebody else's files in the current directory are not imported, however the program is started."""
+"""Foreign files in the current directory are not imported, however the program is started."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CAUGHT = "raise SystemExit('caught ' + __name__)\n"
 
 
 @pytest.fixture
-def snares(tmp_path):
-    """A folder with modules of the names of those that we import, and with a plugin."""
+def foreign_files(tmp_path):
+    """A folder with modules named like those that elastic-core imports, and with a plugin."""
     for name in ("signal", "socket", "json", "typing", "__future__", "pluggy", "runpy", "torch", "snare"):
         (tmp_path / f"{name}.py").write_text(CAUGHT)
     info = tmp_path / "snare-1.0.dist-info"
@@ -30,29 +30,29 @@ def python(folder, *words, env=None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_it_is_a_snare(snares):
-    assert "caught socket" in python(snares, "-c", "import socket").stderr
+def test_python_itself_imports_the_foreign_files(foreign_files):
+    assert "caught socket" in python(foreign_files, "-c", "import socket").stderr
 
 
 @pytest.mark.parametrize("flags", [[], ["-I"]])
-def test_python_m(snares, flags):
-    (snares / "runpy.py").unlink()  # Python itself imports it before any program
-    done = python(snares, *flags, "-m", "elastic_core", "plugins")
+def test_python_m_ignores_the_current_directory(foreign_files, flags):
+    (foreign_files / "runpy.py").unlink()  # Python itself imports it before any program runs
+    done = python(foreign_files, *flags, "-m", "elastic_core", "plugins")
     assert (done.returncode, done.stderr) == (0, "")
     assert "elastic-c10d" in done.stdout
     assert "snare" not in done.stdout
 
 
 @pytest.mark.parametrize("module", [["-m", "elastic_core.compat.run"], ["-melastic_core.compat.run"]])
-def test_torchruns_module(snares, module):
-    (snares / "runpy.py").unlink()
-    script = snares / "scripts" / "train.py"
+def test_torchruns_module_ignores_the_current_directory(foreign_files, module):
+    (foreign_files / "runpy.py").unlink()
+    script = foreign_files / "scripts" / "train.py"
     script.write_text("import json; print(json.dumps('trained'))")
-    done = python(snares, *module, script)
+    done = python(foreign_files, *module, script)
     assert (done.returncode, done.stdout) == (0, '"trained"\n'), done.stderr
 
 
-def test_a_package_of_the_user_that_imports_this_one_keeps_its_folder(tmp_path):
+def test_users_package_can_import_its_siblings(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text("import elastic_core")
     (tmp_path / "own" / "__main__.py").write_text("import beside")
@@ -60,20 +60,20 @@ def test_a_package_of_the_user_that_imports_this_one_keeps_its_folder(tmp_path):
     assert python(tmp_path, "-m", "own").stdout == "beside\n"
 
 
-def test_a_job_and_its_question_to_torch(snares):
-    (snares / "runpy.py").unlink()
-    script = snares / "scripts" / "train.py"
+def test_job_and_torch_probe_ignore_the_current_directory(foreign_files):
+    (foreign_files / "runpy.py").unlink()
+    script = foreign_files / "scripts" / "train.py"
     script.write_text("import json; print(json.dumps('trained'))")
-    done = python(snares, "-m", "elastic_core", "run", "--nproc-per-node=auto", script)
+    done = python(foreign_files, "-m", "elastic_core", "run", "--nproc-per-node=auto", script)
     assert "caught" not in done.stderr
     assert '"trained"' in done.stdout
-    doctor = python(snares, "-m", "elastic_core", "doctor", "--nproc-per-node=auto")
+    doctor = python(foreign_files, "-m", "elastic_core", "doctor", "--nproc-per-node=auto")
     assert "caught" not in doctor.stdout + doctor.stderr
 
 
-def test_a_program_with_torchs_names(snares):
-    (snares / "runpy.py").unlink()
-    program = snares / "scripts" / "program.py"
+def test_torch_shim_ignores_the_current_directory(foreign_files):
+    (foreign_files / "runpy.py").unlink()
+    program = foreign_files / "scripts" / "program.py"
     program.write_text("import socket, sys; print('ran', sys.path[0])")
-    done = python(snares, "-m", "elastic_core.compat.torch", program)
+    done = python(foreign_files, "-m", "elastic_core.compat.torch", program)
     assert (done.returncode, done.stdout) == (0, f"ran {program.parent}\n"), done.stderr

@@ -1,4 +1,4 @@
-"""Jobs as Slurm and Kubernetes start them: no flag says how many nodes there are, which this is, or what job."""
+"""Jobs as Slurm and Kubernetes start them: no flag gives the number of nodes, the node's rank or the job's id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ os.write(pipe, "{{RANK}} of {{WORLD_SIZE}} in {{TORCHELASTIC_RUN_ID}}\\n".format
 while not pathlib.Path("end").exists():
     time.sleep(0.02)
 """
-# A process that becomes another one.
+# Replaces itself by another program.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ def listens(port):
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_tasks_of_a_step_are_one_job(elastic, read_fifo):
+def test_tasks_of_a_slurm_step_form_one_job(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("held.py", HELD.format(fifo=fifo))
     step = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
@@ -40,7 +40,7 @@ def test_the_tasks_of_a_step_are_one_job(elastic, read_fifo):
 
 
 class Pods:
-    """The container of the manifest, with files, ports and workers that this machine has."""
+    """The manifest's container, with files, ports and workers that fit this machine."""
 
     def __init__(self, elastic):
         yaml = pytest.importorskip("yaml")
@@ -82,7 +82,7 @@ class Pods:
         )
 
 
-def test_a_pod_that_must_go_is_drained_and_the_others_go_on(elastic, read_fifo):
+def test_evicted_pod_is_drained_and_the_job_continues(elastic, read_fifo):
     fifo, read = read_fifo
     elastic.script("train.py", HELD.format(fifo=fifo))
     pods = Pods(elastic)
@@ -90,7 +90,7 @@ def test_a_pod_that_must_go_is_drained_and_the_others_go_on(elastic, read_fifo):
     eventually(lambda: listens(pods.port), "the store")
     second = pods.main(1)
     workers = []
-    while {"0 of 2 in uid", "1 of 2 in uid"} - set(workers):  # the first may have begun alone
+    while {"0 of 2 in uid", "1 of 2 in uid"} - set(workers):  # the first may have started alone
         workers += read(1, 60)
     assert pods.pre_stop(1).wait(60) == 0
     assert second.wait(60) == 143

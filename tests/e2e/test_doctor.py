@@ -1,4 +1,4 @@
-"""The real command, over torch's store: with a store of its own and a second doctor, and before there is anything."""
+"""`elastic doctor` over torch's store: with a separate store and a second doctor, and without a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def levels(done):
     return {item["check"]: item["level"] for item in json.loads(done.out)["findings"]}
 
 
-def test_two_doctors_meet_at_a_store(elastic, endpoint):
+def test_two_doctors_find_each_other(elastic, endpoint):
     flags = ("--nnodes=2", "--rdzv-endpoint", endpoint, "--rdzv-id=job", "--peers=2", "--json")
     server = elastic.fork("serve", "--rdzv-endpoint", endpoint, "--log-format=json")
     assert json.loads(server.stderr.readline())["event"] == "store served"
@@ -30,15 +30,15 @@ def test_two_doctors_meet_at_a_store(elastic, endpoint):
         found = levels(done)
         assert {found[check] for check in ("backend", "torch", "connection", "store", "run-id")} == {"ok"}
         assert {found[check] for check in ("peers", "peer-versions")} == {"ok"}
-        assert found["name"] == "warning", "nobody else reaches loopback"
-        told = {item["check"]: item["told"] for item in json.loads(done.out)["findings"]}
-        assert all(f":{doctor.pid}" in told["peers"] for doctor in both)
+        assert found["name"] == "warning", "no other machine reaches loopback"
+        details = {item["check"]: item["told"] for item in json.loads(done.out)["findings"]}
+        assert all(f":{doctor.pid}" in details["peers"] for doctor in both)
     server.send_signal(signal.SIGTERM)
     assert elastic.finish(server).code == 0
 
 
 @pytest.mark.parametrize("same", [pytest.param(True, marks=pytest.mark.nightly), False])
-def test_two_doctors_compare_secrets_without_telling_them(elastic, endpoint, tmp_path, same):
+def test_two_doctors_compare_secrets_without_showing_them(elastic, endpoint, tmp_path, same):
     secrets = [b"0123456789abcdef", b"0123456789abcdef" if same else b"fedcba9876543210"]
     for number, secret in enumerate(secrets):
         (tmp_path / f"secret{number}").touch(0o600)
@@ -56,7 +56,7 @@ def test_two_doctors_compare_secrets_without_telling_them(elastic, endpoint, tmp
     assert elastic.finish(server).code == 0
 
 
-def test_before_there_is_anything(elastic, endpoint):
+def test_missing_store_is_a_fault_only_when_expected(elastic, endpoint):
     flags = ("--rdzv-endpoint", endpoint, "train.py", "--lr=3")
     plain, expecting = (
         elastic.fork("doctor", *words, *flags, ELASTIC_NNODES="2", ELASTIC_RDZV_ID="job")
@@ -71,7 +71,7 @@ def test_before_there_is_anything(elastic, endpoint):
     assert levels(done)["store"] == "fault"
 
 
-def test_what_is_wrong_with_this_machine_or_its_flags(elastic, endpoint):
+def test_missing_backend_is_a_fault_and_bad_flag_an_error(elastic, endpoint):
     missing, unreadable = (
         elastic.fork("doctor", "--rdzv-endpoint", endpoint, "--rdzv-id=job", *words, "--json")
         for words in (("--rdzv-backend=etcd-v4",), ("--nnodes=0",))
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_this_machine_or_its_flags(elastic, endpoint):
 
 
 @pytest.mark.parametrize("place", [pytest.param((), marks=pytest.mark.nightly), ("--rdzv-endpoint=localhost:0",)])
-def test_a_node_that_is_alone_meets_nobody(elastic, place):
+def test_single_node_checks_no_store(elastic, place):
     done = elastic.finish(elastic.fork("doctor", "--rdzv-backend=c10d", *place, "--json"), 90)
     assert done.code == 0, done.out + done.err
     found = levels(done)

@@ -1,4 +1,4 @@
-"""Programs of others: trainings with frameworks that heal, and launchers that call torch.distributed's within."""
+"""Third-party programs: training with frameworks that restart, and launchers that call torch.distributed's launcher."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ torch.distributed.all_reduce(ones)
 if torch.distributed.get_rank() == 1 and not os.path.exists("failed") and "--fail" in sys.argv:
     open("failed", "w").close()
     os._exit(3)
-told = f"{torch.distributed.get_rank()} of {ones.item():g}, restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}"
-open(f"told-{torch.distributed.get_rank()}", "w").write(told)
+report = f"{torch.distributed.get_rank()} of {ones.item():g}, restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}"
+open(f"report-{torch.distributed.get_rank()}", "w").write(report)
 open("launcher", "w").write(open(f"/proc/{os.getppid()}/cmdline").read())
 torch.distributed.destroy_process_group()  # else gloo's threads may abort the interpreter while it ends
 """
@@ -49,60 +49,60 @@ def needs(framework):
 
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
-def test_a_training_goes_on_where_its_checkpoint_was(framework, elastic):
+def test_training_resumes_from_its_checkpoint(framework, elastic):
     needs(framework)
     steps = elastic.cwd / "steps"
     script = str(TRAININGS / f"with_{framework}.py")
     run = elastic.start("run", "--nproc-per-node=2", "--max-restarts=1", script, STEPS=str(steps), OMP_NUM_THREADS="1")
 
-    def told():
+    def recorded_steps():
         lines = steps.read_text().splitlines() if steps.exists() else []
         return [tuple(map(int, line.split())) for line in lines if line.count(" ") == 2]
 
-    eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in told()), timeout=120)
-    victim = next(pid for rank, pid, _ in told() if rank == 1)
+    eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in recorded_steps()), timeout=120)
+    victim = next(pid for rank, pid, _ in recorded_steps() if rank == 1)
     os.kill(victim, signal.SIGKILL)
     ended = elastic.finish(run, timeout=180)
     assert ended.code == 0, ended.err
     assert ended.out.count(f"trained {ALL}") == 2
-    second = next(pid for rank, pid, _ in reversed(told()) if rank == 1)
+    second = next(pid for rank, pid, _ in reversed(recorded_steps()) if rank == 1)
     assert second != victim
-    first_again = next(step for _, pid, step in told() if pid == second)
-    assert BETWEEN <= first_again <= max(step for _, pid, step in told() if pid == victim)
-    assert max(step for *_, step in told()) == ALL - 1
+    first_again = next(step for _, pid, step in recorded_steps() if pid == second)
+    assert BETWEEN <= first_again <= max(step for _, pid, step in recorded_steps() if pid == victim)
+    assert max(step for *_, step in recorded_steps()) == ALL - 1
 
 
 def outcome(cwd):
-    return {path.name: path.read_text() for path in cwd.glob("told-*")}
+    return {path.name: path.read_text() for path in cwd.glob("report-*")}
 
 
-def test_accelerate_launch(elastic):
+def test_accelerate_launch_restarts_workers(elastic):
     needs("accelerate")
     elastic.script("worker.py", WORKER)
     options = ("--multi_gpu", "--num_machines=1", "--num_processes=2", "--mixed_precision=no", "--dynamo_backend=no")
     ended = under_ours(elastic, "accelerate", "launch", *options, "--max_restarts=1", "worker.py", "--fail")
     assert ended.code == 0, ended.err
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 1", "report-1": "1 of 2, restarts 1"}
 
 
-def test_accelerates_launcher_for_notebooks(elastic):
+def test_notebook_launcher_restarts_workers(elastic):
     needs("accelerate")
     elastic.script("worker.py", WORKER)
     program = elastic.script("notebook.py", "import torch\ntorch.cuda.device_count = lambda: 2\n" + NOTEBOOK)
     ended = under_ours(elastic, program)
     assert ended.code == 0, ended.err
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 1", "report-1": "1 of 2, restarts 1"}
 
 
-def test_fabric_run(elastic):
+def test_fabric_run_starts_workers(elastic):
     needs("lightning")
     elastic.script("worker.py", WORKER)
     ended = under_ours(elastic, "fabric", "run", "--accelerator=cpu", "--devices=2", "--strategy=ddp", "worker.py")
     assert ended.code == 0, ended.err
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 0", "report-1": "1 of 2, restarts 0"}
 
 
-def test_torchx_finds_our_command_in_torchruns_place(elastic):
+def test_torchx_uses_elastic_torchrun_as_torchrun(elastic):
     needs("torchx")
     elastic.script("worker.py", WORKER)
     folder = elastic.cwd / "bin"
@@ -115,11 +115,11 @@ def test_torchx_finds_our_command_in_torchruns_place(elastic):
     ended = elastic.finish(process, timeout=120)
     assert ended.code == 0, ended.err
     assert str(folder / "torchrun") in (elastic.cwd / "launcher").read_text()
-    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
+    assert outcome(elastic.cwd) == {"report-0": "0 of 2, restarts 0", "report-1": "1 of 2, restarts 0"}
 
 
 def under_ours(elastic, program, *words):
-    """Run with our names in torch's place; a console script is one of this environment."""
+    """Run with elastic-core's classes in place of torch's. A console script is taken from this environment."""
     found = program if program.endswith(".py") else shutil.which(program, path=Path(sys.executable).parent)
     return elastic.finish(
         elastic.program(sys.executable, "-m", "elastic_core.compat.torch", found, *words), timeout=180

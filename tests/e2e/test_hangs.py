@@ -1,4 +1,4 @@
-"""Workers that hang, under the real command: who is killed, what is told, and that the job goes on."""
+"""Hung workers under the real command: which worker is killed, what is reported, and that the job continues."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime
 
 import pytest
 
-# In the first round rank 1 hangs, with a child of its own, and rank 0 waits for it, as in a collective. Rank 0 says
-# what it was told at its end, and rank 1 hangs only when it can. {hang} is the code that hangs.
+# In the first round rank 1, which has a child process, hangs, and rank 0 waits for it as in a collective. Rank 0 prints
+# the signal that it gets at its end, and rank 1 hangs only when rank 0 can do so. {hang} is the code that hangs.
 SCRIPT = """
 import os, signal, subprocess, sys, time
 
-def told(signum, frame):
-    print("told", signal.Signals(signum).name, flush=True)
+def handler(signum, frame):
+    print("got", signal.Signals(signum).name, flush=True)
     sys.exit(1)
 
 def train_step():
@@ -31,7 +31,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             time.sleep({pause})
         print("hangs from", time.time(), flush=True)
         train_step()
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, handler)
     open(ready, "w").close()
     while True:
         print("waiting", flush=True)
@@ -41,14 +41,14 @@ BY_TIMER = """from elastic_core.watchdog import expires
     with expires(after=0.5, scope="step"):
         time.sleep(600)"""
 FLAGS = ("--nproc-per-node=2", "--max-restarts=1", "--result-file=result.json", "--log-format=json", "--rdzv-id=job7")
-TIMEOUT = 6.0  # seconds; a shorter one would be over when the machine stalls, too
-LOGS = '[(print("step", flush=True), time.sleep(0.5)) for _ in range(24)]'  # for two timeouts
+TIMEOUT = 6.0  # seconds; long enough for a machine that stalls
+LOGS = '[(print("step", flush=True), time.sleep(0.5)) for _ in range(24)]'  # for twice the timeout
 BY_PROGRESS = (f"--hang-timeout={TIMEOUT:g}", "--hang-warmup=0")
 
 
 @pytest.fixture
 def run(elastic):
-    """A function that runs a script in which rank 1 hangs: what came of it, its result file, its events."""
+    """Function that runs a script in which rank 1 hangs. Returns the completed run, its result file and its events."""
 
     def run(hang, *flags, pause=0.1, **environment):
         script = elastic.script("train.py", SCRIPT.replace("{hang}", hang).replace("{pause}", str(pause)))
@@ -61,41 +61,41 @@ def run(elastic):
 
 
 def seconds_to_kill(done, events, timeout):
-    """From the moment at which the worker should have moved on."""
+    """Seconds from the moment when the worker should have moved on until it was killed."""
     began = next(float(line.split()[-1]) for line in done.out.splitlines() if line.startswith("hangs from"))
     killed = next(event for event in events if event["event"] == "worker hangs")
     return datetime.fromisoformat(killed["timestamp"].replace("Z", "+00:00")).timestamp() - began - timeout
 
 
-def seconds_told(text):
-    """How long there was no progress, as a reason has it."""
+def idle_seconds(text):
+    """The seconds without progress in a reason."""
     return float(re.search(r"hang: no progress for (\d+(?:\.\d)?) s \(", text)[1])
 
 
 def check_healed(done, result, events):
-    """The job went on after one restart for a hang; the other worker was stopped in the usual way."""
+    """Check that the job continued after one restart for a hang, and the other worker was stopped in the usual way."""
     assert done.code == 0, done.err
     assert (result["state"], result["restart_count"]) == ("SUCCEEDED", 1)
     assert [restart["cause"] for restart in result["restarts"]] == ["hang"]
     assert [fact["round"] for fact in result["rounds"]] == [1, 2]
     assert [event["local_rank"] for event in events if event["event"] == "worker hangs"] == [1]
-    assert done.out.count("told SIGTERM") == 1
+    assert done.out.count("got SIGTERM") == 1
     assert done.out.count("round 1") == 2
     first = result["failures"][0]
     assert (first["global_rank"], first["caused_by"]) == (1, None)
-    assert first["signal"] == "SIGABRT" or " in train_step" not in first["stack"]  # killed: it was too slow to tell
+    assert first["signal"] == "SIGABRT" or " in train_step" not in first["stack"]  # SIGKILL: no time for a stack
     assert [failure["caused_by"] for failure in result["failures"][1:]] in ([], [1])
     return first
 
 
 def check_found(late, stack):
-    """How many seconds after its time it was killed, and its stack. How soon a hang is found is for the benchmark of
-    hangs, which has the machine to itself."""
+    """Check how many seconds after the timeout the worker was killed, and its stack. The benchmark of hangs, which has
+    the machine to itself, measures how soon a hang is found."""
     assert 0 <= late < 60, "it would hang for ten minutes"
     assert " in train_step" in stack
 
 
-def test_a_timer_that_is_not_released(run):
+def test_unreleased_timer_restarts_the_job(run):
     done, result, events = run(BY_TIMER, "--watchdog=file")
     first = check_healed(done, result, events)
     assert first["reason"] == "hang: the watchdog timer 'step' was not released in time"
@@ -121,18 +121,18 @@ def test_a_timer_that_is_not_released(run):
         "spins after it has logged its steps",
     ],
 )
-def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
+def test_hang_in_an_unmodified_script_is_found(run, hang, flags, missing):
     done, result, events = run(hang, *BY_PROGRESS, *flags)
     first = check_healed(done, result, events)
     assert first["reason"].endswith(f" s ({missing})")
-    told = seconds_told(first["reason"]) - TIMEOUT
-    assert told >= 0
-    check_found(max(told, seconds_to_kill(done, events, TIMEOUT)), first["stack"])
+    seconds = idle_seconds(first["reason"]) - TIMEOUT
+    assert seconds >= 0
+    check_found(max(seconds, seconds_to_kill(done, events, TIMEOUT)), first["stack"])
 
 
 @pytest.mark.parametrize("ends", ["atexit", pytest.param("__del__", marks=pytest.mark.nightly)])
-def test_a_worker_that_hangs_at_its_end_is_found(elastic, ends):
-    """The other rank has ended well, and this one has done its work: torch's gloo threads can stop it there."""
+def test_hang_at_interpreter_exit_is_found(elastic, ends):
+    """The other rank has succeeded, and this one has finished its work. torch's gloo threads can block it there."""
     script = elastic.script(
         "train.py",
         """
@@ -158,20 +158,20 @@ def test_a_worker_that_hangs_at_its_end_is_found(elastic, ends):
     assert result["failures"][0]["global_rank"] == 1
 
 
-def test_a_budget_that_is_used_up_ends_the_job_with_the_stack_in_the_report(elastic):
+def test_report_of_a_final_hang_has_its_stack(elastic):
     script = elastic.script("train.py", "import time\ndef train_step():\n    time.sleep(600)\ntrain_step()\n")
 
     done = elastic.run(*BY_PROGRESS, script)
     assert done.code == 1
     report = done.err[done.err.index("elastic: ") :]
-    check_found(seconds_told(report) - TIMEOUT, report)
+    check_found(idle_seconds(report) - TIMEOUT, report)
     assert "no restart is allowed (--max-restarts=0)" in report
     assert "  what its threads were doing at the end:\n    Current thread 0x" in report
     assert " in train_step\n" in report
 
 
-def test_beats_and_output_without_a_line_and_work_are_progress(elastic):
-    """Each worker makes progress in a way of its own for longer than the timeout, the first without a word."""
+def test_heartbeats_output_and_cpu_time_are_progress(elastic):
+    """Each worker makes a different kind of progress for longer than the timeout, the first one without output."""
     script = elastic.script(
         "train.py",
         """
@@ -195,7 +195,7 @@ def test_beats_and_output_without_a_line_and_work_are_progress(elastic):
     assert "worker hangs" not in done.err
 
 
-def test_an_agent_that_was_stopped_for_long_blames_nobody(elastic, read_fifo):
+def test_suspended_agent_reports_no_hang(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script(
         "train.py",
@@ -218,7 +218,7 @@ def test_an_agent_that_was_stopped_for_long_blames_nobody(elastic, read_fifo):
     assert "worker hangs" not in done.err
 
 
-# Two ranks that meet in a collective; in each round rank 1 does not come to the third step.
+# Two ranks that meet in a collective. In each round, rank 1 never reaches the third step.
 GLOO = """
 import os, time
 import torch, torch.distributed as dist
@@ -237,8 +237,8 @@ for step in range(5):
 
 
 @pytest.mark.torch
-def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_and_where(job, elastic):
-    """The node of rank 0, which waits in the collective for it, is patient; else it would be a race of the two."""
+def test_all_agents_restart_and_report_rank_of_hang(job, elastic):
+    """The node of rank 0, which waits in the collective, has a long timeout; otherwise the two nodes would race."""
     script = elastic.script("train.py", GLOO)
     flags = ("--nnodes=2", "--max-restarts=1")
     host = job.agent("a", *flags, "--node-rank=0", "--hang-timeout=60", "--result-file=a.json", script=script)
@@ -252,8 +252,11 @@ def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_
         assert "round 1 step 3" in agent.out
         assert "Root cause (round 2, after 1 restart): rank 1 (local rank 0, pid " in agent.report
         assert " on b: hang: no progress for " in agent.report
-        told = [seconds_told(result["restarts"][0]["reason"]), seconds_told(result["first_failure"]["reason"])]
-        assert seconds_told(agent.report) == told[1]
-        assert TIMEOUT <= min(told) <= max(told) < 60  # by the patience of b and not of a, however slow the machine
+        seconds = [
+            idle_seconds(result["restarts"][0]["reason"]),
+            idle_seconds(result["first_failure"]["reason"]),
+        ]
+        assert idle_seconds(agent.report) == seconds[1]
+        assert TIMEOUT <= min(seconds) <= max(seconds) < 60  # b's timeout and not a's, however slow the machine is
         assert " in load_batch\n" in agent.report
     assert "failed after it" not in hangs.report.lower()

@@ -1,4 +1,5 @@
-"""An agent is killed whose machine lives: the others know at once, and not by the beats, which would take minutes."""
+"""An agent is killed while its machine lives: peers know immediately, not after missed heartbeats, which would take
+minutes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def sockets(pid):
     return {link for link in links if link.startswith("socket:")}
 
 
-def test_the_guardian_holds_the_lifeline_and_no_worker_does(any_store):
+def test_only_agent_and_guardian_hold_the_lifeline(any_store):
     agents = [any_store.agent(name, "--nnodes=2") for name in "ab"]
     both = any_store.round(2)
     worker = psutil.Process(both.pid("a"))
@@ -43,8 +44,9 @@ def test_the_guardian_holds_the_lifeline_and_no_worker_does(any_store):
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_who_is_killed_is_missed_at_once(any_store, rank):
-    """Whatever its rank, so also whoever led. Its worker and what that started are gone before the others go on."""
+def test_killed_agent_is_replaced_immediately(any_store, rank):
+    """Whatever its rank is, so also the leader. Its worker and the worker's children end before the other nodes
+    continue."""
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     three = any_store.round(3)
     lost = agents.pop(three.nodes[rank])
@@ -63,8 +65,8 @@ def test_who_is_killed_is_missed_at_once(any_store, rank):
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
-def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
-    """They are connected with those of the killed agent. No restart is allowed, and none is used."""
+def test_killed_agent_is_the_cause_despite_worker_failures(any_store, rank):
+    """They are connected to the killed agent's workers. No restart is allowed, and none is used."""
     agents = {name: any_store.agent(name, "--nnodes=1:2", script=any_store.trainer) for name in "ab"}
     both = any_store.round(2)
     lost = agents.pop(both.nodes[rank])
@@ -77,8 +79,8 @@ def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
     assert kept.code() == 0
 
 
-def test_two_are_killed_one_after_the_other(any_store):
-    """Who watched the first one watches the next one then."""
+def test_two_successive_kills_are_noticed(any_store):
+    """The node that watched the first one then watches the next one."""
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     before = any_store.round(3)
     for size in (2, 1):
@@ -91,7 +93,7 @@ def test_two_are_killed_one_after_the_other(any_store):
     assert last.code() == 0
 
 
-def test_who_goes_in_order_is_not_called_lost(any_store):
+def test_terminated_agent_is_not_lost(any_store):
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     three = any_store.round(3)
     gone = agents.pop(three.nodes[1])
@@ -105,8 +107,8 @@ def test_who_goes_in_order_is_not_called_lost(any_store):
 
 @pytest.fixture
 def apart(elastic, machines):
-    """A job of three agents on as many machines, after its first round of all: the job, the machines by name, the
-    agents by name, and the round. The first one hosts the store."""
+    """A job of three agents on three machines, after its first full round: the job, the machines by name, the agents by
+    name, and the round. The first one hosts the store."""
     job = Job(elastic.start_to_files, elastic.cwd, **MINUTES)
     made = dict(zip(("n0", "n1", "n2"), machines(3), strict=True))
     job.endpoint = f"{made['n0'].address}:29400"
@@ -123,8 +125,8 @@ def another(name, three, step):
 
 
 @pytest.mark.nightly
-def test_a_cut_link_is_not_the_end_of_an_agent(apart):
-    """Its machine is out of reach and says nothing. The agent is killed when it is back."""
+def test_cut_link_does_not_mean_agent_death(apart):
+    """Its machine is unreachable and silent. The agent is killed after the link is restored."""
     job, made, agents, three = apart
     cut = another("n0", three, 1)
     made[cut].cut()
@@ -140,7 +142,7 @@ def test_a_cut_link_is_not_the_end_of_an_agent(apart):
 
 
 @pytest.mark.nightly
-def test_a_connection_that_ends_while_the_link_is_cut_tells_nothing(apart):
+def test_failed_connection_over_cut_link_means_no_death(apart):
     job, made, agents, three = apart
     cut = another("n0", three, 1)
     watcher = made[another(cut, three, -1)]

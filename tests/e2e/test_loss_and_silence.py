@@ -1,4 +1,4 @@
-"""What is lost or falls silent, and what that may cost the others: with the defaults, where a time is the promise."""
+"""Lost and silent nodes, and their cost for the other nodes; with default timeouts where the test is about a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 DEFAULTS = {"keep_alive_interval": "1", "keep_alive_max_attempt": "5"}
 
-# What a node that is called slow does when it is told to end: it writes a checkpoint, which takes long.
+# When the node called slow is asked to end, it writes a checkpoint for a long time.
 SAVE = """
 import signal
 
@@ -41,18 +41,18 @@ def host_first(agents):
     return sorted(agents, key=lambda agent: "store hosted" not in agent.err)
 
 
-def test_a_suspended_host_of_the_store_costs_nothing(job):
-    """Nobody hears the store meanwhile, so that nobody can be called gone."""
+def test_suspended_store_host_restarts_no_worker(job):
+    """No node can reach the store, so no node can be considered lost."""
     job.conf |= DEFAULTS
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     host, guest = host_first(agents)
     host.signal(signal.SIGSTOP)
-    time.sleep(30)  # six windows
+    time.sleep(30)  # six failure timeouts
     assert "store out of reach" in guest.err
     host.signal(signal.SIGCONT)
     guest.says("store is back")
-    time.sleep(6)  # whoever would be called gone for it would be by now
+    time.sleep(6)  # a node wrongly considered lost would be reported by now
     assert job.rounds() == [first]
     job.end()
     assert codes(*agents) == [0, 0]
@@ -60,8 +60,8 @@ def test_a_suspended_host_of_the_store_costs_nothing(job):
 
 
 @pytest.mark.parametrize("may_host", [True, False], ids=["another may host", "no other may host"])
-def test_the_host_of_the_store_goes_or_stays_while_others_work(job, may_host):
-    """With the store they would lose their workers, whatever its exit barrier says."""
+def test_finished_store_host_disturbs_no_worker(job, may_host):
+    """Without the store the others would lose their workers, whatever the host's exit barrier timeout is."""
     job.conf |= DEFAULTS
     host = job.agent("a", "--nnodes=2", "--exit-barrier-timeout=1")
     host.says("store hosted")
@@ -74,14 +74,14 @@ def test_the_host_of_the_store_goes_or_stays_while_others_work(job, may_host):
         assert host.code() == 0
     else:
         host.says("exit barrier prolonged")
-    time.sleep(7)  # a window, and more
+    time.sleep(7)  # longer than a failure timeout
     assert lives(first.pid(guest.name))
     job.end(guest.name)
     assert codes(host, guest) == [0, 0]
     assert job.rounds() == [first]
 
 
-def test_a_spare_that_was_killed_long_ago_gets_no_seat(any_job):
+def test_dead_spare_gets_no_seat(any_job):
     any_job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "6", "lease_ttl": "3"}
     if any_job.backend == "c10d":
         del any_job.conf["lease_ttl"]
@@ -91,7 +91,7 @@ def test_a_spare_that_was_killed_long_ago_gets_no_seat(any_job):
     dead = any_job.agent("c", "--nnodes=2", "--max-restarts=3")
     dead.says("this one is a spare")
     dead.process.kill()
-    time.sleep(10)  # three windows
+    time.sleep(10)  # three failure timeouts
     spare = any_job.agent("d", "--nnodes=2", "--max-restarts=3")
     spare.says("this one is a spare")
     kill_node(members[0], first.pid("a"))
@@ -103,8 +103,8 @@ def test_a_spare_that_was_killed_long_ago_gets_no_seat(any_job):
     assert codes(members[1], spare) == [0, 0]
 
 
-def test_a_member_that_stops_its_workers_is_waited_for_though_a_spare_is_there(job, elastic):
-    """It writes a checkpoint for 8 s: no round starts beside it, and it keeps its seat."""
+def test_stopping_member_keeps_its_seat_despite_a_spare(job, elastic):
+    """It writes a checkpoint for 8 s. No round starts in that time, and it keeps its seat."""
     job.conf |= {**DEFAULTS, "close_timeout": "2"}
     script = elastic.script("saver.py", SAVER)
     job.serve()
@@ -117,15 +117,15 @@ def test_a_member_that_stops_its_workers_is_waited_for_though_a_spare_is_there(j
     second = job.round(2, after=first)
     assert second.all("saw") == [False, False]
     assert sorted(second.nodes) == ["other", "slow"]
-    kill_node(other, second.pid("other"))  # a node that is lost is not waited for
+    kill_node(other, second.pid("other"))  # the next round does not wait for a lost node
     third = job.round(2, after=second)
     assert sorted(third.nodes) == ["slow", "spare"]
     job.end()
     assert codes(slow, spare) == [0, 0]
 
 
-def test_who_leaves_is_waited_for_until_its_workers_have_stopped(job, elastic):
-    """They write a checkpoint for 8 s, from which the others will go on."""
+def test_next_round_waits_for_the_leaving_workers(job, elastic):
+    """They write a checkpoint for 8 s, from which the other node will resume."""
     script = elastic.script("saver.py", SAVER)
     job.serve()
     slow, other = job.agents("slow other", "--nnodes=1:2", "--max-restarts=3", script=script)
@@ -138,8 +138,8 @@ def test_who_leaves_is_waited_for_until_its_workers_have_stopped(job, elastic):
     assert codes(slow, other) == [128 + signal.SIGTERM, 0]
 
 
-def test_a_node_that_is_done_is_drained_or_lost_and_nobody_else_is_disturbed(any_job):
-    """Over etcd as over c10d: their workers go on in the same round."""
+def test_finished_nodes_exit_disturbs_no_worker(any_job):
+    """The other nodes' workers continue in the same round, over etcd as over c10d."""
     any_job.conf |= SOON
     if any_job.backend == "c10d":
         any_job.serve()
@@ -153,7 +153,7 @@ def test_a_node_that_is_done_is_drained_or_lost_and_nobody_else_is_disturbed(any
     assert any_job.command("drain", "drain", *where, *conf, "drained").code() == 0
     assert drained.code() == 0
     killed.signal(signal.SIGKILL)
-    time.sleep(12)  # SOON: it would have been called gone by now
+    time.sleep(12)  # with SOON, it would have been considered lost by now
     assert any_job.rounds() == [first]
     assert lives(first.pid("last"))
     any_job.end("last")
@@ -161,8 +161,8 @@ def test_a_node_that_is_done_is_drained_or_lost_and_nobody_else_is_disturbed(any
     assert "restart decided" not in last.err
 
 
-def test_an_agent_comes_back_under_its_name_when_its_lease_has_ended(elastic, tmp_path, etcd_endpoint):
-    """Leases may be longer than a window of beats: it is not refused for good before."""
+def test_agent_restarted_under_its_name_rejoins(elastic, tmp_path, etcd_endpoint):
+    """Leases may outlive the failure timeout; until then the new agent is not refused."""
     from job_of_nodes import Job
 
     job = Job(elastic.start_to_files, tmp_path, "etcd", etcd_endpoint, prefix=uuid.uuid4().hex, **DEFAULTS)
@@ -178,8 +178,8 @@ def test_an_agent_comes_back_under_its_name_when_its_lease_has_ended(elastic, tm
     assert codes(a, again) == [0, 0]
 
 
-def test_who_leaves_while_nodes_gather_has_told_so_at_once(any_job):
-    """Beats may be far apart: nobody waits for the next one."""
+def test_agent_that_leaves_while_joining_notifies_peers(any_job):
+    """The heartbeat interval is long, and no node waits for the next heartbeat."""
     any_job.conf |= {"keep_alive_interval": "30", "keep_alive_max_attempt": "5"}
     waiting = any_job.agent("a", "--nnodes=2")
     waiting.says("1 of 2 nodes joined")
@@ -188,8 +188,8 @@ def test_who_leaves_while_nodes_gather_has_told_so_at_once(any_job):
     assert "notified=true" in waiting.err
 
 
-def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, elastic):
-    """They have one host name and one process id, and no name was given to them."""
+def test_agents_that_are_pid_1_of_containers_form_a_round(job, elastic):
+    """They have the same host name and process id, and were given no node id."""
     if os.geteuid() != 0:
         pytest.skip("only root may make name spaces")
     elastic.through = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -200,8 +200,8 @@ def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, ela
     assert codes(*agents) == [0, 0]
 
 
-def test_nodes_that_do_not_reach_each_other_do_not_meet_in_a_round(job, elastic, machines):
-    """They reach the store, and so nobody is gone. The round of all three fails; then the two that can meet go on."""
+def test_nodes_cut_off_from_each_other_share_no_round(job, elastic, machines):
+    """They reach the store, so none is lost. The round of all three fails; then the two that can connect continue."""
     nets = machines(3)
     job.endpoint = f"{nets[0].address}:{job.port}"
     job.conf |= DEFAULTS
@@ -211,9 +211,7 @@ def test_nodes_that_do_not_reach_each_other_do_not_meet_in_a_round(job, elastic,
         elastic.through = machine.through
         flags = ("--nnodes=2:3", "--max-restarts=3")
         agents.append(job.agent(f"n{number}", *flags, script=job.trainer, **machine.environment))
-        agents[0].says(
-            "1 of 2 nodes joined"
-        )  # it gets rank 0: where that is out of reach, torch tries for half an hour
+        agents[0].says("1 of 2 nodes joined")  # so it gets rank 0: torch would try to reach rank 0 for half an hour
     two = job.round(2, timeout=240)
     assert "n1" in two.nodes
     job.end()

@@ -1,5 +1,5 @@
-"""Between the nodes of a job with a secret and their store sits somebody who changes, drops, repeats and reorders what
-passes. Rounds form in the calm between the faults; what forms is of these nodes alone, and nobody waits for ever."""
+"""A man in the middle between the nodes of a job with a secret and their store changes, drops, repeats and reorders
+data. Rounds form when there are no faults; they contain only these nodes, and no node waits forever."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(3600)]
 
 FAULTS = int(os.environ.get("ELASTICTEST_FAULTS", "1000"))
 NODES = ("a", "b", "c", "d", "e", "f", "g", "h")
-LONGEST = 90.0  # seconds that a call may take: its timeouts, and the machine's slowness
+LONGEST = 90.0  # seconds for one call: its timeouts, and a slow machine
 
 
 class Member:
-    """One node that takes part again and again, as a new agent each time."""
+    """A node that takes part again and again, each time as a new agent."""
 
     def __init__(self, name, port, secret):
         self.name, self.port, self.secret = name, port, secret
@@ -50,7 +50,7 @@ class Member:
             self.longest = max(self.longest, time.monotonic() - begun)
 
 
-def test_no_forged_round_no_success_and_no_hang(job, tmp_path):
+def test_tampered_traffic_forges_nothing_and_hangs_no_node(job, tmp_path):
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_bytes(b"0123456789abcdef")

@@ -1,4 +1,4 @@
-"""Another user of the machine, a real one, who lays snares where both may write: none of them catches."""
+"""A real second user of the machine sets traps in folders that both may write. None of them works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def precious(shared):
 
 @pytest.fixture
 def job(elastic, shared):
-    """A folder of ours in it, from which the job is started."""
+    """The folder below it from which the job is started."""
     elastic.cwd = shared / "job"
     elastic.cwd.mkdir(mode=0o755)
     elastic.script("train.py", "print('trained')")
@@ -49,15 +49,15 @@ def as_nobody(script: str, *words: object) -> None:
     subprocess.run(command, user="nobody", group="nogroup", extra_groups=[], check=True, cwd="/", timeout=180)
 
 
-def test_a_config_file_that_the_search_finds_does_not_govern(job, shared, precious):
+def test_foreign_config_file_is_ignored(job, shared, precious):
     as_nobody('printf "result_file = \\"%s\\"\\nmax_restarts = 7" "$2" > "$1/elastic.toml"', shared, precious)
     done = job.run("--log-format=json", "train.py")
     assert (done.code, done.out) == (0, "trained\n")
     assert precious.read_text() == PRECIOUS
     events = [json.loads(line) for line in done.err.splitlines()]
-    (told,) = (event for event in events if event["event"] == "setting left out")
-    assert told["origin"] == str(shared / "elastic.toml")
-    assert f"{shared}/elastic.toml belongs to user nobody" in told["reason"]
+    (event,) = (event for event in events if event["event"] == "setting left out")
+    assert event["origin"] == str(shared / "elastic.toml")
+    assert f"{shared}/elastic.toml belongs to user nobody" in event["reason"]
     shown = job.finish(job.start("explain", "train.py"))
     assert f"config file: none\nleft out: {shared}/elastic.toml: ignored, because" in shown.out
     as_json = json.loads(job.finish(job.start("explain", "--json", "train.py")).out)
@@ -68,12 +68,12 @@ def test_a_config_file_that_the_search_finds_does_not_govern(job, shared, precio
         assert "left out: " in job.finish(job.start(*command)).err
 
 
-def test_a_table_in_a_pyproject_does_not_govern_and_the_next_file_does(job, shared):
+def test_foreign_pyproject_is_ignored_and_search_continues(job, shared):
     as_nobody('printf "[tool.elastic]\\nnnodes = \\"4:1\\"" > "$1/pyproject.toml"', shared)
     job.cwd = shared / "job" / "deeper"
     job.cwd.mkdir()
     os.chown(job.cwd, 65534, -1)
-    as_nobody('echo "[tool.other]" > "$1/pyproject.toml"', job.cwd)  # is none of ours, and not told
+    as_nobody('echo "[tool.other]" > "$1/pyproject.toml"', job.cwd)  # irrelevant, so not reported
     (shared / "job" / "elastic.toml").write_text("max_restarts = 3")
     shown = json.loads(job.finish(job.start("explain", "--json")).out)
     assert (shown["config_file"], shown["settings"]["max_restarts"]["value"]) == (f"{shared}/job/elastic.toml", 3)
@@ -83,7 +83,7 @@ def test_a_table_in_a_pyproject_does_not_govern_and_the_next_file_does(job, shar
     assert [entry["origin"] for entry in shown["left_out"]] == [f"{shared}/pyproject.toml"]
 
 
-def test_the_log_says_which_file_governs(job):
+def test_log_names_the_config_file(job):
     path = job.cwd / "elastic.toml"
     path.write_text("max_restarts = 3")
     done = job.run("--log-format=json", "train.py")
@@ -93,7 +93,7 @@ def test_the_log_says_which_file_governs(job):
     assert "max_restarts" in job.finish(piped).out
 
 
-def test_the_search_ends_where_another_file_system_begins(job):
+def test_search_stops_at_a_file_system_boundary(job):
     (job.cwd / "elastic.toml").write_text("max_restarts = 3")
     folder = job.cwd / "mount"
     folder.mkdir()
@@ -105,10 +105,10 @@ def test_the_search_ends_where_another_file_system_begins(job):
     assert json.loads(done.out)["config_file"] is None
 
 
-@pytest.mark.parametrize("snare", ['ln -s "$2" "$1"', 'mkfifo -m 666 "$1"'])
-def test_a_result_file_in_a_shared_folder(job, shared, precious, snare):
+@pytest.mark.parametrize("trap", ['ln -s "$2" "$1"', 'mkfifo -m 666 "$1"'])
+def test_foreign_link_or_pipe_as_result_file_is_refused(job, shared, precious, trap):
     path = shared / "result.json"
-    as_nobody(snare, path, precious)
+    as_nobody(trap, path, precious)
     done = job.run("--result-file", str(path), "train.py")
     assert (done.code, done.out) == (2, "")
     assert "--result-file: cannot write to" in done.err
@@ -116,7 +116,7 @@ def test_a_result_file_in_a_shared_folder(job, shared, precious, snare):
     assert precious.read_text() == PRECIOUS
 
 
-def test_no_temporary_name_of_a_result_can_be_foreseen(job, shared, precious):
+def test_temporary_result_name_is_unpredictable(job, shared, precious):
     shared.chmod(0o777)
     command = ["bash", "-c", 'read; exec python3 -m elastic_core run --result-file "$0" train.py', shared / "result"]
     process = job.program(*map(str, command), stdin=subprocess.PIPE)
@@ -134,14 +134,14 @@ LOGS = {
 }
 
 
-@pytest.mark.parametrize("snare", LOGS.values(), ids=LOGS.keys())
-def test_log_files_in_a_shared_folder(job, shared, precious, snare):
+@pytest.mark.parametrize("trap", LOGS.values(), ids=LOGS.keys())
+def test_log_trap_in_a_shared_folder_is_refused(job, shared, precious, trap):
     logs = shared / "logs"
     as_nobody('mkdir -m 1777 "$1"', logs)
     os.chown(logs, 0, 0)
     logs.chmod(0o1777)
     before = sorted(shared.iterdir())
-    as_nobody(snare, logs, precious)
+    as_nobody(trap, logs, precious)
     done = job.run("--log-dir", str(logs), "--redirects=3", "--rdzv-id=job1", "train.py")
     assert (done.code, done.out) == (2, "")
     assert "--log-dir: expected a writable folder" in done.err
@@ -150,24 +150,24 @@ def test_log_files_in_a_shared_folder(job, shared, precious, snare):
     assert sorted(shared.iterdir()) == before
 
 
-def test_log_files_in_a_folder_of_ours_that_others_may_write(job, shared, precious):
+def test_log_trap_in_a_folder_that_others_write_is_refused(job, shared, precious):
     folder = shared / "logs" / "job1" / "round-1"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    for snare, told in (
+    for trap, reason in (
         ('ln -s "$2" "$1"', "it is a link of user nobody"),
         ('mkfifo -m 666 "$1"', "this pipe has no reader"),
         ('touch "$1"', "it was made by user nobody"),
     ):
-        as_nobody(snare, folder / "rank-0.err", precious)
+        as_nobody(trap, folder / "rank-0.err", precious)
         done = job.run("--log-dir", str(shared / "logs"), "--redirects=3", "--rdzv-id=job1", "train.py")
         assert (done.code, done.out) == (2, "")
-        assert told in done.err
+        assert reason in done.err
         (folder / "rank-0.err").unlink()
     assert precious.read_text() == PRECIOUS
 
 
-def test_an_error_file_that_is_a_link_is_neither_written_nor_read(job, shared, precious):
+def test_linked_error_file_is_neither_written_nor_read(job, shared, precious):
     folder = shared / "logs" / "job1" / "round-1"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -189,17 +189,17 @@ def test_an_error_file_that_is_a_link_is_neither_written_nor_read(job, shared, p
     assert precious.read_text() == PRECIOUS
 
 
-@pytest.mark.parametrize("snare", ['ln -s "$2" "$1"', 'umask 0; touch "$1"'])
-def test_an_event_file_in_a_shared_folder(job, shared, precious, snare):
+@pytest.mark.parametrize("trap", ['ln -s "$2" "$1"', 'umask 0; touch "$1"'])
+def test_foreign_event_file_is_refused(job, shared, precious, trap):
     path = shared / "events.jsonl"
-    as_nobody(snare, path, precious)
+    as_nobody(trap, path, precious)
     done = job.run(f"--event-log-handler=file:{path}", "train.py")
     assert (done.code, done.out) == (2, "")
     assert "--event-log-handler: cannot write to the file" in done.err
     assert precious.read_text() == PRECIOUS
 
 
-def test_what_a_user_does_on_purpose_works(job, shared):
+def test_own_links_and_devices_work(job, shared):
     real = shared / "scratch"
     real.mkdir()
     (job.cwd / "logs").symlink_to(real)
@@ -215,7 +215,7 @@ def test_what_a_user_does_on_purpose_works(job, shared):
     assert json.loads((shared / "result.json").read_text())["state"] == "SUCCEEDED"
 
 
-def test_a_result_goes_to_stdout_or_to_a_pipe_on_purpose(job, shared):
+def test_result_file_may_be_stdout_or_a_pipe(job, shared):
     done = job.run("--result-file=/dev/stdout", "train.py")
     assert (done.code, json.loads(done.out.partition("trained\n")[2])["exit_code"]) == (0, 0)
     command = 'python3 -m elastic_core run --result-file=/dev/stdout train.py > all.txt; echo "exit $?" >> all.txt'

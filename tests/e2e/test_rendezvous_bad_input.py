@@ -1,5 +1,5 @@
-"""Where the nodes are to meet there is nothing, or something else: a paragraph that says what was tried and what
-answered, and the documented exit code."""
+"""Nothing, or another service, listens at the rendezvous endpoint: the report says what was tried and what answered,
+and the exit code is the documented one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUEST = "--rdzv-conf=is_host=false,join_timeout=12"
 
 @pytest.fixture
 def silent():
-    """The port of something that takes connections and never answers."""
+    """The port of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -41,8 +41,9 @@ def web():
         thread.join()
 
 
-def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
-    """Every address of a name is told, with what it answered. All at once, for all wait for their join timeout."""
+def test_unreachable_endpoint_error_has_each_answer(job, silent, web):
+    """The report lists every address of a name with its answer. All cases run in parallel, because each waits for its
+    join timeout."""
     port = free_port()
     found = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)
     addresses = [str(ip_address(str(sockaddr[0]))) for *_, sockaddr in found]
@@ -61,13 +62,13 @@ def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
         assert f"the rendezvous store at {endpoint} cannot be reached" in agent.report
         assert "check --rdzv-endpoint" in agent.report
         assert "Traceback" not in agent.err
-        assert "[W" not in agent.err  # torch's own words
+        assert "[W" not in agent.err  # torch's own warnings
         for answer in answers[endpoint]:
             assert answer in agent.report
 
 
-def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
-    """With a single node there is nothing to warn of. Too few nodes is another code than no store."""
+def test_loopback_endpoint_is_a_warning_for_several_nodes(job):
+    """A single node gets no warning. Too few nodes and an unreachable store have different exit codes."""
     job.end()
     lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=12")
     single = job.agent("b", "--nnodes=1", "--rdzv-id=other", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
@@ -92,7 +93,7 @@ def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
         (("--nnodes=1:2", "--rdzv-backend=static", "--node-rank=0"), "requires a fixed number of nodes"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_starts(job, flags, found):
+def test_invalid_flags_are_errors_before_anything_starts(job, flags, found):
     job.end()
     agent = job.agent("a", *flags)
     assert agent.code() == ExitCode.BAD_CONFIGURATION

@@ -1,4 +1,4 @@
-"""The store goes, comes back, sleeps or holds what nobody wrote; names collide; a clock is wrong."""
+"""The store fails, returns, sleeps or holds foreign data; names collide; a clock is wrong."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def codes(*agents):
 
 
 @pytest.mark.nightly
-def test_the_store_is_gone_for_good(job):
-    """Healthy workers run on for the grace, then every agent stops them, waits for the store, and says why it ends."""
+def test_lost_store_ends_the_job_after_its_timeout(job):
+    """Healthy workers run until the failure timeout. Then every agent stops them, waits for the store, and reports why
+    it ends."""
     job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5", "join_timeout": "25"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -44,8 +45,8 @@ def test_the_store_is_gone_for_good(job):
 
 
 @pytest.mark.nightly
-def test_the_store_comes_back_empty_after_the_grace(job):
-    """The workers are stopped meanwhile, and start again in a round that costs no restart."""
+def test_store_empty_after_fencing_costs_no_restart(job):
+    """The workers are stopped, and start again in a round that costs no restart."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "10", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -66,9 +67,9 @@ def test_the_store_comes_back_empty_after_the_grace(job):
     assert again.code() == 0
 
 
-def test_the_store_comes_back_empty_within_the_grace(job):
-    """The nodes give it back what they know: workers run on, and the job can still form rounds, with the count of
-    restarts that it had."""
+def test_emptied_store_gets_its_state_back(job):
+    """The nodes restore what they know: workers run on, and the job can still form rounds with the right restart
+    count."""
     job.conf |= {"keep_alive_interval": "1", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.1"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -94,9 +95,9 @@ def test_the_store_comes_back_empty_within_the_grace(job):
 
 
 @pytest.mark.nightly
-def test_the_store_sleeps(job):
-    """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped, and start again
-    when it wakes."""
+def test_only_a_long_store_pause_stops_workers(job):
+    """A pause shorter than the failure timeout is a warning, and nothing restarts. After a longer one, the workers are
+    stopped, and start again when the store wakes."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=1:2", "--max-restarts=3")
@@ -121,8 +122,8 @@ def test_the_store_sleeps(job):
     assert codes(*agents) == [0, 0]
 
 
-def test_two_agents_with_one_name(job):
-    """The younger one ends and says what to do, when the elder has been seen to live; the job runs on."""
+def test_second_agent_of_a_name_is_refused(job):
+    """The younger agent ends with advice once the older one has proved alive. The job continues."""
     job.conf |= {"keep_alive_max_attempt": "30"}
     elder, other = job.agents("a b", "--nnodes=2:3")
     two = job.round(2)
@@ -143,9 +144,9 @@ time.time = lambda: now() + shift
 """
 
 
-def test_nodes_whose_clocks_are_an_hour_off(job, elastic):
-    """Nobody compares clocks: they take part like any other, are not missed, and their failures are told. Injected at
-    the start of Python rather than by libfaketime, which breaks its time.sleep."""
+def test_wrong_clocks_harm_nothing(job, elastic):
+    """Nodes never compare clocks: these take part like any other, are not considered lost, and their failures are
+    reported. The shift is injected when Python starts; libfaketime would break time.sleep."""
     (elastic.cwd / "shifted").mkdir()
     elastic.script("shifted/sitecustomize.py", SHIFTED)
     shifted = {"PYTHONPATH": str(elastic.cwd / "shifted")}
@@ -171,8 +172,8 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_state_that_is_not_ours(job, kind):
-    """Who finds it when joining says what it expected and what it found."""
+def test_foreign_state_is_an_error(job, kind):
+    """A node that joins reports what it expected and what it found."""
     data, found = FOREIGN[kind]
     server = job.serve()
     write_state(job.port, data)
@@ -187,8 +188,9 @@ def test_a_state_that_is_not_ours(job, kind):
 
 
 @pytest.mark.nightly
-def test_a_state_that_was_spoilt_while_workers_run(job):
-    """They run on: they do not need it. It is told at once and put right, and the next round forms."""
+def test_overwritten_state_is_repaired(job):
+    """The workers do not need the state, so they run on. It is logged and repaired immediately, and the next round
+    forms."""
     server = job.serve()
     agent = job.agent("a", "--nnodes=1", "--max-restarts=3")
     first = job.round(1)
@@ -204,7 +206,7 @@ def test_a_state_that_was_spoilt_while_workers_run(job):
 
 
 def write_state(port, data):
-    """As somebody does who uses the same store and run id."""
+    """As another program does that uses the same store and run id."""
     from elastic_c10d import create_backend
 
     from elastic_core.rendezvous import RendezvousParameters
@@ -218,8 +220,8 @@ def write_state(port, data):
 
 
 @pytest.mark.nightly
-def test_a_thousand_joins_and_leaves_leave_nothing_behind(job):
-    """Threads, sockets and memory of this process, which takes part again and again, in ever new rounds."""
+def test_thousand_joins_and_leaves_leak_nothing(job):
+    """Threads, sockets and memory of this process, which joins and leaves again and again."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
     server = job.serve()

@@ -1,4 +1,4 @@
-"""Two processes that meet by `next_rendezvous` and make torch's process group of what it returns."""
+"""Two processes that meet with `next_rendezvous` and create torch's process group from its result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 
 LONG = 100.0
 
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
-# interpreter, which ends such threads; in C++ that is an abort.
+# Exits without finalizing Python: a gloo thread that still releases the last tensor would wait for the interpreter,
+# which ends such threads; in C++ that is an abort.
 NODE = """
 import json, os, sys
 import torch
@@ -30,11 +30,11 @@ for number in (1, 2):
     tensor = torch.tensor([1.0 + info.rank])
     dist.all_reduce(tensor)
     dist.all_reduce(tensor, group=dist.new_group([0, 1]))
-    told = [None, None]
-    dist.all_gather_object(told, info.store.add("round", number))
+    numbers = [None, None]
+    dist.all_gather_object(numbers, info.store.add("round", number))
     dist.monitored_barrier()
     dist.destroy_process_group()
-    print(tensor.item(), sorted(told), flush=True)
+    print(tensor.item(), sorted(numbers), flush=True)
 handler.shutdown()
 os._exit(0)
 """
@@ -42,7 +42,7 @@ os._exit(0)
 
 @pytest.fixture(params=["c10d", "static", "file", "etcd"])
 def nodes(request, tmp_path):
-    """What each of the two is given."""
+    """The parameters of each of the two processes."""
     kind = request.param
     if kind == "etcd":
         endpoint = request.getfixturevalue("etcd_endpoint")
@@ -56,7 +56,7 @@ def nodes(request, tmp_path):
         held.release()
 
 
-def test_a_process_group_on_the_store_of_each_round(nodes, warm):
+def test_process_groups_form_on_each_rounds_store(nodes, warm):
     started = [warm.start(("-c", NODE, json.dumps(given)), stdout=subprocess.PIPE) for given in nodes]
     try:
         codes = [process.wait(LONG) for process in started]

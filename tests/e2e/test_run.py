@@ -1,4 +1,4 @@
-"""What torchrun's users do on one node, done with `elastic run`."""
+"""The single-node uses of torchrun, with `elastic run`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 from job_of_nodes import eventually
 
-# Waits for a signal that it has blocked: a handler could run inside a print, or just before the wait.
+# Waits for a blocked signal; a handler could run inside a print, or just before the wait.
 WAIT_FOR_SIGNAL = """
 import os, signal, sys, time
 signals = {{signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}}
@@ -23,7 +23,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 fifo = os.open({fifo!r}, os.O_WRONLY)
 os.write(fifo, b"ready\\n")
 number = signal.sigwait(signals)
-os.write(fifo, b"told %d\\n" % number)
+os.write(fifo, b"got %d\\n" % number)
 {then}
 """
 SHOW = "import os, sys; print(' '.join(os.environ[n] for n in sys.argv[1:]))\n"
@@ -33,14 +33,14 @@ def lines(text):
     return sorted(text.splitlines())
 
 
-def test_two_workers_see_the_documented_environment(elastic):
+def test_workers_see_the_documented_environment(elastic):
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME MASTER_ADDR TORCHELASTIC_RESTART_COUNT"
     done = elastic.run("--nproc_per_node", "2", "--role=trainer", elastic.script("show.py", SHOW), *names.split())
     assert done.code == 0
     assert lines(done.out) == ["0 0 2 2 0 trainer 127.0.0.1 0", "1 1 2 2 0 trainer 127.0.0.1 0"]
 
 
-def test_a_module_a_command_and_run_path(elastic):
+def test_module_command_and_run_path_are_started(elastic):
     (elastic.cwd / "pack").mkdir()
     (elastic.cwd / "pack" / "__main__.py").write_text("import sys; print('module', sys.argv[1:])\n")
     assert elastic.run("-m", "pack", "--x", "1").out == "module ['--x', '1']\n"
@@ -49,7 +49,7 @@ def test_a_module_a_command_and_run_path(elastic):
     assert elastic.run("--run-path", script, "--y").out == "__main__ ['--y']\n"
 
 
-def test_a_script_from_standard_input(elastic):
+def test_script_is_read_from_standard_input(elastic):
     process = elastic.start("run", "-", "--x", stdin=subprocess.PIPE)
     out, err = process.communicate("import sys; print(sys.argv)", timeout=60)
     assert (process.returncode, out) == (0, "['-', '--x']\n"), err
@@ -64,7 +64,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
 
-def test_soft_limit_of_files_bounds_no_workers_and_they_keep_it(elastic):
+def test_low_file_limit_bounds_no_workers_and_is_kept(elastic):
     """The agent needs several descriptors for each worker."""
     script = elastic.script("train.py", WAITS_FOR_LIMIT)
     agent = f"{sys.executable} -m elastic_core run --standalone --nproc-per-node=16 --log-dir=logs --tee=3 {script}"
@@ -74,7 +74,7 @@ def test_soft_limit_of_files_bounds_no_workers_and_they_keep_it(elastic):
 
 
 def test_pkill_elastic_leaves_no_worker(elastic):
-    """As `pkill -9 -f elastic` does. No worker has the name in its command line."""
+    """Like `pkill -9 -f elastic`. No worker has the name in its command line."""
     script = elastic.script("train.py", "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
     agent = elastic.start("run", "--nproc-per-node=2", script)
     below = eventually(lambda: (found := psutil.Process(agent.pid).children(recursive=True))[4:] and found, "workers")
@@ -113,7 +113,7 @@ def test_first_error_is_root_cause_if_worker_exits_last(elastic, end):
     assert "rank 0" in report.splitlines()[0] and "ValueError: no samples" in report
 
 
-def test_python_exec_and_local_rank_in_arguments(elastic):
+def test_python_exec_and_local_rank_argument_apply(elastic):
     script = elastic.script("args.py", "import os, sys; print(os.environ['WHO'], sys.argv[1])\n")
     (elastic.cwd / "python").write_text(f'#!/bin/sh\nWHO=wrapped exec {sys.executable} "$@"\n')
     (elastic.cwd / "python").chmod(0o755)
@@ -121,14 +121,14 @@ def test_python_exec_and_local_rank_in_arguments(elastic):
     assert lines(done.out) == ["wrapped r0", "wrapped r1"]
 
 
-def test_flags_like_ours_after_the_script_are_the_scripts(elastic):
+def test_flags_after_the_script_belong_to_it(elastic):
     done = elastic.run(
         elastic.script("args.py", "import sys; print(sys.argv[1:])\n"), "--nnodes=9", "--json", "--", "-t"
     )
     assert done.out == "['--nnodes=9', '--json', '--', '-t']\n"
 
 
-def test_redirect_tee_and_log_layout(elastic):
+def test_redirect_and_tee_select_log_files(elastic):
     script = elastic.script(
         "talk.py",
         "import os, sys; r = os.environ['RANK']; print('out', r); print('err', r, file=sys.stderr)\n",
@@ -148,7 +148,7 @@ def test_redirect_tee_and_log_layout(elastic):
     assert "err 11" in done.err and "err 0\n" not in done.err
 
 
-def test_filters_prefix_template_and_ranks_filter(elastic):
+def test_log_filters_prefix_and_ranks_filter_apply(elastic):
     script = elastic.script("talk.py", "import os; r = os.environ['RANK']; print('loss, 1 at', r); print('noise', r)\n")
     done = elastic.run(
         "--nproc-per-node=2", "-t", "1", "--local-ranks-filter=1", "--log-dir=logs", "--rdzv-id=job",
@@ -162,25 +162,25 @@ def test_filters_prefix_template_and_ranks_filter(elastic):
     assert lines((folder / "filtered.out").read_text()) == ["loss, 1 at 0", "loss, 1 at 1"]
 
 
-def test_files_without_a_log_dir_go_where_the_log_says(elastic):
+def test_temporary_log_folder_is_logged(elastic):
     done = elastic.run("-r", "1", elastic.script("talk.py", "print('out')\n"), TMPDIR=str(elastic.cwd))
     (folder,) = elastic.cwd.glob("elastic-logs-*")
     assert str(folder) in done.err
     assert (folder / "latest" / "rank-0.out").read_text() == "out\n"
 
 
-def test_no_temporary_file_stays(elastic):
+def test_no_temporary_file_remains(elastic):
     elastic.run("--nproc-per-node=2", elastic.script("fail.py", "raise SystemExit(3)\n"), TMPDIR=str(elastic.cwd))
     assert not list(elastic.cwd.glob("elastic-*"))
 
 
-def test_the_failure_report_without_any_decorator(elastic):
+def test_failure_report_needs_no_decorator(elastic):
     script = elastic.script(
         "fail.py",
         """
         import os, sys, time
         if os.environ["RANK"] == "1":
-            print("the disk of the data set is gone", file=sys.stderr)
+            print("the data disk failed", file=sys.stderr)
             raise ValueError("no samples")
         time.sleep(600)
         """,
@@ -191,7 +191,7 @@ def test_the_failure_report_without_any_decorator(elastic):
     assert report.startswith("elastic: job job7 failed: no restart is allowed")
     assert "Root cause: rank 1 (local rank 1, pid " in report
     assert re.search(r" on \S+: exit code 1\n", report)
-    assert "the disk of the data set is gone" in report
+    assert "the data disk failed" in report
     assert "ValueError: no samples" in report
     result = json.loads((elastic.cwd / "result.json").read_text())
     assert (result["version"], result["state"], result["exit_code"], result["run_id"]) == (1, "FAILED", 1, "job7")
@@ -201,14 +201,14 @@ def test_the_failure_report_without_any_decorator(elastic):
     assert first["node"]
 
 
-def test_a_signal_is_decoded(elastic):
+def test_signal_is_named_in_the_report(elastic):
     script = elastic.script("crash.py", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n")
     done = elastic.run(script)
     assert done.code == 1
     assert "killed by SIGSEGV (Segmentation fault)" in done.err
 
 
-def test_the_result_file_of_a_success(elastic):
+def test_result_file_describes_a_success(elastic):
     done = elastic.run("--result-file=result.json", elastic.script("hello.py", "print('hello')\n"))
     result = json.loads((elastic.cwd / "result.json").read_text())
     assert done.code == result["exit_code"] == 0
@@ -217,7 +217,7 @@ def test_the_result_file_of_a_success(elastic):
     assert [fact["round"] for fact in result["rounds"]] == [1]
 
 
-def test_a_failure_is_restarted_with_a_new_store_and_count(elastic):
+def test_restart_has_a_new_store_and_count(elastic):
     script = elastic.script(
         "twice.py",
         """
@@ -237,13 +237,13 @@ def test_a_failure_is_restarted_with_a_new_store_and_count(elastic):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_stops_the_workers_and_sets_the_exit_code(elastic, read_fifo, signum):
+def test_signal_stops_workers_and_sets_the_exit_code(elastic, read_fifo, signum):
     fifo, read = read_fifo
     script = elastic.script("graceful.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="sys.exit(0)"))
     process = elastic.start("run", "--nproc-per-node=2", "--max-restarts=3", script)
     read(2)
     process.send_signal(signum)
-    assert read(2) == [f"told {int(signum)}"] * 2
+    assert read(2) == [f"got {int(signum)}"] * 2
     done = elastic.finish(process)
     assert done.code == 128 + signum
     assert done.err.count("workers started") == 1
@@ -252,7 +252,7 @@ def test_a_signal_stops_the_workers_and_sets_the_exit_code(elastic, read_fifo, s
 WAIT = "import os, time; print(os.getpid(), file=open({fifo!r}, 'w'), flush=True); time.sleep(600)\n"
 
 
-def test_a_signal_asked_for_is_handled(elastic, read_fifo):
+def test_selected_signal_is_handled(elastic, read_fifo):
     fifo, read = read_fifo
     process = elastic.start("run", "--signals-to-handle=SIGUSR1", elastic.script("wait.py", WAIT.format(fifo=fifo)))
     read(1)
@@ -260,8 +260,8 @@ def test_a_signal_asked_for_is_handled(elastic, read_fifo):
     assert elastic.finish(process).code == 128 + signal.SIGUSR1
 
 
-def test_only_the_signals_asked_for_are_handled(elastic, read_fifo):
-    """Another one does what it does by default: it ends the agent, and the guardian ends the worker."""
+def test_unselected_signal_ends_the_agent_unhandled(elastic, read_fifo):
+    """Other signals have their default effect: SIGTERM ends the agent, and the guardian ends the worker."""
     fifo, read = read_fifo
     process = elastic.start("run", "--signals-to-handle=SIGUSR1", elastic.script("wait.py", WAIT.format(fifo=fifo)))
     (pid,) = read(1)
@@ -274,19 +274,19 @@ def test_only_the_signals_asked_for_are_handled(elastic, read_fifo):
         os.close(worker)
 
 
-def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
+def test_second_signal_ends_the_grace_period(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("deaf.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="time.sleep(600)"))
     process = elastic.start("run", "--shutdown-timeout=1000", script)
     read(1)
     process.send_signal(signal.SIGTERM)
-    assert read(1) == ["told 15"]
-    time.sleep(0.6)  # what comes sooner is part of the same request
+    assert read(1) == ["got 15"]
+    time.sleep(0.6)  # a signal that comes sooner belongs to the same request
     process.send_signal(signal.SIGINT)
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 
-def test_two_signals_at_once_leave_the_worker_its_grace_period(elastic, read_fifo):
+def test_two_signals_together_keep_the_grace_period(elastic, read_fifo):
     fifo, read = read_fifo
     then = "time.sleep(1), os.write(fifo, b'saved\\n')"
     script = elastic.script("saves.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then=then))
@@ -294,12 +294,12 @@ def test_two_signals_at_once_leave_the_worker_its_grace_period(elastic, read_fif
     read(1)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGHUP)
-    assert read(2) == ["told 15", "saved"]
+    assert read(2) == ["got 15", "saved"]
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_that_is_not_for_the_agent_does_not_end_it(elastic, read_fifo, signum):
+def test_unhandled_signal_does_not_end_the_agent(elastic, read_fifo, signum):
     fifo, read = read_fifo
     process = elastic.start("run", elastic.script("wait.py", WAIT.format(fifo=fifo)))
     read(1)
@@ -320,7 +320,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def test_signals_that_the_caller_has_blocked_are_heard(elastic, read_fifo):
+def test_blocked_signals_are_handled(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("blocked.py", BLOCKED.format(fifo=fifo))
     process = elastic.program(sys.executable, "-c", BLOCK, "-m", "elastic_core", "run", script)
@@ -329,7 +329,7 @@ def test_signals_that_the_caller_has_blocked_are_heard(elastic, read_fifo):
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 
-def test_signals_that_the_caller_has_blocked_end_a_server(elastic, job):
+def test_blocked_signals_end_a_server(elastic, job):
     serve = ("-m", "elastic_core", "serve", f"--rdzv-endpoint={job.endpoint}")
     process = elastic.program(sys.executable, "-c", BLOCK, *serve)
     eventually(lambda: "store served" in process.stderr.readline(), "the store")
@@ -337,8 +337,8 @@ def test_signals_that_the_caller_has_blocked_end_a_server(elastic, job):
     assert elastic.finish(process).code == 0
 
 
-def test_a_progress_line_while_workers_take_long_to_stop(elastic, job, read_fifo):
-    """The worker takes until the line is there."""
+def test_slow_stop_is_logged(elastic, job, read_fifo):
+    """The worker runs until the line appears."""
     fifo, read = read_fifo
     os.mkfifo(elastic.cwd / "let-go")
     script = elastic.script("slow.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="open('let-go').close()"))
@@ -352,7 +352,7 @@ def test_a_progress_line_while_workers_take_long_to_stop(elastic, job, read_fifo
     assert agent.code() == 128 + signal.SIGTERM
 
 
-def test_a_worker_reads_the_agents_standard_input(elastic):
+def test_worker_reads_the_agents_standard_input(elastic):
     script = elastic.script("read.py", "import sys; print('read', repr(sys.stdin.readline()))\n")
     process = elastic.start("run", script, stdin=subprocess.PIPE)
     process.stdin.write("a line for rank 0\n")
@@ -360,8 +360,8 @@ def test_a_worker_reads_the_agents_standard_input(elastic):
     assert elastic.finish(process).out == "read 'a line for rank 0\\n'\n"
 
 
-def test_helpers_that_end_with_their_worker_are_not_reported(elastic):
-    """multiprocessing leaves a tracker behind that ends itself when it notices."""
+def test_self_ending_helpers_are_not_reported(elastic):
+    """multiprocessing leaves a tracker behind, which ends itself soon after."""
     script = elastic.script(
         "tracked.py",
         """

@@ -1,4 +1,4 @@
-"""Workers that need their other processes to save can do so however they are stopped, and no shared memory stays."""
+"""Workers that need their child processes to save can do so however they are stopped, and no shared memory remains."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def train(elastic):
 
 
 def ready(elastic, name):
-    """Wait until the worker trains; its process id."""
+    """Wait until the worker trains. Returns its process id."""
     path = elastic.cwd / f"ready-{name}"
     eventually(path.exists, f"{name} to be ready")
     return int(path.read_text())
 
 
 def two_workers(elastic, kind, *words):
-    """An agent whose two workers train."""
+    """Start an agent whose two workers train."""
     agent = elastic.start("run", "--nproc-per-node=2", *words, KIND=kind)
     ready(elastic, "a-0")
     ready(elastic, "a-1")
@@ -110,7 +110,7 @@ def saved(elastic, name):
 
 @pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sigterm_to_the_agent(elastic, train, kind, flags):
+def test_workers_save_after_sigterm_to_the_agent(elastic, train, kind, flags):
     agent = two_workers(elastic, kind, *flags, train, "a")
     agent.send_signal(signal.SIGTERM)
     assert elastic.finish(agent).code == 128 + signal.SIGTERM
@@ -119,7 +119,7 @@ def test_sigterm_to_the_agent(elastic, train, kind, flags):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_function_that_a_program_runs(elastic, train, kind):
+def test_function_workers_save_after_sigterm(elastic, train, kind):
     program = elastic.program(sys.executable, train, "a", KIND=kind)
     ready(elastic, "a-0")
     program.send_signal(signal.SIGTERM)
@@ -133,7 +133,7 @@ exec {python} train.py a
 """
 
 
-def test_program_that_a_shell_leaves_behind_while_another_worker_saves(elastic, train):
+def test_orphaned_program_saves_while_its_peer_saves(elastic, train):
     script = elastic.script("run.sh", SHELL.format(python=sys.executable))
     agent = two_workers(elastic, "after_the_other", "--no-python", "sh", script)
     agent.send_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_program_that_a_shell_leaves_behind_while_another_worker_saves(elastic, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_end_of_another_worker(elastic, train, kind):
+def test_worker_saves_when_its_peer_fails(elastic, train, kind):
     agent = two_workers(elastic, kind, train, "a")
     (elastic.cwd / "fail-a-1").touch()
     assert elastic.finish(agent).code == 1
@@ -152,7 +152,7 @@ def test_end_of_another_worker(elastic, train, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drain_of_another_node(elastic, job, train, kind):
+def test_workers_save_when_another_node_is_drained(elastic, job, train, kind):
     server = job.serve()
     a, b = job.agents("a b", "--nnodes=2", script=train, KIND=kind)
     for name in ("a-0", "b-0"):
@@ -166,7 +166,7 @@ def test_drain_of_another_node(elastic, job, train, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_of_another_node(elastic, job, train, kind):
+def test_workers_save_when_another_node_is_lost(elastic, job, train, kind):
     server = job.serve()
     job.conf.update(SOON)
     a, b = job.agents("a b", "--nnodes=2", script=train, KIND=kind)
@@ -201,7 +201,7 @@ while True:
 
 @pytest.fixture
 def shares(elastic):
-    """A function that starts an agent whose worker shares memory; returns both."""
+    """Function that starts an agent whose worker shares memory. Returns both."""
     script = elastic.script("shares.py", SHARES)
 
     def run(*flags):
@@ -214,7 +214,7 @@ def shares(elastic):
     Path("/dev/shm", (elastic.cwd / "name").read_text()).unlink(missing_ok=True)
 
 
-def test_no_shared_memory_stays_when_the_grace_is_over(elastic, shares):
+def test_shutdown_timeout_leaves_no_shared_memory(elastic, shares):
     agent, memory = shares("--shutdown-timeout=0.5")
     assert memory.exists()
     agent.send_signal(signal.SIGTERM)
@@ -222,7 +222,7 @@ def test_no_shared_memory_stays_when_the_grace_is_over(elastic, shares):
     assert not memory.exists()
 
 
-def test_no_shared_memory_stays_when_the_agent_is_killed(elastic, shares):
+def test_killed_agent_leaves_no_shared_memory(elastic, shares):
     agent, memory = shares()
     assert memory.exists()
     agent.kill()
@@ -231,7 +231,7 @@ def test_no_shared_memory_stays_when_the_agent_is_killed(elastic, shares):
     eventually(lambda: not elastic.living(), "all to go")
 
 
-def test_no_shared_memory_stays_of_a_worker_that_hangs(elastic, shares):
+def test_hung_worker_leaves_no_shared_memory(elastic, shares):
     agent, memory = shares("--hang-timeout=2", "--hang-warmup=0", "--max-restarts=0")
     assert elastic.finish(agent).code == 1
     assert not memory.exists()

@@ -1,4 +1,4 @@
-"""Several agents, each a node: they agree, lose and gain nodes, and go on. Real stores, real workers, real signals."""
+"""Several agents, each a node, with real stores, workers and signals: they agree, lose and gain nodes, and continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TERM = 128 + signal.SIGTERM
 
 
 def guest_and_host(agents):
-    """The one that hosts the store comes last."""
+    """The agents, with the store host last."""
     return sorted(agents, key=lambda agent: "store hosted" in agent.err)
 
 
@@ -23,8 +23,8 @@ def codes(*agents):
     return [agent.code() for agent in agents]
 
 
-def test_ddp_over_two_nodes_and_a_killed_worker(any_job):
-    """A plain DDP loop: ranks and addresses are right, and after a SIGKILL the job is back at the same size, with one
+def test_ddp_job_restarts_after_a_killed_worker(any_job):
+    """A plain DDP loop: ranks and addresses are right, and after a SIGKILL the job has the same size again, with one
     restart on both nodes and a new store."""
     agents = any_job.agents("a b", "--nnodes=1:2", "--max-restarts=3", script=any_job.trainer)
     first = any_job.round(2)
@@ -47,14 +47,14 @@ def test_ddp_over_two_nodes_and_a_killed_worker(any_job):
         assert "killed by SIGKILL" in agent.err
 
 
-def test_the_loss_of_a_node_is_no_failure(any_job):
-    """Agent and workers of a node are killed at once. The survivor's gloo worker fails because of it; that costs no
-    restart, though none is allowed."""
+def test_lost_node_costs_no_restart(any_job):
+    """Agent and workers of a node are killed together. The survivor's gloo worker fails because of it; that costs no
+    restart, although none is allowed."""
     any_job.conf |= SOON
     agents = any_job.agents("a b", "--nnodes=1:2", script=any_job.trainer)
     both = any_job.round(2)
     lost, kept = guest_and_host(agents)
-    before = kept.err.count("restart decided")  # one, if it began alone
+    before = kept.err.count("restart decided")  # one, if it started alone
     kill_node(lost, both.pid(lost.name))
     alone = any_job.round(1, after=both)
     assert alone.nodes == [kept.name]
@@ -67,10 +67,10 @@ def test_the_loss_of_a_node_is_no_failure(any_job):
     assert "restarts=0" in kept.err
 
 
-def test_nodes_go_and_come(any_job):
-    """One goes by SIGTERM: it leaves with its own exit code, and the others form again without it and without waiting
-    for it to be missed. Another one comes, then one agent is killed alone: its workers die with it. No restart is used
-    by any of this, and none is allowed."""
+def test_nodes_leave_and_join_without_restarts(any_job):
+    """SIGTERM makes one agent leave with its documented exit code, and the others form a round without waiting for a
+    timeout. A newcomer joins, then one agent alone is killed: its workers die with it. No restart is allowed, and none
+    is used."""
     any_job.conf |= {"keep_alive_interval": "1", "keep_alive_max_attempt": "10"}
     agents = any_job.agents("a b c", "--nnodes=1:3")
     three = any_job.round(3)
@@ -91,7 +91,7 @@ def test_nodes_go_and_come(any_job):
     assert codes(host, newcomer) == [0, 0]
 
 
-def test_a_fixed_number_of_nodes_gets_over_a_killed_worker(any_job):
+def test_fixed_size_job_restarts_after_a_killed_worker(any_job):
     agents = any_job.agents("a b", "--nnodes=2", "--nproc-per-node=2", "--max-restarts=2")
     first = any_job.round(4)
     for count in ("1", "2"):
@@ -104,8 +104,8 @@ def test_a_fixed_number_of_nodes_gets_over_a_killed_worker(any_job):
     assert codes(*agents) == [0, 0]
 
 
-def test_spares_wait_step_in_and_end_well(any_job):
-    """Two members, two spares: one spare takes the place of a member that is lost, the other one is never needed."""
+def test_spare_replaces_a_lost_member(any_job):
+    """Two members and two spares: one spare replaces a lost member, the other one is never needed."""
     any_job.conf |= {"last_call_timeout": "10", **SOON}
     server = any_job.serve() if any_job.backend == "c10d" else None
     members = any_job.agents("a b", "--nnodes=1:2")
@@ -113,7 +113,7 @@ def test_spares_wait_step_in_and_end_well(any_job):
     spares = any_job.agents("c d", "--nnodes=1:2")
     for spare in spares:
         spare.says("this one is a spare")
-    lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which has the workers' store
+    lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which hosts the workers' store
     kept = next(agent for agent in members if agent is not lost)
     kill_node(lost, two.pid(lost.name))
     replaced = any_job.round(2, after=two)
@@ -129,11 +129,11 @@ def test_spares_wait_step_in_and_end_well(any_job):
         assert server.code() == 0
 
 
-def test_a_budget_that_is_used_up_ends_the_job_everywhere(any_job):
-    """Every agent shows the first failure, with its node, rank and last words; the codes tell whose it was."""
+def test_exhausted_restarts_end_all_agents(any_job):
+    """Every agent reports the first failure, with its node, rank and last output; exit codes show whose it was."""
     here, there = any_job.agents("a b", "--nnodes=2", "--max-restarts=1")
     first = any_job.round(2)
-    any_job.end("a", 3, "the disk of the data set is gone")
+    any_job.end("a", 3, "the data disk failed")
     second = any_job.round(2, after=first)
     assert second.restarts == {"1"}
     assert here.code() == 1
@@ -142,13 +142,13 @@ def test_a_budget_that_is_used_up_ends_the_job_everywhere(any_job):
         rank = second.nodes.index("a")
         who = f"rank {rank} (local rank 0, pid {second.pid('a')}) on a"
         assert f"Root cause (round 2, after 1 restart): {who}: exit code 3" in agent.err
-        assert "the disk of the data set is gone" in agent.report
+        assert "the data disk failed" in agent.report
         assert "--max-restarts" in agent.report
 
 
-def test_the_exit_barrier(any_job):
-    """Who has succeeded waits for the others, so that it can take part again when one of them fails; a signal ends the
-    wait, and the rest of the job goes on."""
+def test_finished_node_waits_until_a_signal_or_the_end(any_job):
+    """A finished node waits for the others, so that it can take part again if one of them fails. A signal ends the
+    wait, and the rest of the job continues."""
     agents = {agent.name: agent for agent in any_job.agents("a b c", "--nnodes=3", "--max-restarts=1")}
     first = any_job.round(3)
     guest, other, host = guest_and_host(agents.values())
@@ -165,7 +165,7 @@ def test_the_exit_barrier(any_job):
     assert codes(other, host) == [0, 0]
 
 
-def test_a_node_that_is_done_takes_part_again_when_another_fails(any_job):
+def test_finished_node_rejoins_when_another_fails(any_job):
     agents = any_job.agents("a b", "--nnodes=2", "--max-restarts=1", "--log-level=debug")
     first = any_job.round(2)
     any_job.end("a")
@@ -177,8 +177,8 @@ def test_a_node_that_is_done_takes_part_again_when_another_fails(any_job):
     assert codes(*agents) == [0, 0]
 
 
-def test_rank_hints_roles_and_unequal_nodes(any_job):
-    """Node ranks as hinted, whoever comes first; ranks within a role count through its nodes only."""
+def test_rank_hints_roles_and_node_sizes_apply(any_job):
+    """Node ranks are as hinted, whichever node comes first; ranks within a role count only the role's nodes."""
     agents = [
         any_job.agent("c", "--nnodes=3", "--node-rank=2", "--role=trainer"),
         any_job.agent("b", "--nnodes=3", "--node-rank=1", "--role=reader"),
@@ -196,8 +196,8 @@ def test_rank_hints_roles_and_unequal_nodes(any_job):
     assert codes(*agents) == [0, 0, 0]
 
 
-def test_the_static_backend(job):
-    """A fixed number of nodes with given ranks meets at the master's address, and gets over a failure."""
+def test_static_backend_restarts_after_a_failure(job):
+    """A fixed number of nodes with given ranks meets at the master's address and restarts after a failure."""
     meeting = str(free_port())
     fixed = ("--nnodes=2", "--max-restarts=1", f"--master-port={meeting}")
     job.conf = {"keep_alive_interval": "0.3"}
@@ -210,7 +210,7 @@ def test_the_static_backend(job):
     assert second.restarts == {"1"}
     ports = [set(found.all("MASTER_PORT")) for found in (first, second)]
     assert [len(each) for each in ports] == [1, 1]
-    assert len({meeting}.union(*ports)) == 3  # the workers' store is not where the agents meet, and new in each round
+    assert len({meeting}.union(*ports)) == 3  # each round's store has a separate port
     job.end()
     assert codes(*agents) == [0, 0]
 
@@ -230,7 +230,7 @@ if __name__ == "__main__":
 """
 
 
-def test_elastic_launch_over_two_nodes(job, elastic):
+def test_elastic_launch_returns_results_by_rank(job, elastic):
     script = elastic.script("launch.py", LAUNCH)
     agents = [job.command(name, script, job.endpoint) for name in ("a", "b")]
     assert codes(*agents) == [0, 0], agents[0].err + agents[1].err

@@ -1,4 +1,4 @@
-"""Looking at real jobs, taking a node out of one, and a store that is no node: over torch's store."""
+"""`elastic status`, `drain` and `serve` with real jobs over torch's store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ signal.pause()
 
 
 class Cluster:
-    """Agents on this machine that meet at a store of its own."""
+    """Agents on this machine that use a separate store."""
 
     def __init__(self, elastic):
         self.endpoint = f"127.0.0.1:{free_port()}"
@@ -33,16 +33,16 @@ class Cluster:
     def node(self, name, *words, nodes="1:2"):
         return self.elastic.fork("run", "--nnodes", nodes, "--node-id", name, *self.where, *words)
 
-    def tell(self, *words):
+    def command(self, *words):
         return self.elastic.finish(self.elastic.fork(*words, *self.where), 120)
 
     def status(self):
-        done = self.tell("status", "--json")
+        done = self.command("status", "--json")
         assert done.code == 0, done.err
         return json.loads(done.out)
 
     def until(self, condition):
-        """The first status that fulfils the condition."""
+        """The first status that satisfies the condition."""
         deadline = time.monotonic() + LONG
         while not condition(found := self.status()):
             assert time.monotonic() < deadline, json.dumps(found, indent=1)
@@ -58,10 +58,10 @@ def standings(nodes):
     return {node["node"]: node["standing"] for node in nodes}
 
 
-def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo):
+def test_status_and_drain_follow_a_whole_job(cluster, elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("work.py", WORK.format(fifo=fifo))
-    done = cluster.tell("status")
+    done = cluster.command("status")
     assert (done.code, done.out) == (8, "")
     assert f"no job with the id 'job' at {cluster.endpoint}" in done.err
 
@@ -77,14 +77,14 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     agents["n2"] = cluster.node("n2", script)
     found = cluster.until(lambda found: found["others"])
     assert standings(found["others"]) == {"n2": "spare"}
-    text = cluster.tell("status").out
+    text = cluster.command("status").out
     assert "round 1 runs with 2 nodes (1 to 2 allowed)" in text
     assert any(line.startswith("-     n2 ") and line.endswith(" spare") for line in text.splitlines())
 
-    refused = cluster.tell("drain", "n7")
+    refused = cluster.command("drain", "n7")
     assert refused.code == 8
     assert "no node matches" in refused.err
-    drained = cluster.tell("drain", "n1")
+    drained = cluster.command("drain", "n1")
     assert drained.code == 0, drained.err
     assert drained.out.splitlines()[-1] == "n1 has left"
     assert elastic.finish(agents["n1"]).code == 9
@@ -104,7 +104,7 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     assert elastic.finish(agents["n0"]).code == 128 + signal.SIGTERM
     cluster.server.send_signal(signal.SIGTERM)
     assert elastic.finish(cluster.server).code == 0
-    gone = cluster.tell("status", "--timeout=1")
+    gone = cluster.command("status", "--timeout=1")
     assert gone.code == 4
     assert f"elastic status: the rendezvous store at {cluster.endpoint} cannot be reached" in gone.err
 
@@ -124,7 +124,7 @@ def test_drained_host_of_the_store_has_left(job, names):
     assert [other.code() for other in others] == [0] * len(others)
 
 
-def test_a_job_that_has_failed_tells_why(cluster, elastic):
+def test_failed_jobs_status_has_the_failure(cluster, elastic):
     fails = elastic.script(
         "fail.py",
         "import os, signal, sys\nsys.exit('no such layer') if os.environ['RANK'] == '1' else signal.pause()\n",
@@ -139,7 +139,7 @@ def test_a_job_that_has_failed_tells_why(cluster, elastic):
     assert found["last_end"]["cause"] == "failure"
     assert (found["first_failure"]["global_rank"], found["first_failure"]["node"]) == (1, failed)
     assert found["first_failure"]["message"] == "no such layer"
-    text = cluster.tell("status").out
+    text = cluster.command("status").out
     assert "the job failed in round 1" in text
     assert "    no such layer\n" in text
     late = elastic.finish(cluster.node("n3", fails, nodes="2"), 60)
@@ -155,7 +155,7 @@ from elastic_core.error_file import record
 print("\\x1b[32mgreen\\x1b[0m", flush=True)
 @record
 def main():
-    # Either opens it when the other does: nobody fails before both have printed.
+    # Either opens it when the other does: no worker fails before both have printed.
     os.close(os.open({meeting!r}, os.O_RDONLY if os.environ["RANK"] == "1" else os.O_WRONLY))
     if os.environ["RANK"] == "1":
         raise ValueError("{steering}日本語 é 🔥\\nRoot cause: rank 7")
@@ -164,28 +164,28 @@ main()
 """
 
 
-def test_nothing_that_workers_and_other_nodes_say_steers_a_terminal(cluster, elastic, tmp_path):
+def test_foreign_text_cannot_control_a_terminal(cluster, elastic, tmp_path):
     meeting = str(tmp_path / "meeting")
     os.mkfifo(meeting)
     script = elastic.script("boom.py", BOOM.format(steering=STEERING, meeting=meeting))
     files = ("--log-dir", str(tmp_path / "logs"), "-r", "2")
     agents = [cluster.node(name, *files, script, nodes="2") for name in ("n0", "n1")]
-    told = [elastic.finish(agent, 120) for agent in agents]
-    assert sorted(done.code for done in told) == [1, 5]
-    status = cluster.tell("status")
-    drain = cluster.tell("drain", "n\x1b[31m")
-    for text in (*(done.err for done in told), status.out, drain.err):
+    ended = [elastic.finish(agent, 120) for agent in agents]
+    assert sorted(done.code for done in ended) == [1, 5]
+    status = cluster.command("status")
+    drain = cluster.command("drain", "n\x1b[31m")
+    for text in (*(done.err for done in ended), status.out, drain.err):
         assert not {"\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\u200b", "\r"} & set(text)
-    for text in (*(done.err for done in told), status.out):
+    for text in (*(done.err for done in ended), status.out):
         assert SHOWN in text
         assert "日本語 é 🔥\n" in text
         assert sum(line.startswith("Root cause: ") for line in text.splitlines()) == 1
     assert r"'n\x1b[31m'" in drain.err
-    assert all(done.out == "\x1b[32mgreen\x1b[0m\n" for done in told), "the bytes of the workers are theirs"
+    assert all(done.out == "\x1b[32mgreen\x1b[0m\n" for done in ended), "workers' output is unchanged"
     assert "\x1b]0;owned\x07\x1b[2J\x9b31m \u202egpj" in cluster.status()["first_failure"]["message"]
 
 
-def test_a_job_that_has_succeeded(cluster, elastic):
+def test_succeeded_jobs_status_is_closed(cluster, elastic):
     agents = [cluster.node(name, elastic.script("done.py", ""), nodes="2") for name in ("n0", "n1")]
     assert [elastic.finish(agent, 120).code for agent in agents] == [0, 0]
     found = cluster.status()
@@ -193,10 +193,10 @@ def test_a_job_that_has_succeeded(cluster, elastic):
     assert set(standings(found["members"]).values()) <= {"gone", "done", "leaving"}
 
 
-def test_a_store_that_does_not_answer(cluster):
+def test_unresponsive_store_is_an_error(cluster):
     cluster.server.send_signal(signal.SIGSTOP)
     try:
-        done = cluster.tell("status", "--timeout=1")
+        done = cluster.command("status", "--timeout=1")
         assert done.code == 4, done.err
         assert "does not answer" in done.err
     finally:

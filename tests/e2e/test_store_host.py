@@ -1,5 +1,5 @@
-"""The agent that hosts the store goes, and another one hosts it: the one that it hands it over to or, if it was killed,
-another one of its machine."""
+"""The agent that hosts the store ends and another one hosts it: the one that takes it over or, if the host was killed,
+another one on its machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def hosts(agent):
 
 
 def formed_and_restarted(job):
-    """Guest, host, and the second round of two nodes: one restart has been used."""
+    """Returns the guest, the host, and the second round of two nodes, after one restart."""
     job.conf |= SOON
     agents = job.agents("a b", "--nnodes=1:2", "--max-restarts=3")
     first = job.round(2)
@@ -29,7 +29,7 @@ def formed_and_restarted(job):
     return guest, host, second
 
 
-# `elastic`, with an agent that prints when it hands the store over, and then waits for a minute.
+# `elastic` with an agent that prints when it hands over the store, and waits up to a minute for the heir.
 PATIENT = """
 import dataclasses
 import sys
@@ -52,7 +52,7 @@ entry_point(sys.argv[1:])
 
 
 def test_second_signal_ends_a_handover(job, elastic):
-    """The heir is stopped, so it does not take the store over."""
+    """The heir is suspended, so it does not take over the store."""
     where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--node-id=a", "--nnodes=1:2")
     flags = ("--exit-barrier-timeout=0", "--rdzv-conf=last_call_timeout=0.2")
     host = job.command("a", elastic.script("patient.py", PATIENT), "run", *where, *flags, job.sleeper, "a")
@@ -74,8 +74,8 @@ def test_second_signal_ends_a_handover(job, elastic):
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_the_host_of_the_store_goes_and_the_other_goes_on(job, how):
-    """What the store knew goes on too: it was handed over, or the survivor gives the state to a new one."""
+def test_job_survives_the_end_of_its_store_host(job, how):
+    """The state survives: it was handed over, or the survivor restores it in a new store."""
     guest, host, both = formed_and_restarted(job)
     host.signal(how)
     alone = job.round(1, after=both)
@@ -90,7 +90,7 @@ def test_the_host_of_the_store_goes_and_the_other_goes_on(job, how):
     assert guest.code() == 0
 
 
-def test_of_two_who_are_left_one_hosts_and_both_go_on(job):
+def test_one_of_two_survivors_hosts_the_store(job):
     job.conf |= SOON
     agents = job.agents("a b c", "--nnodes=1:3", "--max-restarts=3")
     three = job.round(3)

@@ -1,4 +1,5 @@
-"""The machine of the c10d store's host goes, planned or not, and the job goes on: machines are network name spaces."""
+"""The machine that hosts the c10d store leaves, planned or not, and the job continues. Machines are network
+namespaces."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ FLAGS = ("--nnodes=2:3", "--max-restarts=3")
 
 
 class Cluster:
-    """A job with an agent on each of some machines; the first one hosts the store."""
+    """A job with one agent per machine; the first one hosts the store."""
 
     def __init__(self, elastic, machines, count, listed=1):
         self.machines = machines(count)
@@ -33,7 +34,7 @@ class Cluster:
         return self.agents[name]
 
     def formed(self, *flags):
-        """The first round of all, in the order of the machines."""
+        """Start an agent on every machine. Returns their first round."""
         first = self.start(0, *flags)
         first.says("store hosted")
         for number in range(1, len(self.machines)):
@@ -46,8 +47,8 @@ def cluster(elastic, machines):
     return lambda count, listed=1: Cluster(elastic, machines, count, listed)
 
 
-def test_the_host_is_told_to_go(cluster):
-    """SIGTERM to its agent; the others are elsewhere, and the next round is theirs."""
+def test_terminated_host_hands_its_store_over(cluster):
+    """The other agents are on other machines, and form the next round alone."""
     made = cluster(3, listed=3)
     first = made.formed()
     n0, n1, n2 = made.agents.values()
@@ -66,8 +67,8 @@ def test_the_host_is_told_to_go(cluster):
     assert [agent.code() for agent in (n1, n2, third)] == [0, 0, 0]
 
 
-def test_one_after_another_is_told_to_go(cluster):
-    """With one host in the endpoint: who has moved is found there again when the machine comes back."""
+def test_each_terminated_host_hands_its_store_over(cluster):
+    """The endpoint lists one host; the moved nodes are found there again when its machine returns."""
     made = cluster(3)
     made.formed("--nnodes=1:3")
     n0, n1, n2 = made.agents.values()
@@ -87,8 +88,8 @@ def test_one_after_another_is_told_to_go(cluster):
     assert [last.code(), back.code()] == [0, 0]
 
 
-def test_the_next_host_is_lost_while_another_node_is_at_the_endpoint(cluster):
-    """What led from there to it leads nowhere now, so the nodes go on where it stands."""
+def test_job_survives_losing_the_new_host(cluster):
+    """The pointer at the endpoint is outdated, so the last nodes continue at the endpoint's new store."""
     made = cluster(3)
     first = made.formed("--nnodes=1:3")
     n0, n1, n2 = made.agents.values()
@@ -105,8 +106,9 @@ def test_the_next_host_is_lost_while_another_node_is_at_the_endpoint(cluster):
     assert [last.code(), back.code()] == [0, 0]
 
 
-def test_the_machine_of_the_host_is_lost_and_comes_back(cluster):
-    """Nobody serves meanwhile. The others stop their workers at the fence, and go on where they were."""
+def test_lost_host_machine_rejoins(cluster):
+    """No node serves the store in the meantime. The other nodes fence their workers, and resume when the host
+    returns."""
     made = cluster(3)
     made.job.conf |= {"outage_grace": "0"}
     first = made.formed()

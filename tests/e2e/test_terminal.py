@@ -1,4 +1,4 @@
-"""The output of a job on a terminal, which is a real pseudo-terminal of the kernel."""
+"""The output of a job on a terminal, a real pseudo-terminal of the kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Terminal:
         self.raw = b""
 
     def until(self, done):
-        """Read until `done` of the text so far is true; fails if the program ends before, or nothing comes."""
+        """Read until `done` of the text so far is true. Fails if the program ends before, or no output comes."""
         clock = SystemClock()
         deadline = clock.now() + LIMIT_S
         while not done(self.text):
@@ -45,7 +45,7 @@ class Terminal:
             assert self._more(), self.text
 
     def end(self):
-        """Read to the end; the exit code."""
+        """Read to the end. Returns the exit code."""
         while self._more():
             pass
         os.close(self._us)
@@ -55,7 +55,7 @@ class Terminal:
         os.write(self._us, key)
 
     def _more(self):
-        with contextlib.suppress(OSError):  # EIO: no process has the terminal any more
+        with contextlib.suppress(OSError):  # EIO: no process has the terminal open
             data = os.read(self._us, 4096)
             self.raw += data
             return bool(data)

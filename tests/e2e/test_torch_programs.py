@@ -1,4 +1,4 @@
-"""Programs that were written for torch's classes, unchanged, with torch's and with ours in their place."""
+"""Unchanged programs for torch's classes, run with torch's classes and with elastic-core's in their place."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def output(program, folder, *before):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_with_our_names_it_says_what_it_says_with_torchs(program, tmp_path):
+def test_program_output_is_the_same_with_elastic(program, tmp_path):
     assert output(program, tmp_path, *OURS) == program.with_suffix(".txt").read_text().splitlines()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_with_torchs_names_it_says_what_is_recorded(program, tmp_path):
+def test_program_output_with_torch_is_the_recorded_one(program, tmp_path):
     assert output(program, tmp_path) == program.with_suffix(".txt").read_text().splitlines()
 
 
@@ -41,7 +41,7 @@ def run(program, text, *before, **changes):
     return subprocess.run([sys.executable, *before, program], capture_output=True, text=True, timeout=300)
 
 
-def test_a_program_may_ask_for_our_names_itself(tmp_path):
+def test_importing_the_shim_replaces_torchs_classes(tmp_path):
     done = run(
         tmp_path / "program.py",
         "import elastic_core.compat.torch\n"
@@ -53,18 +53,18 @@ def test_a_program_may_ask_for_our_names_itself(tmp_path):
     assert done.stdout.split() == ["elastic_core.launch", "elastic_core.agent.interface", "True"], done.stderr
 
 
-def test_too_late_is_told(tmp_path):
+def test_importing_the_shim_after_torch_is_an_error(tmp_path):
     done = run(tmp_path / "program.py", "import torch.distributed.launcher\nimport elastic_core.compat.torch\n")
     assert "RuntimeError: elastic_core.compat.torch must be imported before torch" in done.stderr
 
 
-def test_a_name_that_is_not_here_is_told(tmp_path):
+def test_unsupported_name_is_an_import_error(tmp_path):
     line = "from torch.distributed.elastic.metrics import publish_metric\n"
     done = run(tmp_path / "program.py", line, *OURS)
     assert "ImportError: cannot import name 'publish_metric'" in done.stderr
 
 
-def test_without_a_program_it_says_how():
+def test_shim_without_a_program_prints_usage():
     done = subprocess.run([sys.executable, *OURS], capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     assert done.stderr.startswith("usage: python -m elastic_core.compat.torch PROGRAM [ARGUMENTS]")

@@ -1,4 +1,4 @@
-"""A rendezvous that a stranger wrote for torchrun, around torch's own one: `elastic run` finds it and runs jobs."""
+"""A third party's rendezvous for torchrun, based on torch's own: `elastic run` finds it and runs jobs with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ gone = acme_gone:handler
 
 @pytest.fixture
 def site(tmp_path):
-    """The folder that the package is installed in, for PYTHONPATH."""
+    """The folder in which the package is installed, for PYTHONPATH."""
     folder = tmp_path / "site"
     info = folder / "acme_meeting-2.1.dist-info"
     info.mkdir(parents=True)
@@ -65,10 +65,10 @@ def acme(elastic):
     return job
 
 
-def test_a_job_gets_over_a_failed_worker(acme, site):
-    """A plain DDP loop over two nodes. torch's handler would hand its one store to the workers of all rounds, who would
-    then look for the peers of the round before; here each round has a new one. What asks it for that stays in the
-    agent."""
+def test_failed_worker_is_restarted(acme, site):
+    """A plain DDP loop over two nodes. torch's handler would pass the same store to the workers of all rounds, which
+    would look for peers of the previous round; here each round has a new one. The variable that makes torch's handler
+    do so stays in the agent."""
     flags = ("--nnodes=2", "--max-restarts=1")
     script = Path(acme.trainer)
     script.write_text(WITHOUT_THE_VARIABLE + script.read_text())
@@ -88,7 +88,7 @@ def test_a_job_gets_over_a_failed_worker(acme, site):
         assert "restarts=1" in agent.err
 
 
-def test_the_end_of_the_node_that_hosts_the_store_ends_no_healthy_workers(acme, site):
+def test_store_hosts_exit_spares_healthy_workers(acme, site):
     host = acme.agent("a", "--nnodes=2", "--rdzv-conf=is_host=true", PYTHONPATH=site)
     other = acme.agent("b", "--nnodes=2", "--rdzv-conf=is_host=false", PYTHONPATH=site)
     acme.round(2)
@@ -100,8 +100,8 @@ def test_the_end_of_the_node_that_hosts_the_store_ends_no_healthy_workers(acme, 
     assert other.err.count("rendezvous out of reach") == 1
 
 
-def told(elastic, backend, **environment):
-    """What a run says that cannot be."""
+def error_output(elastic, backend, **environment):
+    """The error output of a run with this backend."""
     where = (f"--rdzv-backend={backend}", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=job", "--nnodes=2")
     done = elastic.run(*where, "--rdzv-conf=mood=bad", elastic.script("train.py", ""), **environment)
     assert done.code == 2
@@ -120,14 +120,14 @@ def told(elastic, backend, **environment):
         ),
     ],
 )
-def test_what_is_wrong_names_the_package(elastic, site, backend, words):
-    assert words in told(elastic, backend, PYTHONPATH=site)
+def test_handler_error_names_its_package(elastic, site, backend, words):
+    assert words in error_output(elastic, backend, PYTHONPATH=site)
 
 
-def test_what_is_not_installed_is_told(elastic):
-    assert "no rendezvous backend named 'acme' is installed\n  installed: " in told(elastic, "acme")
+def test_unknown_backend_is_an_error(elastic):
+    assert "no rendezvous backend named 'acme' is installed\n  installed: " in error_output(elastic, "acme")
 
 
-def test_it_is_listed_with_its_package(elastic, site):
+def test_handler_is_listed_with_its_package(elastic, site):
     done = elastic.finish(elastic.start("plugins", PYTHONPATH=site))
     assert "\n  acme: acme_meeting:handler (acme-meeting 2.1)\n" in done.out

@@ -1,4 +1,4 @@
-"""Lines that torchrun takes, each also with `elastic run`: the same exit, the same ranks, the same variables."""
+"""Command lines for torchrun, each also run with `elastic run`: same exit code, ranks and variables."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SAME = (
 )
 SET = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE")
 NOT_HERE = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-"""What torchrun's workers have beside these and ours do not; the page says why."""
+"""Variables of torchrun's workers that elastic-core does not set; the page says why."""
 
-# {port} is free, {tmp} a folder, {name} this machine's.
+# {port} is a free port, {tmp} a folder, {name} this machine's name.
 ALONE = [
     "worker.py",
     "--nnodes=1:1 --nproc-per-node=2 worker.py --nproc-per-node=7",
@@ -77,7 +77,7 @@ MORE = [
     "--master-addr=::1 --master-port={port} worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint={name}:{port} --nproc-per-node=2 worker.py",
 ]
-"""These run beside torchrun, in the nightly tier."""
+"""The nightly tier runs these with both launchers."""
 VARIABLES = [
     {"PET_NPROC_PER_NODE": "2", "PET_ROLE": "trainer", "PET_MAX_RESTARTS": "2"},
     {"PET_STANDALONE": "1"},
@@ -88,7 +88,7 @@ VARIABLES = [
 ]
 
 
-# Of each node in turn, with the same {port}.
+# Run on each node in turn, with the same {port}.
 TOGETHER = [
     "--nnodes=2 --node-rank={rank} --master-addr=127.0.0.1 --master-port={port} worker.py",
     "--nnodes=2 --node-rank={rank} --rdzv-backend=static --rdzv-endpoint=127.0.0.1:{port} --nproc-per-node=2 worker.py",
@@ -105,7 +105,7 @@ TOGETHER += [
     "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={name}:{port} --rdzv-id=job worker.py",
     "--nnodes=2 --node-rank={rank} --master-addr={name} --master-port={port} worker.py",
 ]
-# Nobody meets there.
+# No store answers there.
 NOWHERE = [
     "--rdzv-backend=c10d --rdzv-endpoint=nowhere.invalid:{port} --rdzv-conf=join_timeout=5,read_timeout=5 worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-conf=is_host=no,join_timeout=5,read_timeout=5 "
@@ -114,7 +114,7 @@ NOWHERE = [
 
 
 def has(host):
-    """Whether a server of this machine can be at this address or name."""
+    """Whether a server on this machine can bind this address or name."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as sock:
@@ -125,7 +125,7 @@ def has(host):
 
 
 class Launcher:
-    """Runs lines in a folder of its own, and tells their exit codes and what the workers found."""
+    """Runs lines in a separate folder and returns whether they succeeded and the workers' variables."""
 
     def __init__(self, tmp_path, elastic, name):
         self.tmp_path = tmp_path
@@ -166,7 +166,7 @@ class Launcher:
 
     @staticmethod
     def _of(environ):
-        names = {name for name in environ if not name.startswith("ELASTIC")} - NOT_HERE  # ours begin like that
+        names = {name for name in environ if not name.startswith("ELASTIC")} - NOT_HERE  # set by elastic-core only
         found = {**{name: environ.get(name) for name in SAME}, **{name: name in environ for name in SET}}
         return {**found, "names": sorted(names)}
 
@@ -179,7 +179,7 @@ class Launcher:
 
 class Torchrun(Launcher):
     def start(self, name, words, environ):
-        # Multiprocessing imports the main file again in the processes that it spawns for --run-path.
+        # multiprocessing imports the main file again in the processes that it spawns for --run-path.
         path = self.elastic.script(
             "stock.py", "import torch.distributed.run\nif __name__ == '__main__':\n    torch.distributed.run.main()"
         )
@@ -193,7 +193,7 @@ def launchers(tmp_path, elastic):
 
 
 @pytest.mark.parametrize("line", ALONE)
-def test_it_runs(line, launchers):
+def test_torchrun_line_runs(line, launchers):
     ours, _ = launchers
     succeeded, workers = ours.outcome(line)
     assert succeeded, ours.said()
@@ -202,7 +202,7 @@ def test_it_runs(line, launchers):
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.line)
-def test_it_is_refused_as_the_page_says(row, launchers):
+def test_documented_line_is_refused(row, launchers):
     ours, _ = launchers
     assert row.sentence in PAGE
     assert ours.outcome(row.line) == (False, {})
@@ -212,7 +212,7 @@ def test_it_is_refused_as_the_page_says(row, launchers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("line", TOGETHER)
-def test_nodes_run_as_with_torchrun(line, launchers):
+def test_nodes_behave_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     found = ours.outcome(line, nodes=2)
     assert found[0], ours.said()
@@ -221,20 +221,20 @@ def test_nodes_run_as_with_torchrun(line, launchers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("line", [*ALONE, *MORE])
-def test_it_runs_as_with_torchrun(line, launchers):
+def test_line_behaves_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     assert ours.outcome(line) == theirs.outcome(line), f"{ours.said()}\n{theirs.said()}"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("environ", VARIABLES, ids=" ".join)
-def test_variables_count_as_with_torchrun(environ, launchers):
+def test_variables_apply_as_with_torchrun(environ, launchers):
     ours, theirs = launchers
     assert ours.outcome("worker.py", **environ) == theirs.outcome("worker.py", **environ), ours.said()
 
 
 @pytest.mark.nightly
-def test_a_failure_is_one_as_with_torchrun(launchers):
+def test_failure_is_reported_as_with_torchrun(launchers):
     ours, theirs = launchers
     line = "--nproc-per-node=2 worker.py"
     found = ours.outcome(line, code=3)
@@ -244,7 +244,7 @@ def test_a_failure_is_one_as_with_torchrun(launchers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("line", NOWHERE)
-def test_where_nobody_is_it_fails_as_with_torchrun(line, launchers):
+def test_unreachable_endpoint_fails_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     assert ours.outcome(line) == theirs.outcome(line) == (False, {}), f"{ours.said()}\n{theirs.said()}"
 
@@ -254,13 +254,13 @@ SEED = 2940
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
-    """Of the generated lines, some that can run here side by side: `(line, number of nodes)`."""
+    """Some of the generated lines that can run on one machine: `(line, number of nodes)`."""
     folder = tmp_path_factory.mktemp("reading")
     torchrun, elastic = TheirReader(folder), OurReader(folder)
     able = {1: [], 2: []}
     for words in combinations(SEED):
         line = " ".join(words)
-        # A store that is nowhere; ports that others on this machine may have; times that a slow machine needs.
+        # Unreachable stores; ports that may be in use; timeouts that a slow machine exceeds.
         if re.search(r"nowhere|\{tmp\}|etcd|is_host=[0fFnN]|29500|_timeout=(\+9|1_0)| = ", line):
             continue
         known = {"port": SEED, "tmp": folder, "name": socket.gethostname(), "rank": 0}
@@ -270,11 +270,11 @@ def sample(tmp_path_factory):
             continue
         pairs, nodes = compared(theirs, ours), theirs.config.max_nodes
         if nodes == 2 and re.search("is_host|conf=rank", line, re.IGNORECASE):
-            continue  # not every node can have the same
-        is_told_apart = bool(theirs.store) or nodes == 1 or "--node-rank={rank}" in words
+            continue  # not every node can have the same value
+        has_separate_places = bool(theirs.store) or nodes == 1 or "--node-rank={rank}" in words
         where = pairs["where"][1]
         is_ours = where is None or where[1] == SEED
-        if is_told_apart and is_ours and all(mine == other for mine, other in pairs.values()):
+        if has_separate_places and is_ours and all(mine == other for mine, other in pairs.values()):
             able[nodes].append(line)
     chance = random.Random(SEED)
     return [(line, nodes) for nodes in able for line in chance.sample(able[nodes], 8)]
@@ -282,7 +282,7 @@ def sample(tmp_path_factory):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(16))
-def test_a_generated_line_runs_as_with_torchrun(number, sample, launchers):
+def test_generated_line_behaves_as_with_torchrun(number, sample, launchers):
     line, nodes = sample[number]
     ours, theirs = launchers
     found = ours.outcome(line, nodes=nodes)

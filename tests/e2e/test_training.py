@@ -1,4 +1,4 @@
-"""Real torch: an unmodified DDP script, workers killed under it, and torch's own `@record`."""
+"""Real torch: an unmodified DDP script, killed workers, and torch's own `@record`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 pytestmark = pytest.mark.torch
 
 TRAIN = str(Path(__file__).parents[2] / "examples" / "digits" / "train.py")
-# Python reads it as it starts. The third checkpoint of the first start is never made: whoever is to be killed is there
-# until then.
+# Python imports it at startup. The first start never completes its third checkpoint, so the victim still runs when it
+# is killed.
 HOLDS = """
 import os, time
 
@@ -33,7 +33,7 @@ os.replace = held
 """
 
 
-def test_a_killed_worker_costs_a_restart_and_not_the_job(elastic):
+def test_killed_worker_costs_one_restart(elastic):
     (elastic.cwd / "holding").mkdir()
     elastic.script("holding/sitecustomize.py", HOLDS)
     process = elastic.start(
@@ -59,7 +59,7 @@ def test_a_killed_worker_costs_a_restart_and_not_the_job(elastic):
     assert json.loads((elastic.cwd / "metrics.json").read_text())["accuracy"] >= 95
 
 
-def test_torchs_record_keeps_working(elastic):
+def test_torchs_record_writes_the_error_file(elastic):
     script = elastic.script(
         "recorded.py",
         """
@@ -69,7 +69,7 @@ def test_torchs_record_keeps_working(elastic):
         @record
         def main():
             if os.environ["RANK"] == "1":
-                raise RuntimeError("told by record")
+                raise RuntimeError("raised under record")
             time.sleep(600)
 
         main()
@@ -78,14 +78,14 @@ def test_torchs_record_keeps_working(elastic):
     done = elastic.run("--nproc-per-node=2", "--log-dir=logs", "--rdzv-id=job", "--result-file=result.json", script)
     assert done.code == 1
     assert "error file" in done.err
-    assert "RuntimeError: told by record" in done.err
+    assert "RuntimeError: raised under record" in done.err
     first = json.loads((elastic.cwd / "result.json").read_text())["first_failure"]
-    assert first["error_file_data"]["message"]["message"] == "RuntimeError: told by record"
+    assert first["error_file_data"]["message"]["message"] == "RuntimeError: raised under record"
     assert Path(first["error_file"]).name == "rank-1.error.json"
 
 
-def test_torchs_own_log_placement(elastic):
-    """Rank 1 fails only when rank 0 has spoken: else that one may be stopped before it says a word."""
+def test_torchs_logs_specs_set_the_paths(elastic):
+    """Rank 1 fails only after rank 0 has printed; otherwise rank 0 may be stopped before it prints anything."""
     script = elastic.script(
         "talk.py",
         "import os, sys, time; r = os.environ['RANK']\n"

@@ -1,5 +1,5 @@
-"""Somebody who is no node of the job reaches its store, and writes there what they like. They have the run id, a client
-of torch and all the time in the world; with a secret they take no part in the job, and do not end it."""
+"""A third party that is not a node of the job writes to its store. It has the run id, a torch client and unlimited
+time. If the job has a secret, the third party can neither take part in the job nor end it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def secret(tmp_path):
-    """The flag that names a file with a secret."""
+    """The flag for a file with a secret."""
     return f"--rdzv-secret-file={secret_in(tmp_path / 'secret', b'0123456789abcdef')}"
 
 
@@ -62,7 +62,7 @@ class Stranger:
         return self.number(self.keys.slots)
 
     def counter(self, slot):
-        """The counter of the node whose first slot this is."""
+        """The heartbeat counter of the node whose first slot this is."""
         key = self.keys.slot(slot)
         found = re.search(rb"(\d+) (\S+) \{", self.store.get(key)) if self.store.check([key]) else None
         return self.keys.beats(int(found[1]), unquote(found[2].decode())) if found else self.keys.beats(slot, "evil/1")
@@ -87,7 +87,7 @@ EVERY_KEY = [
     lambda stranger: stranger.counter(max(1, stranger.slots)),
     lambda stranger: stranger.keys.beats(stranger.slots + 1, "evil/1"),
 ]
-"""One after the other, in the epoch that the job is in by then."""
+"""Changed one after another, in the job's current epoch."""
 
 
 def rubbish(store, key):
@@ -99,7 +99,7 @@ def many_digits(store, key):
 
 
 def jump(store, key):
-    """Of a number; of anything else, the store says that it is none, and may end the connection."""
+    """For a number. For any other value the store reports an error, and may close the connection."""
     if store.check([key]) and store.get(key).isdigit():
         store.add(key, 2**40)
 
@@ -113,7 +113,7 @@ def delete(store, key):
 
 
 def swap(store, key):
-    """With what was written there before, as far as the stranger knows."""
+    """Replaces the value by the one that it last read under another key."""
     before = swap.before
     swap.before = store.get(key) if store.check([key]) else b""
     store.set(key, before)
@@ -132,9 +132,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("act", "signed"), CASES)
-def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
-    """The workers are untouched, or restarted without using the budget: there is none. This is no forgery, so a job
-    without a secret takes it as well."""
+def test_job_survives_tampering_with_every_key(job, secret, act, signed):
+    """The workers are untouched, or restarted at no cost: no restart is allowed. Nothing is forged, so a job without a
+    secret survives it as well."""
     server = job.serve()
     flags = ("--nnodes=2:3", "--max-restarts=0", *([secret] if signed else []))
     agents = job.agents("a b", *flags)
@@ -142,7 +142,7 @@ def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
     stranger = Stranger(job)
     for key in EVERY_KEY:
         act(stranger.store, key(stranger))
-        time.sleep(0.7)  # two beats
+        time.sleep(0.7)  # two heartbeats
     agents.append(job.agent("c", *flags))
     last = job.round(3, after=first)
     assert last.restarts == {"0"}
@@ -152,8 +152,8 @@ def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
     assert server.code() == 0
 
 
-def test_a_job_whose_keys_are_all_deleted_succeeds(job, secret):
-    """The host of the store leaves a few seconds after the job is over. By then the other agent must know."""
+def test_job_survives_deletion_of_all_keys(job, secret):
+    """The store host leaves a few seconds after the job is closed; the other agent must know by then."""
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=0", secret)
     job.round(2)
     stranger = Stranger(job)
@@ -166,7 +166,7 @@ def test_a_job_whose_keys_are_all_deleted_succeeds(job, secret):
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1\0", "\ud800", "\x1b[2J", "x" * 5000])
-def test_an_entry_that_no_node_would_write_costs_nobody_anything(job, address):
+def test_invalid_entry_is_ignored(job, address):
     agents = job.agents("a b", "--nnodes=2:3")
     first = job.round(2)
     stranger = Stranger(job)
@@ -181,7 +181,7 @@ def test_an_entry_that_no_node_would_write_costs_nobody_anything(job, address):
 
 
 def close_well(stranger, was=None):
-    """The next state says that the job is over. It is made of the newest one, where that can be read."""
+    """Write a next state that closes the job, based on the newest one if that is readable."""
     keys, head = stranger.keys, stranger.head
     was = was or decoded_state(stranger.store.get(keys.state(head))[9:])
     over = replace(was, open=False, closed=Closed("a", "all done", True), serial=was.serial + 1)
@@ -189,7 +189,7 @@ def close_well(stranger, was=None):
     stranger.store.set(keys.head, str(head + 1))
 
 
-def test_a_forged_end_is_none_with_a_secret(job, secret):
+def test_forged_end_is_ignored_with_a_secret(job, secret):
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=1", secret)
     first = job.round(2)
     close_well(Stranger(job), State(round=RoundId(9), origin="x"))
@@ -201,8 +201,8 @@ def test_a_forged_end_is_none_with_a_secret(job, secret):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_first_state_of_somebody_else_costs_only_time(job, secret):
-    """It stands there before any node comes, and looks like that of nodes with another secret."""
+def test_first_foreign_state_only_delays_the_job(job, secret):
+    """It is there before any node joins, and looks like a state of nodes with another secret."""
     server = job.serve()
     stranger = Stranger(job)
     stranger.store.set(Keys("job").id, "0" * 16)
@@ -218,7 +218,7 @@ def test_a_first_state_of_somebody_else_costs_only_time(job, secret):
     assert server.code() == 0
 
 
-def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
+def test_forged_end_without_a_secret_is_no_success(job):
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
     close_well(Stranger(job))
@@ -227,8 +227,8 @@ def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
         assert "the job was closed by a: all done; the workers of this node had not succeeded" in agent.report
 
 
-def test_a_strangers_node_gets_no_rank(job, secret):
-    """One that writes an entry by hand, and one that is an agent without the secret, or with another."""
+def test_foreign_node_gets_no_rank(job, secret):
+    """Once with an entry written by hand, once with agents without the secret or with another one."""
     agents = job.agents("a b", "--nnodes=2:3", secret)
     first = job.round(2)
     stranger = Stranger(job)
@@ -247,8 +247,9 @@ def test_a_strangers_node_gets_no_rank(job, secret):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_another_secret_while_the_job_runs(job, tmp_path):
-    """The new one above the old one in every file: agents that run sign with the old one until they meet the new."""
+def test_secret_is_rotated_while_the_job_runs(job, tmp_path):
+    """The new secret is above the old one in every file. Running agents sign with the old one until they see the new
+    one."""
     path = secret_in(tmp_path / "secret", b"0123456789abcdef")
     flag = f"--rdzv-secret-file={path}"
     agents = job.agents("a b", "--nnodes=2:3", flag)
@@ -263,7 +264,7 @@ def test_another_secret_while_the_job_runs(job, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0, 0]
 
 
-def test_who_looks_needs_the_secret_too(job, secret):
+def test_status_and_drain_need_the_secret(job, secret):
     agents = job.agents("a b", "--nnodes=2", secret)
     job.round(2)
     where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")

@@ -1,4 +1,4 @@
-"""The workers' store: it outlives rank 0's worker, and nodes that name rank 0's machine differently find it."""
+"""The workers' store: it outlives rank 0's worker, and nodes that use different names for rank 0's machine find it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ dist.barrier()
 first = f"/proc/{int(store.get('pid'))}"
 while os.path.exists(first):
     time.sleep(0.02)
-store.set("late", "told")
+store.set("late", "stored")
 print(store.get("late").decode(), os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
 os._exit(0)
 """
@@ -44,7 +44,7 @@ os._exit(0)
     "backend",
     [pytest.param(name, marks=() if name in ("local", "etcd") else pytest.mark.nightly) for name in BACKENDS],
 )
-def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
+def test_workers_store_outlives_rank_0(elastic, request, tmp_path, backend):
     flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
     if backend.startswith("etcd"):
         prefix = "etcd_prefix" if backend == "etcd-legacy" else "prefix"
@@ -53,12 +53,12 @@ def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
             f"--rdzv-conf={prefix}={tmp_path.name}",
         ]
     ran = elastic.run(*flags, "--nproc-per-node=2", "--max-restarts=0", elastic.script("late.py", LATE))
-    assert (ran.code, ran.out.split()) == (0, ["told", "True"]), ran.err
+    assert (ran.code, ran.out.split()) == (0, ["stored", "True"]), ran.err
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["local", "etcd"])
-def test_without_sharing_rank_0_hosts_the_store(elastic, request, tmp_path, backend):
+def test_unshared_store_is_hosted_by_rank_0(elastic, request, tmp_path, backend):
     flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
     if backend == "etcd":
         flags += [f"--rdzv-endpoint={request.getfixturevalue('etcd_endpoint')}", f"--rdzv-conf=prefix={tmp_path.name}"]
@@ -66,7 +66,7 @@ def test_without_sharing_rank_0_hosts_the_store(elastic, request, tmp_path, back
     assert (ran.code, ran.out.split()[-1:]) == (0, ["0"]), ran.err
 
 
-# Finds the process that hosts the store, which the agent has started.
+# Finds the process that the agent started to host the store.
 HOST = """
 import os
 from pathlib import Path
@@ -102,7 +102,7 @@ os._exit(0)
         pytest.param("keep", (), marks=pytest.mark.nightly),
     ],
 )
-def test_every_round_has_an_empty_store_of_one_process(elastic, how, port):
+def test_each_round_has_an_empty_store_in_one_process(elastic, how, port):
     elastic.script("host.py", HOST)
     flags = [flag.format(port=free_port()) for flag in port]
     ran = elastic.run("--max-restarts=1", *flags, elastic.script("restarts.py", RESTARTS), how)
@@ -111,8 +111,8 @@ def test_every_round_has_an_empty_store_of_one_process(elastic, how, port):
     assert (first[0] == second[0]) == (how == "keep")
 
 
-def test_a_job_without_torch_starts_no_process_for_the_store(elastic):
-    """The parent of the worker is the agent. Another program that loads torch at the same time may start it."""
+def test_job_without_torch_starts_no_store_process(elastic):
+    """The worker's parent is the agent. Another program that loads torch at the same time may start the process."""
     elastic.script("host.py", HOST)
     code = "from host import hosts; print(hosts(), 'libtorch' in open(f'/proc/{os.getppid()}/maps').read())"
     ran = elastic.run(elastic.script("plain.py", f"import os\n{code}"))
@@ -122,7 +122,7 @@ def test_a_job_without_torch_starts_no_process_for_the_store(elastic):
 
 MASTER, OTHER = "machine1", "machine2"
 NAMES = [
-    ("static", "localhost", MASTER),  # as Kubeflow's v1 operator has it
+    ("static", "localhost", MASTER),  # as Kubeflow's v1 operator does
     ("c10d", "localhost", MASTER),
     ("static", "0.0.0.0", MASTER),
     ("c10d", "0.0.0.0", MASTER),
@@ -136,7 +136,7 @@ NAMES = [
 
 @pytest.fixture
 def pair(machines):
-    """Two machines as pods have them: a default route, and names for each other; a second network joins them."""
+    """Two machines like pods: with a default route and names for each other. A second network connects them."""
     made = machines(2)
     hosts, resolver = made[0].names()
     for number, machine in enumerate(made, 1):
@@ -150,7 +150,7 @@ def pair(machines):
     ("backend", "there", "here"),
     [pytest.param(*case, marks=() if case == NAMES[0] else pytest.mark.nightly) for case in NAMES],
 )
-def test_nodes_that_name_the_master_differently_meet(elastic, pair, backend, there, here):
+def test_nodes_with_different_master_names_meet(elastic, pair, backend, there, here):
     port, script = free_port(), elastic.script("meets.py", MEETS)
     agents = []
     for rank, (machine, name) in enumerate(zip(pair, (there, here), strict=True)):
@@ -160,8 +160,8 @@ def test_nodes_that_name_the_master_differently_meet(elastic, pair, backend, the
         flags += where or [f"--rdzv-endpoint={name}:{port}"]
         agents.append(elastic.start_to_files(f"n{rank}", "run", *flags, script, GLOO_SOCKET_IFNAME="eth0"))
     codes = [agent.wait(LONG) for agent in agents]
-    told = [(elastic.cwd / f"n{rank}.out").read_text().split() for rank in (0, 1)]
+    printed = [(elastic.cwd / f"n{rank}.out").read_text().split() for rank in (0, 1)]
     assert codes == [0, 0], [(elastic.cwd / f"n{rank}.err").read_text() for rank in (0, 1)]
-    assert [rank for _, rank in told] == ["0", "1"]
-    if backend == "static":  # each node's own, as with torchrun
-        assert [address for address, _ in told] == [{"0.0.0.0": "localhost"}.get(there, there), here]
+    assert [rank for _, rank in printed] == ["0", "1"]
+    if backend == "static":  # each node's own address, as with torchrun
+        assert [address for address, _ in printed] == [{"0.0.0.0": "localhost"}.get(there, there), here]

@@ -1,4 +1,4 @@
-"""The blocks of pages come from beside the tests of the docs."""
+"""Makes `blocks`, a helper of the docs' tests, importable."""
 
 from __future__ import annotations
 

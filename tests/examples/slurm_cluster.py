@@ -1,5 +1,4 @@
-"""A real Slurm on this machine: one slurmctld and a slurmd for each node. Debian's packages, installed first where that
-can be done."""
+"""A real Slurm on this machine: one slurmctld and one slurmd per node. Installs Debian's packages first if possible."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from elastic_testing import eventually
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 _PACKAGES = ("slurm-wlm", "munge", "iproute2")
 _INSIDE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c")
-_LONG = 180.0  # seconds for what comes soon, or for apt
+_LONG = 180.0  # seconds for any wait, and for apt
 
 CONFIG = """\
 ClusterName=test
@@ -46,7 +45,7 @@ PartitionName=high Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
 NODE = "NodeName=n{number} NodeHostname={host} NodeAddr=10.9.0.{number} Port={port} CPUs=2"
 PORT = 17000
-# Separate namespaces: the nodes have names there, no host port is used, and everything ends with the first process.
+# Separate namespaces: the nodes have names in them, no host port is used, and everything ends with the first process.
 START = """\
 set -e
 ip link set lo up
@@ -61,14 +60,14 @@ wait
 
 
 class NoSlurm(Exception):
-    """There is none, and why."""
+    """Slurm is not available; the message is the reason."""
 
 
 def install() -> None:
     """Raises NoSlurm."""
     folder = os.open("/usr", os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # of several that run tests here, one installs
+        fcntl.flock(folder, fcntl.LOCK_EX)  # only one of several parallel test processes installs
         if all(map(shutil.which, _PROGRAMS)):
             return
         if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -83,11 +82,11 @@ def install() -> None:
 
 
 class SlurmCluster:
-    """Nodes n1, n2, and so on. Jobs run in `folder`, which is their HOME, too."""
+    """Nodes n1, n2, and so on. Jobs run in `folder`, which is also their HOME."""
 
     def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.folder = folder
-        self._own = Path(tempfile.mkdtemp(prefix="slurm-"))  # a socket's path is short
+        self._own = Path(tempfile.mkdtemp(prefix="slurm-"))  # a socket's path must be short
         names = [f"n{number}" for number in range(1, nodes + 1)]
         host = os.uname().nodename.partition(".")[0]
         rows = [NODE.format(number=n, host=host, port=PORT + n) for n in range(1, nodes + 1)]
@@ -116,7 +115,7 @@ class SlurmCluster:
         eventually(lambda: self.run("sinfo", "-h", "-o", "%t %D").strip() == f"idle {nodes}", _LONG, "idle nodes")
 
     def run(self, *command: str) -> str:
-        """What a command prints that runs in the cluster; nothing if it fails."""
+        """The output of a command that runs in the cluster; empty if it fails."""
         path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         if not (init := path.read_text().split()):
             return ""
@@ -125,27 +124,27 @@ class SlurmCluster:
         return done.stdout if done.returncode == 0 else ""
 
     def submit(self, *words: str) -> str:
-        """The number of the job."""
+        """Submit a job. Returns its number."""
         number = self.run("sbatch", "--parsable", *words).strip()
         assert number, "the job was refused"
         return number
 
     def state(self, job: str) -> str:
-        """PENDING, RUNNING and so on; with the exit code, once it has ended."""
+        """PENDING, RUNNING and so on; followed by the exit code once the job has ended."""
         shown = dict(word.split("=", 1) for word in self.run("scontrol", "show", "job", job).split() if "=" in word)
         state = shown.get("JobState", "")
         return state if state in ("PENDING", "RUNNING", "COMPLETING") else f"{state} {shown.get('ExitCode')}"
 
     def kill(self, pid: str) -> None:
-        """SIGKILL to a process of the cluster, by the number that it has there."""
+        """Kill a process of the cluster, by its pid in the cluster's namespace."""
         self.run("kill", "-KILL", pid)
 
     def kill_daemon(self, node: str) -> None:
-        """The slurmd of this node. What it has started runs on."""
+        """Kill the slurmd of this node. Its child processes keep running."""
         self.kill((self._own / f"{node}.here").read_text().strip())
 
     def close(self) -> None:
-        self._process.send_signal(signal.SIGKILL)  # and the kernel ends all that is in its name space
+        self._process.send_signal(signal.SIGKILL)  # the kernel then ends all processes in its namespace
         self._process.wait(_LONG)
         with contextlib.suppress(OSError):
             eventually(lambda: not shutil.rmtree(self._own, ignore_errors=True) and not self._own.exists(), _LONG)

@@ -1,4 +1,4 @@
-"""The demo ends its workers on any system; what it shows of a whole job is in the end-to-end runs."""
+"""The demo kills its workers on any system. The end-to-end tests run it as a whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusing(number):
 
 @pytest.fixture(params=["as it is", "missing", errno.ENOSYS, errno.EPERM])
 def system(request, monkeypatch):
-    """Systems with and without handles of processes."""
+    """Systems with and without pidfd_open."""
     if request.param == "missing":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     elif request.param != "as it is":
@@ -50,7 +50,7 @@ def system(request, monkeypatch):
     return request.param
 
 
-def test_a_worker_is_killed_with_and_without_handles(demo, process, system):
+def test_worker_is_killed_with_and_without_pidfd(demo, process, system):
     worker = demo.Worker.of(process.pid)
     worker.kill()
     assert process.wait() == -signal.SIGKILL
@@ -58,14 +58,14 @@ def test_a_worker_is_killed_with_and_without_handles(demo, process, system):
     worker.release()
 
 
-def test_a_worker_that_has_gone_is_not_remembered(demo, process, system):
+def test_worker_that_has_exited_is_an_error(demo, process, system):
     process.kill()
     process.wait()
     with pytest.raises(ProcessLookupError):
         demo.Worker.of(process.pid)
 
 
-def test_without_handles_a_stranger_of_the_same_pid_is_left_alone(demo, process):
+def test_reused_pid_is_not_killed_without_pidfd(demo, process):
     worker = demo.Worker(process.pid, None, start="another time")
     worker.kill()
     assert process.poll() is None

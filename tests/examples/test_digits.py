@@ -1,4 +1,4 @@
-"""The training script of the digits example keeps what it tells its readers: no broken checkpoint, resume, accuracy."""
+"""The training script of the digits example does what its comments promise: intact checkpoints, resuming, accuracy."""
 
 import importlib.util
 import json
@@ -32,10 +32,10 @@ def state(epoch):
 
 
 def run_alone(*arguments):
-    """The script as a user starts it without any launcher: one process, and the environment that DDP asks for."""
-    # Port 0: with a single rank nobody else has to know which one it is.
+    """Run the script without any launcher: one process, and the environment that DDP requires."""
+    # Port 0 is enough, as no other rank has to know the port.
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    # One thread, as with a launcher: those of OpenMP wait by spinning, which takes minutes on a busy machine.
+    # One thread, as with a launcher: OpenMP threads wait by spinning, which takes minutes on a busy machine.
     environment = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "OMP_NUM_THREADS": "1", **alone}
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
@@ -44,26 +44,26 @@ def run_alone(*arguments):
 class TestShard:
     @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
     @pytest.mark.parametrize("count", [5, 24, 1437])
-    def test_ranks_share_all_samples_and_take_equally_many(self, train, count, world_size):
+    def test_ranks_share_all_samples_equally(self, train, count, world_size):
         shards = [train.shard(count, 1, rank, world_size).tolist() for rank in range(world_size)]
         assert {len(shard) for shard in shards} == {-(-count // world_size)}
         assert {sample for shard in shards for sample in shard} == set(range(count))
 
-    def test_order_depends_on_the_epoch_and_on_nothing_else(self, train):
+    def test_order_depends_only_on_the_epoch(self, train):
         first, again, other = (train.shard(100, epoch, 0, 2).tolist() for epoch in (1, 1, 2))
         assert first == again
         assert first != other
 
 
 class TestCheckpoint:
-    def test_what_is_saved_is_loaded_and_nothing_else_is_left(self, train, tmp_path):
+    def test_save_and_load_leave_only_the_checkpoint(self, train, tmp_path):
         path = tmp_path / "digits.pt"
         train.save_checkpoint(path, state(1))
         train.save_checkpoint(path, state(2))
         assert train.load_checkpoint(path) == state(2)
         assert list(tmp_path.iterdir()) == [path]
 
-    def test_an_error_while_saving_leaves_the_previous_one(self, train, tmp_path):
+    def test_error_while_saving_keeps_the_old_checkpoint(self, train, tmp_path):
         path = tmp_path / "digits.pt"
         train.save_checkpoint(path, state(1))
         with pytest.raises(Exception, match="pickle"):
@@ -71,9 +71,9 @@ class TestCheckpoint:
         assert train.load_checkpoint(path) == state(1)
         assert list(tmp_path.iterdir()) == [path]
 
-    # The moments that matter: written but not on the disk, and on the disk but under its temporary name.
+    # The critical moments: written but not on the disk, and on the disk but under the temporary name.
     @pytest.mark.parametrize("moment", ["fsync", "replace"])
-    def test_a_kill_while_saving_leaves_the_previous_one(self, train, tmp_path, moment):
+    def test_kill_while_saving_keeps_the_old_checkpoint(self, train, tmp_path, moment):
         path = tmp_path / "digits.pt"
         program = (
             "import os, signal, sys; from pathlib import Path\n"
@@ -92,27 +92,27 @@ class TestCheckpoint:
         train.remove_leftovers(path)
         assert list(tmp_path.iterdir()) == [path]
 
-    def test_a_damaged_file_is_named(self, train, tmp_path):
+    def test_damaged_checkpoint_is_an_error(self, train, tmp_path):
         path = tmp_path / "digits.pt"
         train.save_checkpoint(path, state(1))
         path.write_bytes(path.read_bytes()[:-100])
         with pytest.raises(train.CheckpointError, match=r"digits\.pt is not a checkpoint that torch can read"):
             train.load_checkpoint(path)
 
-    def test_a_file_that_would_run_code_is_refused(self, train, tmp_path):
+    def test_checkpoint_with_code_is_refused(self, train, tmp_path):
         path = tmp_path / "digits.pt"
         train.save_checkpoint(path, {**state(1), "model": Path("x")})
         with pytest.raises(train.CheckpointError, match="not a checkpoint that torch can read"):
             train.load_checkpoint(path)
 
-    def test_another_model_is_named_with_both_shapes(self, train):
+    def test_checkpoint_of_another_model_names_both_shapes(self, train):
         found, expected = train.build_model(16).state_dict(), train.build_model(32).state_dict()
         with pytest.raises(train.CheckpointError, match=r"1\.weight is \(16, 1, 3, 3\) there and \(32, 1, 3, 3\) here"):
             train.check_shapes(Path("digits.pt"), found, expected)
 
 
 @pytest.mark.nightly
-def test_it_resumes_and_reaches_its_accuracy(tmp_path):
+def test_training_resumes_and_reaches_its_accuracy(tmp_path):
     checkpoint, metrics = tmp_path / "digits.pt", tmp_path / "metrics.json"
 
     first = run_alone("--checkpoint", checkpoint, "--epochs", 4)

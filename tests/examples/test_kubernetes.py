@@ -1,4 +1,4 @@
-"""The manifest is one that Kubernetes takes, and its container makes of it what is meant."""
+"""Kubernetes accepts the manifest, and its container does what it should."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ esac
 
 
 class Pod:
-    """What the kubelet does with the container, with /tmp and `elastic` in a folder of its own."""
+    """Runs the container as the kubelet does, with /tmp and `elastic` in a separate folder."""
 
     def __init__(self, folder, elastic):
         self.folder = folder
@@ -78,28 +78,28 @@ def probe(name):
 
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory):
-    """What `elastic explain` makes of the container."""
+    """The output of `elastic explain` in the container."""
     with Pod(tmp_path_factory.mktemp("pod"), EXPLAINS).main() as main:
         output, _ = main.communicate(timeout=LIMIT_S)
     assert main.returncode == 0
     return json.loads(output)
 
 
-# The last parts of it that were new, rules for failed pods, are stable since 1.31.
+# The newest part of it, the pod failure policy, is stable since 1.31.
 @pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("document", [SERVICE, POLICY, JOB], ids=["service", "policy", "job"])
-def test_kubernetes_takes_it(document, version):
+def test_manifest_is_valid(document, version):
     kubernetes_validate.validate(document, version, strict=True)
 
 
 @pytest.mark.parametrize("change", [{"completionsMode": "Indexed"}, {"parallelism": "four"}])
-def test_a_mistake_would_be_found(change):
+def test_invalid_manifest_is_detected(change):
     broken = {**JOB, "spec": {**JOB["spec"], **change}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_the_container_finds_its_place_in_the_job(explained):
+def test_container_reads_its_rank_and_job(explained):
     settings = explained["settings"]
     assert settings["node_rank"] == {"value": 2, "unit": "", "origin": "JOB_COMPLETION_INDEX"}
     assert settings["nnodes"] == {"value": "3:4", "unit": "", "origin": "ELASTIC_NNODES"}
@@ -110,15 +110,15 @@ def test_the_container_finds_its_place_in_the_job(explained):
     assert (explained["script"], explained["script_args"]) == ("train.py", [])
 
 
-def test_there_is_a_pod_for_each_node(explained):
+def test_each_node_has_a_pod(explained):
     spec = JOB["spec"]
     assert spec["completionMode"] == "Indexed"
     assert explained["settings"]["nnodes"]["value"].split(":")[1] == str(spec["completions"])
     assert spec["completions"] == spec["parallelism"]
 
 
-def test_the_pods_meet_at_the_names_of_three_before_they_are_ready(explained):
-    """Each of these three has a member of the etcd, so any one of them may go."""
+def test_pods_meet_at_three_names_before_they_are_ready(explained):
+    """Each of the three runs a member of the etcd cluster, so any one of them may fail."""
     job, service = JOB["metadata"]["name"], SERVICE["metadata"]["name"]
     places = parameters.parse_endpoints(explained["settings"]["rdzv_endpoint"]["value"])
     assert [place.host for place in places] == [f"{job}-{index}.{service}" for index in range(3)]
@@ -152,7 +152,7 @@ def test_kubeflow_variables_configure_a_job(backend, endpoint, nodes, tmp_path):
     assert shown == [backend, f"tj-node-0-0.tj:{endpoint}", nodes, 2]
 
 
-def test_the_probes_ask_where_the_endpoint_answers(explained):
+def test_probes_match_the_health_endpoint(explained):
     assert explained["settings"]["health"]["value"] == "http"
     assert explained["settings"]["health_conf"]["value"]["host"] == "0.0.0.0"
     ports = {entry["name"]: entry["containerPort"] for entry in CONTAINER["ports"]}
@@ -161,18 +161,18 @@ def test_the_probes_ask_where_the_endpoint_answers(explained):
         assert ports[probe(name)["port"]] == explained["settings"]["health_port"]["value"]
 
 
-def test_only_the_jobs_pods_and_prometheus_reach_it():
+def test_only_own_pods_and_prometheus_may_connect():
     assert POLICY["spec"]["podSelector"]["matchLabels"] == SERVICE["spec"]["selector"]
     assert POLICY["spec"]["policyTypes"] == ["Ingress"]
     own, prometheus = POLICY["spec"]["ingress"]
     assert own == {"from": [{"podSelector": POLICY["spec"]["podSelector"]}]}
     assert prometheus["ports"] == [{"port": "health"}]
     (source,) = prometheus["from"]
-    assert set(source) == {"namespaceSelector", "podSelector"}  # both at once, not either
+    assert set(source) == {"namespaceSelector", "podSelector"}  # both must match
 
 
-def test_it_has_no_rights_that_it_does_not_need():
-    """Those of the restricted profile of Pod Security, and files that cannot be changed."""
+def test_container_is_restricted():
+    """The restricted profile of Pod Security, and a read-only file system."""
     pod, own = TEMPLATE["securityContext"], CONTAINER["securityContext"]
     assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault")
     assert own == {
@@ -192,25 +192,25 @@ def secret():
 
 
 def as_user(user, group, groups, call):
-    """What the call returns as somebody else."""
+    """The result of a call as another user."""
 
     def child():
         os.setgroups(groups)
         os.setgid(group)
         os.setuid(user)
-        told.send(call())
+        sending.send(call())
 
-    heard, told = multiprocessing.Pipe(duplex=False)
+    receiving, sending = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     process.join(LIMIT_S)
     assert process.exitcode == 0
-    return heard.recv()
+    return receiving.recv()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_the_pod_reads_the_token_and_others_do_not(explained):
-    """With the file as the kubelet makes it: root's, for the group of the pod."""
+def test_only_the_pod_reads_the_token(explained):
+    """The file has the owner and group that the kubelet gives it: root, and the pod's group."""
     options = pytest.importorskip("elastic_http_health.options")
     conf = explained["settings"]["health_conf"]["value"]
     pod, (volume, path) = TEMPLATE["securityContext"], secret()
@@ -232,13 +232,13 @@ def test_the_pod_reads_the_token_and_others_do_not(explained):
         assert "Permission denied" in as_user(pod["runAsUser"] + 1, pod["runAsGroup"] + 1, [], read)
 
 
-def test_run_and_drain_have_the_secret_of_the_rendezvous(explained):
+def test_run_and_drain_have_the_rendezvous_secret(explained):
     found = explained["settings"]["rdzv_secret_file"]
     assert found["origin"] == "ELASTIC_RDZV_SECRET_FILE"
     assert found["value"] == f"{secret()[1]}/rdzv"
 
 
-def test_there_is_time_to_leave(explained):
+def test_stop_timeouts_fit_the_pods_grace_period(explained):
     settings = explained["settings"]
     stopping = settings["shutdown_timeout"]["value"] + settings["kill_timeout"]["value"]
     hook = CONTAINER["lifecycle"]["preStop"]["exec"]["command"][-1]
@@ -246,7 +246,7 @@ def test_there_is_time_to_leave(explained):
     assert stopping < drain < TEMPLATE["terminationGracePeriodSeconds"]
 
 
-def test_what_a_restart_cannot_cure_ends_the_job():
+def test_incurable_failure_ends_the_job():
     lost, hopeless = JOB["spec"]["podFailurePolicy"]["rules"]
     assert [pattern["type"] for pattern in lost["onPodConditions"]] == ["DisruptionTarget"]
     assert lost["action"] == "Ignore"
@@ -255,8 +255,8 @@ def test_what_a_restart_cannot_cure_ends_the_job():
 
 
 @pytest.mark.parametrize("code", [0, 1, 4])
-def test_the_outcome_is_the_agents(tmp_path, code):
-    (tmp_path / "drained").touch()  # the stand-in ends at once
+def test_exit_code_is_that_of_the_agent(tmp_path, code):
+    (tmp_path / "drained").touch()  # the stand-in for `elastic run` ends immediately
     with Pod(tmp_path, RUNS).main(RUN_EXITS=str(code)) as main:
         assert main.wait(LIMIT_S) == code
 
@@ -266,7 +266,7 @@ def test_the_outcome_is_the_agents(tmp_path, code):
     [("yes", 0), ("yes", 4), ("", 4), ("", 8)],
     ids=["drained", "drained, with the store", "no store", "not in a round yet"],
 )
-def test_a_pod_that_must_go_leaves_and_comes_back(tmp_path, drains, code):
+def test_evicted_pod_is_drained_and_restarted(tmp_path, drains, code):
     pod = Pod(tmp_path, RUNS)
     with pod.main(RUN_EXITS="0") as main:
         assert main.stdout.readline() == "runs\n"
@@ -276,8 +276,8 @@ def test_a_pod_that_must_go_leaves_and_comes_back(tmp_path, drains, code):
     assert pod.commands()[1:] == ["drain --timeout=80 trainer-2-x7k2p"]
 
 
-def test_a_pod_that_must_go_before_its_agent_has_been_started_leaves_too(tmp_path):
-    """The hook has begun when the container does, and runs beside it."""
+def test_pod_evicted_before_its_agent_starts_exits(tmp_path):
+    """The hook starts before the container's agent, and runs alongside it."""
     pod = Pod(tmp_path, RUNS)
     with pod.pre_stop(DRAINS="", DRAIN_EXITS="8") as hook:
         deadline = time.monotonic() + LIMIT_S

@@ -1,4 +1,4 @@
-"""The batch scripts, and what the agents make of them. `test_slurm_cluster.py` runs one on a real Slurm."""
+"""The batch scripts, and how the agents read them. `test_slurm_cluster.py` runs one on a real Slurm."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parametrize("script", SCRIPTS
 
 
 class Cluster:
-    """A folder with a sbatch, a scontrol and a srun; there the page's command is given, for either script."""
+    """A folder with stand-ins for sbatch, scontrol and srun, in which the page's command runs with either script."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,15 +74,15 @@ class Cluster:
             text=True,
         )
 
-    def told(self, name):
+    def recorded(self, name):
         path = self.folder / f"{name}.txt"
         return path.read_text().splitlines() if path.exists() else []
 
     def agents(self, script):
-        """What the agents read that srun starts, one for each node."""
+        """The settings of the agents that srun starts, one per node."""
         with self.start(script, RECORDS) as shell:
             assert shell.wait(LIMIT_S) == 0
-        words = self.told("srun")
+        words = self.recorded("srun")
         flags = words[words.index("elastic") + 2 :]
         return [read(Sources(flags, self.step(node), self.folder), require_script=False) for node in range(4)]
 
@@ -101,7 +101,7 @@ def directives(script):
     return dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", script.read_text(), re.M))
 
 
-def test_the_shell_and_its_critic_find_nothing(script):
+def test_shellcheck_finds_nothing(script):
     subprocess.run(["bash", "-n", script], check=True, timeout=LIMIT_S)
     critic = shutil.which("shellcheck", path=Path(sys.executable).parent)
     if critic is None:
@@ -110,7 +110,7 @@ def test_the_shell_and_its_critic_find_nothing(script):
     assert done.stdout == ""
 
 
-def test_all_agents_find_one_job_and_a_rank_each(cluster, script):
+def test_agents_read_one_job_and_separate_ranks(cluster, script):
     readings = cluster.agents(script)
     jobs = {(str(r.settings.nnodes), r.settings.rdzv_endpoint, r.settings.rdzv_id) for r in readings}
     assert len(jobs) == 1
@@ -121,7 +121,7 @@ def test_all_agents_find_one_job_and_a_rank_each(cluster, script):
     assert (readings[0].script, readings[0].script_args) == ("train.py", ())
 
 
-def test_all_agents_have_a_secret_that_nobody_else_can_read_and_that_is_gone_in_the_end(cluster, script):
+def test_secret_is_private_and_deleted_at_the_end(cluster, script):
     path = cluster.folder / f".elastic-{ALLOCATION['SLURM_JOB_ID']}"
     secrets = set()
     for _ in range(2):
@@ -131,10 +131,10 @@ def test_all_agents_have_a_secret_that_nobody_else_can_read_and_that_is_gone_in_
         secrets.add(base64.b64decode(seen.read_text()))
         assert not path.exists()
     assert [len(secret) for secret in secrets] == [32, 32]
-    assert cluster.told("umask") == ["0022"]  # what the job itself writes is as the user wants it
+    assert cluster.recorded("umask") == ["0022"]  # the job's own files get the user's umask
 
 
-def test_the_agents_meet_where_all_of_them_can(cluster, script):
+def test_agents_meet_at_the_first_three_nodes(cluster, script):
     settings = cluster.agents(script)[3].settings
     met = {"c10d": "gpu07:29856,gpu08:29856,gpu09:29856", "etcd": "gpu07:26912,gpu08:26912,gpu09:26912"}
     assert settings.rdzv_endpoint == met[settings.rdzv_backend]
@@ -142,9 +142,9 @@ def test_the_agents_meet_where_all_of_them_can(cluster, script):
     assert settings.rdzv_backend == ("etcd" if "etcd" in script.stem else "c10d")
 
 
-def test_explain_shows_what_is_slurms(cluster, script):
+def test_explain_names_slurms_variables(cluster, script):
     cluster.agents(script)
-    words = cluster.told("srun")
+    words = cluster.recorded("srun")
     done = subprocess.run(
         [sys.executable, "-m", "elastic_core", "explain", "--json", *words[words.index("elastic") + 2 :]],
         cwd=cluster.folder,
@@ -160,22 +160,22 @@ def test_explain_shows_what_is_slurms(cluster, script):
     assert shown["nnodes"]["origin"] == ("--nnodes" if "etcd" in script.stem else "SLURM_STEP_NUM_NODES")
 
 
-def test_there_is_time_to_stop(cluster, script):
+def test_stop_timeouts_fit_before_the_time_limit(cluster, script):
     settings: Settings = cluster.agents(script)[0].settings
     before = int(directives(script)["signal"].rpartition("@")[2])
     assert settings.shutdown_timeout + settings.kill_timeout < before
     assert directives(script)["signal"].startswith("B:USR1")
 
 
-def test_srun_starts_one_agent_on_a_node_and_ends_none(cluster, script):
+def test_srun_starts_one_agent_per_node_and_kills_none(cluster, script):
     cluster.agents(script)
-    assert {"--ntasks=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"} <= set(cluster.told("srun"))
+    assert {"--ntasks=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"} <= set(cluster.recorded("srun"))
     assert directives(script)["ntasks-per-node"] == "1"
-    assert ("no-kill" in directives(script)) == ("--no-kill" in cluster.told("srun"))
+    assert ("no-kill" in directives(script)) == ("--no-kill" in cluster.recorded("srun"))
 
 
 @pytest.mark.parametrize("code", [0, 1, 5])
-def test_the_outcome_is_the_agents(cluster, script, code):
+def test_exit_code_is_that_of_the_agents(cluster, script, code):
     with cluster.start(script, RECORDS, SRUN_EXITS=str(code)) as shell:
         assert shell.wait(LIMIT_S) == code
-    assert cluster.told("scontrol") == []
+    assert cluster.recorded("scontrol") == []

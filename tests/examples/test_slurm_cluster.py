@@ -1,4 +1,4 @@
-"""The batch script on a real Slurm: what was saved when the time is over, a job is cancelled, or gives way."""
+"""The batch script on a real Slurm: workers save at the time limit, on scancel and on preemption."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ saved, asked = home / f"saved-{rank}", []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 step = int(saved.read_text()) if saved.exists() else 0
 
-def tell(what):
+def log_event(what):
     with open(home / "log", "a") as log:
         log.write(f"{what} {rank} {step} {os.getpid()} {os.environ['TORCHELASTIC_RUN_ID']}\\n")
 
-tell("begins")
+log_event("begins")
 while not (home / "finish").exists():
     time.sleep(0.05)
     step += 1
     if asked:
         time.sleep(1)
         saved.write_text(str(step))
-        tell("saves")
+        log_event("saves")
         sys.exit(0)
 """
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 class Job:
-    """A batch script as for nodes without a GPU. Others that run here need the processors as well."""
+    """A batch script adapted to nodes without GPUs, and without reserving CPUs, which other tests need."""
 
     def __init__(self, cluster: SlurmCluster, nodes: int, script: str) -> None:
         self.cluster = cluster
@@ -51,10 +51,10 @@ class Job:
 
     def start(self, *words):
         self.number = self.cluster.submit(f"--nodes={self.nodes}", *words, "train.sbatch")
-        return self.told("begins", self.nodes)
+        return self.logged("begins", self.nodes)
 
-    def told(self, what, count):
-        """The lines of the log that begin so: rank, step, process id, run id."""
+    def logged(self, what, count):
+        """The lines of the log with this event: rank, step, process id, run id."""
         path = self.cluster.folder / "log"
 
         def found():
@@ -72,9 +72,9 @@ class Job:
         self.ends("COMPLETED 0:0")
 
     def resumes(self):
-        """The job runs again, from what each of its ranks has saved."""
-        saved = {rank: step for rank, step, *_ in self.told("saves", 2)}
-        again = self.told("begins", 4)[2:]
+        """Check that the job runs again and each rank continues from its saved step."""
+        saved = {rank: step for rank, step, *_ in self.logged("saves", 2)}
+        again = self.logged("begins", 4)[2:]
         assert {rank: step for rank, step, *_ in again} == saved
         assert all(run.endswith("-r1") for *_, run in again)
 
@@ -95,30 +95,30 @@ def job(tmp_path, request):
     cluster.close()
 
 
-def test_killed_worker_is_restarted_and_scancel_lets_all_save(job):
-    """A job that is cancelled is not queued again."""
+def test_scancel_lets_all_workers_save(job):
+    """A canceled job is not requeued."""
     first = job.start()
     job.cluster.kill(first[1][2])
-    again = job.told("begins", 4)[2:]
+    again = job.logged("begins", 4)[2:]
     job.cluster.run("scancel", job.number)
-    saved = job.told("saves", 3)[1:]  # the other worker has saved before the restart
+    saved = job.logged("saves", 3)[1:]  # the other worker saved before the restart
     assert sorted(pid for *_, pid, _ in saved) == sorted(pid for *_, pid, _ in again)
     job.ends("CANCELLED")
 
 
 @pytest.mark.nightly
 def test_job_saves_at_time_limit_and_resumes(job):
-    """Slurm looks at the time twice a minute."""
+    """Slurm checks the time limit twice a minute."""
     job.start("--time=3")
     job.resumes()
     job.finish()
 
 
 @pytest.mark.nightly
-def test_signal_to_the_steps_lets_all_save(job):
+def test_signal_to_the_steps_lets_all_workers_save(job):
     job.start()
     job.cluster.run("scancel", "--signal=TERM", job.number)
-    job.told("saves", 2)
+    job.logged("saves", 2)
     job.ends("FAILED 143:0")
 
 
@@ -140,10 +140,10 @@ def test_job_is_requeued_after_slurmd_is_killed(job):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("job", [(4, "train-etcd.sbatch")], indirect=True)
-def test_job_over_its_own_etcd_saves_on_scancel(job):
+def test_job_with_own_etcd_saves_on_scancel(job):
     first = job.start()
     job.cluster.kill(first[3][2])
-    job.told("begins", 8)
+    job.logged("begins", 8)
     job.cluster.run("scancel", job.number)
-    assert len({rank for rank, *_ in job.told("saves", 7)[3:]}) == 4  # three of them have saved before the restart
+    assert len({rank for rank, *_ in job.logged("saves", 7)[3:]}) == 4  # three of them saved before the restart
     job.ends("CANCELLED")

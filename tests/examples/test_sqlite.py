@@ -1,4 +1,4 @@
-"""The example of a stranger's backend: its README is followed word by word, in an environment of its own."""
+"""The example of a third party's backend: the tests follow its README word by word in a separate environment."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LIMIT_S = 300
 
 
 def blocks(language):
-    """What the README shows in this language, in order."""
+    """The README's blocks in this language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
 
 
 def shell_block(words):
-    """The one that contains these words."""
+    """The shell block that contains these words."""
     (block,) = [block for block in blocks("sh") if words in block]
     return block
 
 
 class Environment:
-    """The folder that the first block makes, with its virtual environment, which sees what is installed here as well:
-    pip, and what is to be installed from the network."""
+    """The folder that the first block creates, with its virtual environment, which also sees the packages installed
+    here: pip, and those that would come from the network."""
 
     def __init__(self, root):
         self.root = root
@@ -46,23 +46,23 @@ class Environment:
         self.folder = root / "elastic-sqlite"
         (own,) = self.folder.glob(".venv/lib/python*/site-packages")
         here = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-        lines = [f"import site; site.addsitedir({path!r})\n" for path in here]  # with the .pth files that are in there
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in here]  # including the .pth files in them
         (own / "here.pth").write_text("".join(lines))
         (root / "elastic-core").symlink_to(EXAMPLE.parents[1])
         self.run(install, self.folder)
 
     def start(self, script, cwd):
-        """Run the lines of `script`, in a shell that ends with the first that fails, with the environment activated."""
+        """Start a shell that runs the lines of `script` in the activated environment, up to the first error."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_", "PYTHON"))
         }
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {
-            **kept, "PATH": path, "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",  # 0: without isolation
+            **kept, "PATH": path, "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",  # 0 means without isolation
             "PIP_DISABLE_PIP_VERSION_CHECK": "1", "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         activate = self.folder / ".venv/bin/activate"
-        activated = f". '{activate}'; " if activate.exists() else ""  # it reads variables that sh does not set
+        activated = f". '{activate}'; " if activate.exists() else ""  # `activate` reads variables that sh does not set
         return subprocess.Popen(
             ["sh", "-ec", f"{activated}set -u\n{script}"], cwd=cwd, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -70,7 +70,7 @@ class Environment:
         )  # fmt: skip
 
     def run(self, script, cwd, times=1):
-        """Run it so often at the same time, each to a good end. What they printed."""
+        """Run the script this many times in parallel; each must succeed. Returns the output of all."""
         running = [self.start(script, cwd) for _ in range(times)]
         try:
             printed = [process.communicate(timeout=LIMIT_S)[0] for process in running]
@@ -82,7 +82,7 @@ class Environment:
 
 
 def end(process):
-    """Whatever of it still runs. Nothing does, unless it hung."""
+    """End a hung process."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -94,26 +94,26 @@ def end(process):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The environment after step 5, made of nothing but what the README shows, and what that step printed."""
+    """The environment after step 5, created only from the README's blocks, and the output of that step."""
     environment = Environment(tmp_path_factory.mktemp("sqlite"))
     for name, text in SHOWN.items():
         (environment.folder / name).write_text(text)
     return environment, environment.run(shell_block("pip wheel"), environment.folder)
 
 
-def test_the_readme_shows_the_files_as_they_are():
+def test_readme_shows_the_files_unchanged():
     assert {name: (EXAMPLE / name).read_text() for name in FILES} == SHOWN
 
 
-def test_the_store_is_sixty_lines():
+def test_store_has_at_most_sixty_lines():
     assert len((EXAMPLE / "elastic_sqlite" / "store.py").read_text().splitlines()) <= 60
 
 
-def test_the_contract_fits_on_a_page():
+def test_contract_test_fits_on_a_page():
     assert len((EXAMPLE / "tests" / "test_contract.py").read_text().splitlines()) < 40
 
 
-def test_its_wheel_is_built_installed_and_tested(installed):
+def test_wheel_is_built_installed_and_tested(installed):
     environment, printed = installed
     assert "Successfully installed elastic-sqlite-0.1.0" in printed
     assert re.search(r"\d+ passed", printed)
@@ -127,7 +127,7 @@ def test_its_wheel_is_built_installed_and_tested(installed):
     assert (Path(where.strip()).parent / "py.typed").exists()
 
 
-def test_its_other_tests_pass(installed, tmp_path):
+def test_other_tests_of_the_example_pass(installed, tmp_path):
     environment, _ = installed
     for name in ("test_bad_input.py", "test_processes.py"):
         shutil.copy(EXAMPLE / "tests" / name, tmp_path)
@@ -137,7 +137,7 @@ def test_its_other_tests_pass(installed, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.torch
-def test_two_agents_train_and_are_seen_from_outside(installed, tmp_path):
+def test_two_agents_train_and_status_sees_them(installed, tmp_path):
     environment, _ = installed
     (settings,) = [block for block in blocks("toml") if "backend" in block and "endpoint" in block]
     (environment.folder / "elastic.toml").write_text(settings.replace("/shared", str(tmp_path)))
@@ -149,5 +149,5 @@ def test_two_agents_train_and_are_seen_from_outside(installed, tmp_path):
     assert "succeeded" in environment.run(shell_block("elastic status"), environment.folder)
 
 
-def test_every_block_is_used():
+def test_every_block_of_the_readme_is_used():
     assert len(blocks(r"\w+")) == len(FILES) + len(("venv", "pip wheel", "train.py .", "toml", "elastic run", "status"))

@@ -1,4 +1,4 @@
-"""The targets of the plugins, each where it is installed. See `targets.py`."""
+"""The targets of the installed plugins. See `targets.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if find_spec("elastic_file_timer"):
 
     @target((), _TIMER + b"\n", _TIMER[:30] + _TIMER + b"\n", _TIMER.replace(b"1700000010.0", b"-1") + b"\n", DEEP)
     def timer_pipe(data):
-        """What anybody writes into the pipe of the timers, in two pieces."""
+        """Data from any process in the timers' pipe, in two pieces."""
         clock = FakeClock()
         table, lines = TimerTable("job", clock, most=8), Lines()
         for piece in (data[: len(data) // 2], data[len(data) // 2 :], b"\n"):
@@ -115,7 +115,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         _message(rpc().txn, succeeded=False, responses=[{"response_range": _RANGE}]),
     )
     def etcd_answer(data):
-        """What a server of etcd answers, and what stands in it."""
+        """Answers of an etcd server, and the contents of its keys."""
         _values([KeyValue(ETCD.nodes + data, data, 3, 5, 1, 7)])
         _values(convert.range_of(rpc().range.parse(data)).values)
         done = convert.committed(rpc().txn.parse(data), ASKED)
@@ -137,7 +137,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         _message(rpc().watch, canceled=True, cancel_reason="etcdserver: permission denied", compact_revision=7),
     )
     def etcd_watch(data):
-        """What a server tells of changes: messages, each after its length as two bytes."""
+        """An etcd server's watch notifications: messages, each after its length in two bytes."""
         after = 2
         while data:
             size = int.from_bytes(data[:2], "big") % (len(data) + 1) or len(data)
@@ -149,13 +149,13 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
 
     @target((), b"connection refused", b"\x1b[31m", b'{"level":"warn","msg":"x","error":"y"}', DEEP)
     def etcd_words(data):
-        """What a server says in words: errors, lines of its log, its version."""
+        """Texts from an etcd server: errors, log lines, its version."""
         text = text_of(data)
         for code in ("UNAVAILABLE", "UNKNOWN", "INTERNAL", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"):
             failure = Failure(code, text)
             judge(failure)
-            told = (fault(failure, True), fault(failure, False), str(refusal(failure, "a:1")), plain(text))
-            assert all(one.isprintable() and len(one) <= LONGEST_WORD for one in told), code
+            texts = (fault(failure, True), fault(failure, False), str(refusal(failure, "a:1")), plain(text))
+            assert all(one.isprintable() and len(one) <= LONGEST_WORD for one in texts), code
             is_mistrust(failure)
         version_in(data)
 
@@ -173,7 +173,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         DEEP,
     )
     def etcd_members(data):
-        """What a member of a served cluster tells of the others, and what is decided by it."""
+        """A cluster member's list of the others, and the decision based on it."""
         found = members_of(json.loads(data))
         answers = [
             Answer(place, False, found, healthy) for place, healthy in zip(PLACES[:2], (True, False), strict=True)
@@ -186,7 +186,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
 
     @target((ConfigurationError,), b"a:1,b", b"https://[::1]:7/,http://b\nuser=u\npassword=p", b"h\nlease_ttl=3")
     def etcd_options(data):
-        """The endpoints, and options, a line each."""
+        """The endpoints, and options, one per line."""
         first, *rest = text_of(data).split("\n")
         with suppress(ConfigurationError):
             parse_endpoints(first)
@@ -210,7 +210,7 @@ if find_spec("elastic_etcd_legacy") and find_spec("google.protobuf"):
         DEEP,
     )
     def legacy_document(data):
-        """What the older protocol keeps in etcd: its document, and keep-alives, a line each."""
+        """The older protocol's data in etcd: its document, and keep-alives, one per line."""
         first, *rest = data.split(b"\n")
         pairs = {LEGACY.document: KeyValue(LEGACY.document, first, 5, 7, 1, 9)}
         for rank, value in enumerate(rest):
@@ -236,13 +236,13 @@ if find_spec("elastic_warm"):
         DEEP,
     )
     def warm_cache(data):
-        """What an earlier run has learned for the warm start."""
+        """What an earlier run has recorded for the warm start."""
         with suppress(UnicodeDecodeError):
             learned_imports.from_json(data.decode("ascii"))
 
     @target((), b"0\t1\tnumpy\t/usr/lib/numpy.py", b"1\t0\tnumpy\t\n7\t7\t__main__\tx")
     def warm_lines(data):
-        """What workers tell of their imports."""
+        """The workers' reports of their imports."""
         known = learned_imports.LearnedImports()
         for line in data.split(b"\n"):
             known.hear(line.decode("utf-8", "surrogateescape"), 1)

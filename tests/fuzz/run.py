@@ -1,8 +1,8 @@
-"""Searches for inputs that a target does not take: `python tests/fuzz/run.py [RUNS [TARGET...]]`.
+"""Searches for inputs that break a target: `python tests/fuzz/run.py [RUNS [TARGET...]]`.
 
-Each target gets so many inputs, in a process of its own. The fuzzer starts from the seeds and from what is kept, and
-goes on from inputs that reached new code, in the readers or in what they use. What is found is kept in `kept/TARGET/`,
-where `test_targets.py` tries it from then on; the exit code is 1 then.
+Each target gets this many inputs, in a separate process. The fuzzer starts from the seeds and from past findings, and
+continues from inputs that reached new code in the readers or in their libraries. It stores findings in `kept/TARGET/`,
+where `test_targets.py` tries them from then on; the exit code is 1 then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 RUNS = 20_000
 SEED = 1
 LIMITS = ("-timeout=2", "-rss_limit_mb=1024", "-max_len=4096")
-"""A machine that is busy may make an input of a moment one of a second."""
+"""On a busy machine, an input that takes a moment may take a second."""
 FOLLOWED = ["elastic_core", "elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_file_timer",
             "elastic_http_health", "elastic_warm", "h11", "tomllib"]  # fmt: skip
 _TALK = re.compile(r"^(INFO|WARNING|#\d+).*\n", re.M)
@@ -44,7 +44,7 @@ def main(runs: int = RUNS, *names: str) -> int:
 
 
 def searched(name: str, runs: int, folder: Path) -> bool:
-    """Whether no defect was found in this target."""
+    """Returns whether the target has no defect."""
     from fuzz.targets import TARGETS
     from fuzz.tokens import TOKENS
 
@@ -72,7 +72,7 @@ def searched(name: str, runs: int, folder: Path) -> bool:
 
 
 def search_one(name: str, arguments: list[str]) -> None:
-    """The search itself, which ends this process."""
+    """Run the search, which ends this process."""
     import atheris
 
     with atheris.instrument_imports(include=FOLLOWED):

@@ -1,9 +1,9 @@
-"""Every reader of what others wrote, as a function of bytes: what stands in a store, comes through a pipe or a socket,
-or lies in a file. A reader takes its bytes or raises one of its own exceptions; anything else is a defect, as is an
-input that takes it more than a second, or memory out of proportion.
+"""Every reader of foreign data, as a function of bytes: data in a store, from a pipe or a socket, or in a file. A
+reader accepts its bytes or raises one of its own exceptions; anything else is a defect, as is an input that takes more
+than a second, or a disproportionate amount of memory.
 
-`test_targets.py` tries each with Hypothesis, and with what was kept of earlier finds (`kept/TARGET/`); `run.py`, which
-is `tox run -e fuzz`, lets a fuzzer look for inputs that reach new code.
+`test_targets.py` tries each reader with Hypothesis and with past findings (`kept/TARGET/`); `run.py`, which is `tox run
+-e fuzz`, lets a fuzzer look for inputs that reach new code.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST_WORD = 4000
-"""Characters of an error about what others wrote, however much that is."""
+"""The maximum length of an error about foreign data, however long the data is."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`read` raises nothing but `ours`; `seeds` are where a search begins."""
+    """`read` may raise only `ours`; a search starts from `seeds`."""
 
     read: Callable[[bytes], object]
     ours: tuple[type[Exception], ...]
@@ -77,7 +77,7 @@ class Target:
         try:
             self.read(data)
         except self.ours as error:
-            of_the_user = isinstance(error, ConfigurationError)  # which shows what he has written
+            of_the_user = isinstance(error, ConfigurationError)  # such an error quotes the user's value
             assert of_the_user or len(str(error)) <= LONGEST_WORD, f"an error of {len(str(error))} characters"
 
 
@@ -85,7 +85,7 @@ TARGETS: dict[str, Target] = {}
 
 
 def target(ours, *seeds):
-    """The function below is one; it has its name, or that with `_` for `-`."""
+    """Decorator that adds a function to the targets under its name, with `-` for `_`."""
 
     def enter(read):
         TARGETS[read.__name__.replace("_", "-")] = Target(read, ours, seeds)
@@ -103,19 +103,19 @@ MANY_DIGITS = b"9" * 5000
 
 
 def text_of(data):
-    """As Python reads bytes of the system: those that are none in UTF-8 become half characters."""
+    """Decode bytes as Python decodes those of the system: invalid UTF-8 becomes surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def written(name, data):
-    """A file of this user alone that holds these bytes."""
+    """Write the bytes to a file that only this user can read."""
     path = FOLDER / name
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
     return path
 
 
-# -- what nodes tell each other
+# -- messages between nodes
 
 MEMBER = ("a", "host-a", "10.0.0.1", "default", 2)
 ENTRY = Entry("a/1", "a", "host-a", "10.0.0.1", 29400, "default", 2, labels={"rack": "7"}, unreachable=("b/1",))
@@ -168,7 +168,7 @@ def record(data):
 
 
 def _announced(values):
-    """These entries, each once and under its own key, as a backend has them; what is none under another."""
+    """These entries as a backend returns them, each under its own key; unreadable ones under other keys."""
     found = {}
     for place, value in enumerate(values):
         key = f"k{place}"
@@ -180,11 +180,11 @@ def _announced(values):
 
 @target((RendezvousStateError,), *STATES, encoded_entry(ENTRY), STATES[1] + b"\n\n" + encoded_entry(ENTRY))
 def shown(data):
-    """What `elastic status` shows of a state and of entries, which empty lines part."""
+    """What `elastic status` shows of a state and of entries, separated by empty lines."""
     first, *rest = data.split(b"\n\n")
-    told = _announced(rest or [first])
+    announced = _announced(rest or [first])
     for one in (first if rest else None, None):
-        seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, told, 6.0)
+        seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, announced, 6.0)
         made = snapshot.snapshot_of(seen, config.Settings(rdzv_backend="toy", rdzv_endpoint="here:1", rdzv_id="job"))
         for text in (status.as_text(made), str(ChildFailedError("train.py", made.failures))):
             assert printable(text) == text
@@ -196,7 +196,7 @@ def shown(data):
     *(b"\n\n".join((one, encoded_entry(ENTRY), encoded_entry(Entry("b/1", "b", after=RoundId(3))))) for one in STATES),
 )
 def decided(data):
-    """What a node makes of a state and of entries, which empty lines part."""
+    """A node's decision about a state and entries, separated by empty lines."""
     first, *rest = data.split(b"\n\n")
     seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(first, _announced(rest), 6.0)
     for now in (0.0, 6.0, 1e9):
@@ -210,7 +210,7 @@ SETTINGS = RendezvousSettings("job", 1, 2, RendezvousTimeout(), 1.0, 5)
 
 @target((ElasticError,), b'["default", 2, 1, 0]', b'["default", 2, 1, 1000000000000]', DEEP, MANY_DIGITS, b"{}")
 def introduction(data):
-    """What the members of a round tell each other through its store."""
+    """The introductions that members of a round exchange through its store."""
     store = MemoryStore()
     store.set("elastic/member/1", data)
     formed = link.exchange_introductions(store, 0, 2, link.Introduction("default", 2, 0, 1))
@@ -219,7 +219,7 @@ def introduction(data):
 
 @target((ElasticError,), b"10.0.0.1\n29500", b"a\n99999", b"\xff\n-1", b"a\n" + MANY_DIGITS)
 def store_info(data):
-    """Where rank 0 says that the workers' store is."""
+    """The address of the workers' store, as rank 0 publishes it."""
     address, _, port = data.partition(b"\n")
     store = MemoryStore()
     store.set("MASTER_ADDR", address)
@@ -234,7 +234,7 @@ def store_info(data):
     DEEP,
 )
 def card(data):
-    """What doctors tell each other."""
+    """The announcements that doctors exchange."""
     found = peers.decoded(data)
     assert found is None or all(map(printable, (found.name, found.address)))
 
@@ -246,7 +246,7 @@ SECRET = b"0123456789abcdef"
 
 
 class NoWaiting(StoreConnection):
-    """Of a store in which nothing comes later."""
+    """A connection to a store to which no other client writes."""
 
     def fetch(self, key, timeout, closed):
         return self.store.compare_set(key, b"-", b"-") if self.store.check([key]) else None
@@ -258,7 +258,7 @@ class InMemory(FactoryConnector):
 
 
 class Mover:
-    """The store may be elsewhere, and is not here."""
+    """A mover whose store may be elsewhere, but not here."""
 
     listed = False
 
@@ -284,8 +284,8 @@ class Mover:
     b"s/1=0123abcd:{}\nhead=1\n!state\n!write\ns/3=x\n!state\n-s/2\n!state\n!freeze",
 )
 def keys(data):
-    """A node in a store to which something else writes, in the epoch in which the nodes are. `key=value` is a write
-    there, `-key` a deletion, in both `%0a` is a byte; `!word` is what the node does next."""
+    """A node in a store to which another program writes, within the node's epoch. `key=value` is a write of that
+    program, `-key` a deletion (`%0a` stands for a byte in both); `!word` is an operation of the node."""
     clock, store = FakeClock(), MemoryStore()
     store.set(EPOCH.id, EPOCH.epoch)
     lines = data.split(b"\n")[:20]
@@ -326,7 +326,7 @@ def _key(store, name):
 
 
 def _two_methods(data):
-    """A backend in which this stands as the state."""
+    """A backend with these bytes as its state."""
     backend = MemoryBackend(SharedMemory())
     backend.set_state(data)
     return backend
@@ -339,7 +339,7 @@ def _two_methods(data):
     DEEP,
 )
 def state_store(data):
-    """A store in the state of a backend that has two methods."""
+    """A store on top of a backend of two methods, whose state is this."""
     store = StateStore(_two_methods(data))
     store.add("k", 1)
     store.compare_set("k", "", "1")
@@ -348,7 +348,7 @@ def state_store(data):
 
 @target((ElasticError,), HmacSeal("job", [SECRET]).sealed("state", b"{}"), b"signed 00000000 x", b'{"version":3}')
 def signed(data):
-    """A value where one is to be that is signed."""
+    """A value where a signed one is expected."""
     seal = HmacSeal("job", [SECRET])
     backend = _two_methods(data)
     backend.announce("a/1", data)
@@ -375,7 +375,7 @@ PLAN = RoundPlan(1, "job", "a", "default", 0, 1, 1, 1, "10.0.0.1", 29500, True, 
     MANY_DIGITS,
 )
 def error_file(data):
-    """From what a worker left behind to the report, the result file and the other nodes."""
+    """From the files of a worker to the report, the result file and the other nodes."""
     content = read_error_file(written("error.json", data))
     evidence = Evidence(WorkerExit(0, 7, 1), RANKS, ("line",), "error.json", content, 1.5)
     failures = explain([evidence], PLAN)
@@ -413,7 +413,7 @@ def project_file(data):
         b"SLURM_JOB_ID=7\nSLURM_STEP_ID=0\nSLURM_STEP_NUM_NODES=2\nSLURM_STEP_NUM_TASKS=2\nSLURM_NODEID=1",
         b"JOB_COMPLETION_INDEX=1\nELASTIC_NNODES=2\nELASTIC_RDZV_ENDPOINT=node0:29400\nELASTIC_RDZV_ID=j")  # fmt: skip
 def environment(data):
-    """Variables, a line each."""
+    """Variables, one per line."""
     pairs = (line.partition("=") for line in text_of(data).split("\n"))
     _reading(["train.py"], {name: value for name, _, value in pairs})
 
@@ -422,7 +422,7 @@ def environment(data):
         b"--nproc-per-node=gpu\n--stop-signals=TERM\n--rdzv-endpoint=[::1]:7\n--log-dir=~/x\nt", b"-m\n--\nx",
         b"--log-dir=~!x", b"--config=~!x")  # fmt: skip
 def flags(data):
-    """The words of a command line, a line each."""
+    """The words of a command line, one per line."""
     words = [word.replace("\0", "") for word in text_of(data).split("\n")]
     found = _reading(words, {})
     as_text(found, ())
@@ -445,7 +445,7 @@ def secret_file(data):
     seal_of(RendezvousParameters("c10d", "", "job", 1, 1, secret_file=str(path)))
 
 
-# -- words
+# -- texts
 
 
 @target((ValueError,), b"node7:29400", b"[fe80::1%eth0]:1", b"etcd://u:p@a:1,b:2/x", b"localhost:000000000080", b"::1")

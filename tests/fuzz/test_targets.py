@@ -1,5 +1,5 @@
-"""What reads what others wrote takes any bytes, or says in its own words why not; see `targets.py`. The examples are
-the same each time; a search for others is `tox run -e fuzz`."""
+"""Readers of foreign data accept any bytes, or raise their own errors; see `targets.py`. The examples are the same in
+each run; `tox run -e fuzz` searches for others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGE = st.tuples(_PLACE, st.integers(0, 40), st.sampled_from(TOKENS) | st.bin
 
 
 def _changed(seed, changes):
-    """The seed, in which other bytes stand in some places."""
+    """The seed with some bytes replaced."""
     for place, length, bytes_ in changes:
         begin = place % (len(seed) + 1)
         seed = seed[:begin] + bytes_ + seed[begin + length :]
@@ -31,12 +31,12 @@ def _changed(seed, changes):
 
 
 def kept(name):
-    """What was found at some time, by a path."""
+    """Past findings for this target, in order of their names."""
     return sorted((KEPT / name).glob("*"))
 
 
 @EACH
-def test_what_a_search_begins_with_and_what_was_found_earlier(name):
+def test_seeds_and_past_findings_pass(name):
     for data in (b"", *TARGETS[name].seeds, *(path.read_bytes() for path in kept(name))):
         tracemalloc.start()
         try:
@@ -50,13 +50,13 @@ def test_what_a_search_begins_with_and_what_was_found_earlier(name):
 @EACH
 @few
 @given(data=st.data())
-def test_anything(name, data):
+def test_arbitrary_input_is_accepted_or_refused(name, data):
     seeds = [seed for seed in TARGETS[name].seeds if len(seed) < 4000]
     changed = st.builds(_changed, st.sampled_from(seeds), st.lists(_CHANGE, min_size=1, max_size=4))
     TARGETS[name](data.draw(st.binary(max_size=60) | changed))
 
 
-def test_an_exception_that_is_not_ours_and_one_without_bounds_are_defects():
+def test_unexpected_or_long_errors_are_defects():
     with pytest.raises(KeyError):
         Target({}.__getitem__, (ValueError,), ())(b"x")
     with pytest.raises(AssertionError, match="an error of 5000 characters"):
@@ -67,7 +67,7 @@ def _talkative(data):
     raise ValueError("x" * 5000)
 
 
-def test_all_that_is_kept_has_a_target():
+def test_every_past_finding_has_a_target():
     installed = {"elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_http_health", "elastic_file_timer"}
     installed |= {"elastic_warm"}
     if all(map(find_spec, installed)):

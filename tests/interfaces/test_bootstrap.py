@@ -16,20 +16,20 @@ def store():
 
 
 def test_rank_0_publishes_and_other_ranks_read(store):
-    told = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1234)
-    assert told == RendezvousStoreInfo("10.0.0.1", 1234)
-    assert RendezvousStoreInfo.build(1, store) == told
-    assert RendezvousStoreInfo.build(2, store, "10.0.0.2", 99) == told
+    info = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1234)
+    assert info == RendezvousStoreInfo("10.0.0.1", 1234)
+    assert RendezvousStoreInfo.build(1, store) == info
+    assert RendezvousStoreInfo.build(2, store, "10.0.0.2", 99) == info
     assert (store.get("MASTER_ADDR"), store.get("MASTER_PORT")) == (b"10.0.0.1", b"1234")
 
 
-def test_other_ranks_wait(store):
+def test_other_ranks_wait_for_rank_0(store):
     found = []
     thread = threading.Thread(target=lambda: found.append(RendezvousStoreInfo.build(1, store)))
     thread.start()
-    told = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1)
+    info = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1)
     thread.join(60)
-    assert found == [told]
+    assert found == [info]
 
 
 def test_wait_is_bounded_by_the_store():
@@ -39,9 +39,9 @@ def test_wait_is_bounded_by_the_store():
 
 @pytest.mark.integration
 def test_defaults_are_free_port_and_host_name(store):
-    told = RendezvousStoreInfo.build(0, store)
-    assert told.master_addr == socket.getfqdn()
-    assert 0 < told.master_port < 65536
+    info = RendezvousStoreInfo.build(0, store)
+    assert info.master_addr == socket.getfqdn()
+    assert 0 < info.master_port < 65536
 
 
 def can_be_bound(port):
@@ -55,9 +55,9 @@ def can_be_bound(port):
 
 
 @pytest.mark.integration
-def test_the_port_is_free():
-    told = (RendezvousStoreInfo.build(0, MemoryStore(), "host") for _ in range(5))
-    assert any(can_be_bound(info.master_port) for info in told)  # several tries, because a free port is not reserved
+def test_default_port_is_free():
+    info = (RendezvousStoreInfo.build(0, MemoryStore(), "host") for _ in range(5))
+    assert any(can_be_bound(info.master_port) for info in info)  # several tries, because a free port is not reserved
 
 
 def test_port_0_is_kept(store):

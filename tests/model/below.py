@@ -1,8 +1,8 @@
-"""A small world below the node: production nodes over a production `StoreBackend`, where each store operation is one
-separate step. Between any two of them another node may act, the connection may break, the store may lose its data or
+"""A small world below the node: production nodes over a production `StoreBackend`, where each store operation is a
+separate step. Between any two steps, another node may act, the connection may break, the store may lose its data or
 move, and its host may die. A seed decides which of these happens.
 
-Code that blocks runs in a thread, one step at a time, and the world keeps the time.
+Code that blocks runs in a thread, one step at a time, and the world controls the clock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEEPERS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class Thread:
-    """One thread that runs only while the world lets it."""
+    """A thread that runs only when the world lets it."""
 
     def __init__(self, owner: Machine, what: str) -> None:
         self.owner, self.name = owner, f"{owner.key} {what}"
@@ -55,7 +55,7 @@ class Thread:
 
 
 class Wait(NamedTuple):
-    """For a key at a place, or for the time."""
+    """A wait for a key in a store, at most until a time."""
 
     connection: Connection
     key: str
@@ -112,7 +112,7 @@ class Connection(StoreConnection):
 
 
 class Client:
-    """The operations of a store, each of which is a step of the world."""
+    """The operations of a store. Each one is a step of the world."""
 
     def __init__(self, world: Below, connection: Connection) -> None:
         self._world, self._connection = world, connection
@@ -145,8 +145,8 @@ def operate(store: MemoryStore, name: str, arguments: tuple[Any, ...]) -> Any:
 
 
 class Machine:
-    """A machine on which one agent runs at a time: the connector and mover of its backend, its node and the little that
-    an agent does. The endpoint is at the first one."""
+    """A machine on which one agent at a time runs: its node, the connector and mover of its backend, and a minimal
+    agent. The first machine has the endpoint's address."""
 
     grace = 0.0
 
@@ -238,7 +238,7 @@ class Machine:
         return not self.dead and not self.closed
 
     def looks(self) -> None:
-        """The agent acts on its node's state."""
+        """Let the agent react to its node's state."""
         now = self._world.clock.now()
         node = self.node
         if self.leaving:
@@ -259,7 +259,7 @@ class Machine:
         self.node.want(RendezvousStoreInfo(f"127.0.0.{self.number + 2}", 7000 + self.life))
 
     def _leaves(self) -> None:
-        """One after the other, as at the end of a handler: it retires, hands over, and closes."""
+        """Leave as a handler does at its end, one step after another: retire, hand over, close."""
         for fault in self.node.pop_settled():
             if self.told is not None and fault[0] is self.told:
                 if self._world.moves and self.hosts and self.handed_over is None:
@@ -273,10 +273,11 @@ class Machine:
 
 
 class Below:
-    """The world. `run` draws what happens, and checks what must hold.
+    """The world. `run` draws random events and checks the invariants.
 
     Args:
-        events: what may happen, and how many of them do.
+        events: which events may happen.
+        most: how many events happen.
         moves: whether the store can be handed over.
         least: `min_nodes`.
     """
@@ -314,7 +315,7 @@ class Below:
         """Block the thread until the world's next step for it. Returns the operation's fault; empty for none."""
         mine = threading.current_thread()
         known = self._known.get(mine)
-        if known is None:  # the keeper of a pointer
+        if known is None:  # the thread of a pointer
             KEEPERS.add(mine)
             known = self._known[mine] = Thread(machine, "keeper")
             known.waits_for = wait
@@ -337,7 +338,7 @@ class Below:
         if not thread.thread.is_alive():
             self._drop(thread)
         while any(it.name == "rendezvous-pointer" and it not in KEEPERS for it in threading.enumerate()):
-            time.sleep(0.0002)  # one that was just started comes to its first step
+            time.sleep(0.0002)  # a new thread runs to its first step
 
     def _drop(self, thread: Thread) -> None:
         if thread in self.threads:
@@ -396,8 +397,8 @@ class Below:
         return self.places[where]
 
     def run(self, quiet: float = 60.0, calm: float = 0.0) -> None:
-        """Until nothing more is to happen, and for `quiet` seconds after that. Then all who live are in one round.
-        Nothing happens in the first `calm` seconds."""
+        """Run until all events have happened, and for `quiet` seconds after that. Then all live nodes must be in one
+        round. Nothing happens in the first `calm` seconds."""
         try:
             steps, quiet_since = 0, None
             while quiet_since is None or self.clock.now() < quiet_since + quiet:
@@ -426,7 +427,7 @@ class Below:
         elif choice < len(able):
             self._let(able[choice])
         else:
-            self._goes_on(idle[choice - len(able)])
+            self._continue(idle[choice - len(able)])
 
     def _time_passes(self) -> None:
         now = self.clock.now()
@@ -444,7 +445,7 @@ class Below:
         stops = machine.stops_at is not None and now >= machine.stops_at
         return "node" not in machine.threads and (stops or now >= machine.rests_until)
 
-    def _goes_on(self, machine: Machine) -> None:
+    def _continue(self, machine: Machine) -> None:
         while machine.answers:
             self._hears(machine, *machine.answers.pop(0))
         machine.looks()
@@ -487,7 +488,9 @@ class Below:
         elif fault is not None:
             machine.watches_at = now + 1.0
         elif answer:
-            machine.useless = machine.useless + 1 if node.token == machine.known else 0  # since the news before
+            machine.useless = (
+                machine.useless + 1 if node.token == machine.known else 0
+            )  # since the previous notification
             machine.known = node.token
             machine.watches_at = now + min(0.01 * machine.useless, 1.0)
             if kind == "state":
@@ -495,7 +498,7 @@ class Below:
             node.roster_changed()
 
     def _watches(self, machine: Machine, now: float) -> None:
-        """As the threads of the driver do, once a node rests."""
+        """Run the waits that the driver's threads run while a node rests."""
         node, backend = machine.node, machine.backend
         if node.registered is None or now < machine.watches_at:
             return
@@ -510,7 +513,7 @@ class Below:
         for place in self.places.values():
             place.alive = place.alive and place.host is not machine
 
-    # -- what happens
+    # -- events
 
     def _happens(self) -> None:
         event = self.random.choice(self._events)
@@ -582,7 +585,7 @@ class Below:
         return self._forget_data({})
 
     def _older(self, machine: Machine) -> bool:
-        """It has the data of an earlier time."""
+        """Restore the store's data of an earlier time."""
         place = self.random.choice([*self.places.values()] or [None])
         if place is None:
             return False
@@ -591,7 +594,7 @@ class Below:
             return False
         return self._forget_data(place.before)
 
-    # -- what must hold
+    # -- invariants
 
     def _check_groups(self) -> None:
         groups: dict[object, tuple[str, ...]] = {}

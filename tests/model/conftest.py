@@ -1,4 +1,4 @@
-"""The explorer's modules lie beside the tests that use them."""
+"""Makes the explorer's modules importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every state of a small world, from one to the next, and of every world."""
+"""Invariants of every state of a small world, of every transition, and of every world."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WANTS, RUNS, DONE, STOPS, GOES, GONE, CRASHED = range(7)
 
 
 class Violation(Exception):
-    """A world that must not be."""
+    """A world that violates an invariant."""
 
 
 def must(holds: object, what: str) -> None:
@@ -35,7 +35,7 @@ def check_state(state: State, settings: RendezvousSettings) -> None:
     must({*state.gone, *state.done} <= set(keys), "a node is gone or done that was no member")
     for what in (state.gone, state.done, state.draining):
         must(len(set(what)) == len(what), "a node is in a list twice")
-    must(not state.open or not state.gone, "a round runs on though a member is gone")
+    must(not state.open or not state.gone, "a round continues although a member is gone")
     must(not (state.open and state.closed), "a round runs though the job is closed")
     must(0 <= state.restarts <= state.max_restarts, "more restarts than allowed")
 
@@ -61,7 +61,7 @@ def check_step(old: State, new: State) -> None:
 
 
 def check_write(rules: Rules, world: World, old: State, new: State, writer: Actor | None) -> None:
-    """Of every write of the state, in the world just before it."""
+    """Check a write of the state, in the world just before it."""
     check_state(new, rules.settings)
     if world.forgot and writer and writer.machine and writer.machine.state:
         given = model.recovered(writer.machine.state, old)
@@ -113,13 +113,13 @@ def _check_round(
 
 
 def rightly_gone(rules: Rules, world: World, actor: Actor) -> bool:
-    """Whether the others could not have heard of it for a failure timeout: then it may be called lost, though it may
-    live. Or it is dead, or the store has denied it."""
+    """Whether its peers may consider it lost: they could not hear from it for a failure timeout, or it has ended, or
+    the store has denied it."""
     return actor.machine is None or world.now - actor.heard >= rules.failure_timeout
 
 
 def check_rest(rules: Rules, world: World) -> None:
-    """Of a world in which nobody has anything to do until time passes."""
+    """Check a world in which no node has anything to do until time passes."""
     check_groups(world)
     state = world.state
     if world.store.state is None or world.asleep:
@@ -135,7 +135,7 @@ def check_rest(rules: Rules, world: World) -> None:
 
 
 def check_groups(world: World) -> None:
-    """Members that run the same round have the same list of members."""
+    """Check that members of the same round have the same list of members."""
     groups: dict[object, tuple[str, ...]] = {}
     for actor in world.actors:
         if actor.machine is None or actor.phase != RUNS:
@@ -148,7 +148,7 @@ def check_groups(world: World) -> None:
 
 
 def check_settled(rules: Rules, world: World) -> None:
-    """Of a world that has been left alone, and in which nothing changes any more."""
+    """Check a world that has been left alone until nothing changes any more."""
     state = world.state
     here = [actor for actor in world.actors if actor.machine is not None]
     if state.closed:
@@ -161,7 +161,7 @@ def check_settled(rules: Rules, world: World) -> None:
     must(all(a.number == state.round and state.open for a in members), "a node is in a round that does not run")
     if ending:
         left = set(state.busy) - {a.key for a in members} - done
-        must(not left, f"the round goes on without {left}")
+        must(not left, f"the round continues without {left}")
         return
     able = min(len(here), rules.settings.max_nodes)
     if not here:

@@ -1,9 +1,9 @@
-"""When two worlds are the same, for all that may follow from them.
+"""Which worlds are equivalent, that is, have the same possible futures.
 
-What is compared of a world is a number (a hash) of what it is made of, in which nothing is left that only tells how the
-world came about: instants are ages, or ticks until something is due, and none is older or farther than any rule looks;
-tokens are those of now or of the past; counters of beats are told as whether they have moved. Words are left out.
-Worlds that differ by a part of a second are held to be the same: one of them is gone through.
+A world is reduced to a number, the hash of its contents without anything that only shows how it came about: instants
+become ages, or ticks until something is due, limited to what any rule distinguishes; tokens are current or outdated;
+heartbeat counters are reduced to whether they have moved. Texts are left out. Worlds that differ by a fraction of a
+second are treated as equivalent, and only one of them is explored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DUE = (
 
 
 class View(NamedTuple):
-    """From where a node is looked at: its clock, and what stands in the store."""
+    """The viewpoint of one node: its clock, and the contents of the store."""
 
     now: float
     store: Any
@@ -46,7 +46,7 @@ class View(NamedTuple):
 
 
 class Sameness:
-    """Tells worlds by numbers. Values that many worlds share are numbered once."""
+    """Maps worlds to numbers. Values that many worlds share are numbered once."""
 
     def __init__(self, rules: Rules) -> None:
         self._window = rules.failure_timeout
@@ -59,7 +59,7 @@ class Sameness:
         self._plans: dict[type, tuple[tuple[str, Callable[[Any, View], Any]], ...]] = {}
 
     def __call__(self, world: World) -> int:
-        """The number of the world."""
+        """Returns the number of the world."""
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
         store = world.store
@@ -86,13 +86,13 @@ class Sameness:
         return own, flags, self._node(actor.machine, View(now, store, serial))
 
     def _dead(self, world: World) -> bool:
-        """Whether an entry stands there of a node that is no more."""
+        """Whether the store has an entry of a node that has ended."""
         return any(a.machine is None and world.store.beats(a.key) is not None for a in world.actors)
 
     # -- values that worlds share
 
     def _number(self, value: Entry | State) -> int:
-        """Of an entry or a state: equal ones have one, whatever reasons they tell."""
+        """The number of an entry or a state. Values that differ only in their reasons have the same number."""
         known = self._kept.get(id(value))
         if known is None:
             plain = _of_state(value) if isinstance(value, State) else _of_entry(value)
@@ -136,7 +136,7 @@ class Sameness:
         return tuple([treat(known[name], view) for name, treat in self._plan_of(node, known)])
 
     def _plain(self, value: Any, view: View) -> Any:
-        """Any value of a class that says what it is made of."""
+        """An object, reduced attribute by attribute."""
         if value is None:
             return None
         known = vars(value)
@@ -153,7 +153,7 @@ class Sameness:
         return plan
 
     def _special(self) -> dict[str, Callable[[Any, View], Any]]:
-        """What is not compared as it is."""
+        """How attributes are reduced that are not compared as they are."""
         out = dict.fromkeys(_OUT, _left_out)
         due = dict.fromkeys(_DUE, _due)
         ages = dict.fromkeys(("_asked_at", "since", "vacant_since", "away_at"), self._age)
@@ -187,7 +187,7 @@ class Sameness:
         }
 
     def _age(self, instant: float | None, view: View) -> Any:
-        """In half ticks; what is older than any rule looks is as old as that."""
+        """In half ticks, limited to the oldest age that any rule distinguishes."""
         return None if instant is None else min(round(2 * (view.now - instant)), 2 * self._far)
 
     def _decision(self, decision: Any, view: View) -> Any:

@@ -1,4 +1,4 @@
-"""A search through all worlds, and the story of how one came about."""
+"""An exhaustive search through all worlds, and the story of how a world came about."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_LINES = 60
 
 
 class Found(Exception):
-    """A violation, and a short story that leads to it: of those with the fewest events."""
+    """A violation, with a short story that leads to it, among those with the fewest events."""
 
     def __init__(self, what: str, story: tuple[str, ...]) -> None:
         super().__init__(f"{what}\n" + "\n".join(f"  {number}. {line}" for number, line in enumerate(story, 1)))
@@ -31,13 +31,13 @@ class Found(Exception):
 
 @dataclass
 class Search:
-    """What a search went through.
+    """Statistics of a search.
 
     Attributes:
-        worlds: distinct ones, by the number of events that led to them.
-        steps: ways from one to another.
+        worlds: distinct worlds, by the number of events that led to them.
+        steps: transitions between worlds.
         rounds: the highest round that formed.
-        turns: ticks that the slowest world needed to settle once nothing bad happened any more.
+        turns: ticks that the slowest world needed to settle without further faults.
         left_alone: worlds for which that was tried.
     """
 
@@ -60,7 +60,7 @@ class Search:
 
 
 class Explorer:
-    """Goes through all worlds to which so many `events` lead at most, and all that follows from them."""
+    """Explores all worlds that at most `events` events lead to, and everything that follows from them."""
 
     def __init__(self, rules: Rules, settle: bool = True) -> None:
         self._rules = rules
@@ -71,7 +71,7 @@ class Explorer:
         self.search = Search()
 
     def explore(self, start: World, events: int) -> Search:
-        """Raises Found: a world must not be."""
+        """Raises Found if a world violates an invariant."""
         number = self._same(start)
         self._parents[number] = None
         level = [(number, start)]
@@ -83,7 +83,7 @@ class Explorer:
         return self.search
 
     def _close(self, level: list[tuple[int, World]], last: bool) -> list[tuple[int, World]]:
-        """All that follows from these by itself; what one more event leads to is returned."""
+        """Explore everything that follows from these worlds without events. Returns the worlds after one more event."""
         queue, reached = level, []
         while queue:
             fresh: list[tuple[int, World]] = []
@@ -119,7 +119,7 @@ class Explorer:
                 raise self._found(violation, number, *_scene(world), *self._trail(world)) from None
 
     def _left_alone(self, world: World) -> int:
-        """How many ticks it takes until nothing changes any more."""
+        """Returns the number of ticks until nothing changes any more."""
         world = self._rules.healed(world)
         path: dict[int, int] = {}
         while (number := self._same(world)) not in self._turns and number not in path:
@@ -128,7 +128,7 @@ class Explorer:
                 raise Violation("nothing bad happens any more, and yet there is no end of changes")
             before, world = world, self._rules.quiet(world)
         turns = self._turns.get(number, 0)
-        if number in path:  # from here on it comes again and again
+        if number in path:  # the worlds repeat from here on
             check_settled(self._rules, before)
             check_settled(self._rules, world)
         for passed in reversed(path):
@@ -137,7 +137,7 @@ class Explorer:
         return turns
 
     def _trail(self, world: World) -> list[str]:
-        """What happens to a world that is left alone."""
+        """The steps of a world that is left alone."""
         trail, world = ["left alone:"], self._rules.healed(world)
         with contextlib.suppress(Violation):
             for _ in range(MOST_TURNS if len(trail) < MOST_LINES else 0):

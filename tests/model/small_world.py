@@ -1,16 +1,14 @@
-"""A small world in which everything that may happen to a few nodes can be tried.
+"""A small world in which the explorer can try everything that may happen to a few nodes.
 
-A world is a value: the nodes, what stands in the store, what is under way. What the nodes *do* in it is the `Node` that
-runs in production, over a `StoreModel`; agents are a few lines here. Steps are what follows by itself: a node asks for
-one operation, the store carries it out, time passes. Events are what somebody or something does to the job; a search is
-told how many of them there may be.
+A world is a value: the nodes, the contents of the store, and pending operations. Nodes decide with the production
+`Node`, over a `StoreModel`; agents are a few lines here. Steps happen by themselves: a node requests an operation, the
+store carries it out, time passes. Events are faults, and actions of users; a search has a limit on their number.
 
-- Time passes in ticks, which are as long as the interval of two beats, and only when nobody has anything to do. Nodes
-  are quick: what is due a moment after a tick (a second attempt) is done in it. A node that is slow is `frozen`.
-- A node that has begun to work is let go on until it rests, unless it is interrupted (an event). Nodes begin in any
-  order.
-- Operations are carried out one at a time. News of the store is heard at once by who is not frozen.
-- Workers need any time to stop, up to the node's `stop_timeout`.
+- Time passes in ticks of one heartbeat interval, and only when no node has anything to do. Nodes are fast: work that is
+  due shortly after a tick (a second attempt) is done in that tick. A slow node is `frozen`.
+- A node that has begun to work continues until it rests, unless an event interrupts it. Nodes begin in any order.
+- Operations are carried out one at a time. Nodes that are not frozen get the store's notifications immediately.
+- Workers take any time to stop, up to the node's `stop_timeout`.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ if TYPE_CHECKING:
 
     from elastic_core.rendezvous.effects import Operation, Request
 
-# Where a node is.
+# Phases of a node.
 WANTS, RUNS, DONE, STOPS, GOES, GONE, CRASHED = range(7)
 PHASES = ("wants a round", "runs", "has succeeded", "stops its workers", "goes", "is gone", "has crashed")
 
-SLACK = 0.25  # seconds after a tick; what is due within them is done in it
+SLACK = 0.25  # seconds after a tick; work that is due within them is done in that tick
 NOT_HEARD = -99
 NOBODY = -1
-MOST_STEPS = 60  # of one node at one tick; more is a node that keeps itself busy
+MOST_STEPS = 60  # steps of one node in one tick; a node that needs more is in a busy loop
 FAILURE = {0: ProcessFailure(0, 1, -9, reason="killed by SIGKILL")}
 EVENTS = (
     "crashes",
@@ -67,25 +65,26 @@ EVENTS = (
 
 
 class Actor(NamedTuple):
-    """A node and the little that an agent does with it.
+    """A node and its minimal agent.
 
     Args:
-        key: of its entry; its name before the stroke.
-        machine: what it decides with, never changed; None once it is gone.
+        key: the key of its entry; its name is the part before the slash.
+        machine: its `Node`, which is copied before each change; None once it has ended.
         works_in: the round whose workers run here.
         number: the round that it runs or ran last.
-        asked: the operation that is under way.
-        due: when it looks again by itself.
-        behind: seconds of its clock after the tick.
-        heard_writes, heard_rosters: how much of the store's news it has.
-        stops_by: the tick at which its workers have stopped at the latest.
-        goodbye: what it waits for before it goes.
-        heard: the tick at which the store last heard that it lives.
-        since: the tick at which it was started.
-        told_done: the round whose success it has told.
-        operations: how many it has had carried out.
-        frozen, cut_off: whether it does nothing; whether it cannot reach the store.
-        spoilt: whether the store refuses what it writes.
+        asked: the pending operation.
+        due: when it acts again without news.
+        behind: seconds by which its clock is ahead of the tick.
+        heard_writes, heard_rosters: how many of the store's notifications it has received.
+        stops_by: the tick by which its workers have stopped.
+        goodbye: the request that must be settled before it leaves.
+        heard: the tick of its last operation that proved to the store that it lives.
+        since: the tick at which it started.
+        told_done: the round whose success it has reported.
+        operations: the number of its operations so far.
+        frozen: whether it is suspended.
+        cut_off: whether it cannot reach the store.
+        foreign_state: whether the store refuses its writes.
     """
 
     key: str
@@ -114,21 +113,21 @@ class Actor(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """Whether its process does anything."""
+        """Whether its process runs."""
         return self.machine is not None and not self.frozen
 
 
 class World(NamedTuple):
-    """All there is.
+    """The whole world.
 
     Args:
         now: the tick.
-        turn: who has begun to work and does not rest yet; NOBODY if all rest or were interrupted.
-        late: writes that were given up and may still be carried out, with their numbers and who asked for them.
-        to_come: the keys of those that may still come.
-        to_restart: keys of those that crashed and may be started again.
-        asleep: whether the store answers nobody.
-        forgot: whether it has lost its memory.
+        turn: the actor that has begun to work and does not rest yet; NOBODY if all rest or were interrupted.
+        late: writes that were given up and may still be carried out, with their numbers and their nodes.
+        to_come: keys of the nodes that may still join.
+        to_restart: keys of crashed nodes that may be restarted.
+        asleep: whether the store answers no operation.
+        forgot: whether the store has lost its data.
     """
 
     store: StoreModel
@@ -153,14 +152,14 @@ class Rules:
     """How worlds follow from worlds.
 
     Args:
-        nodes: a letter for each node that may come; one that stands twice is a second agent of that name.
+        nodes: a letter for each node that may join; a repeated letter is a second agent of that name.
         events: which of EVENTS may happen.
-        leases: whether the store itself drops the entries of those that do not beat.
+        leases: whether the store itself drops the entries of silent nodes.
         stops: seconds that the workers of these nodes may take to stop.
-        make: makes what a node decides with; another one than `Node` only to plant a fault.
+        make: creates a node; differs from `Node` only to plant a fault.
         fenced: see `StoreModel`.
-        attempts: beats that may be missing.
-        lifelines: whether members see that their neighbors crash, at any time after it.
+        attempts: heartbeats that may be missing.
+        lifelines: whether members notice a crash of their neighbor, at any later time.
     """
 
     def __init__(
@@ -192,15 +191,15 @@ class Rules:
         self._make = make
         self._store = StoreModel(leases=leases, fenced=fenced)
 
-    # -- worlds to begin with
+    # -- initial worlds
 
     def empty(self) -> World:
-        """A job that nobody has come to."""
+        """A job that no node has joined."""
         keys = tuple(f"{name}/{1 + self.nodes[:place].count(name)}" for place, name in enumerate(self.nodes))
         return World(self._store, to_come=keys)
 
     def running(self, first: int) -> World:
-        """A job in which the first so many nodes run their first round, and all is calm; the others may still come."""
+        """A job in which the first nodes run their first round and nothing is pending; the rest may still join."""
         world = self.empty()
         for _ in range(first):
             world = self._come(world, world.to_come[0])
@@ -210,17 +209,17 @@ class Rules:
         return world
 
     def after(self, world: World, *names: str) -> World:
-        """The world after these steps and events, of all that there are."""
+        """The world after these steps and events."""
         free = copy.copy(self)
         free.events = frozenset(EVENTS)
         for name in names:
             world = dict([*free.steps(world), *free.happenings(world)])[name]()
         return world
 
-    # -- what follows by itself
+    # -- steps
 
     def steps(self, world: World) -> Steps:
-        """Everything that may follow, and what makes the world after it."""
+        """All possible steps, each with a function that returns the next world."""
         for key in world.to_come if world.turn == NOBODY else ():
             yield f"{key} comes", partial(self._come, world, key)
         for place, (operation, _, owner) in enumerate(world.late):
@@ -235,7 +234,7 @@ class Rules:
 
     def _steps_of(self, world: World, place: int, actor: Actor) -> Steps:
         if actor.frozen:
-            yield f"{actor.key} goes on", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
+            yield f"{actor.key} continues", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
         if actor.cut_off and world.turn == NOBODY:
             yield f"{actor.key} reaches the store again", partial(_with, world, place, actor._replace(cut_off=False))
         if actor.foreign_state and world.turn == NOBODY:
@@ -265,7 +264,7 @@ class Rules:
             yield f"{actor.key} sees that {seat.key} has ended", partial(self._order, world, place, tell)
 
     def may_act(self, world: World, actor: Actor) -> bool:
-        """Whether there is something for it to do now."""
+        """Whether the node has anything to do now."""
         if not actor.acts:
             return False
         if actor.asked is not None:
@@ -289,11 +288,11 @@ class Rules:
         return machine.wants_roster and actor.heard_rosters != store.rosters
 
     def busy(self, world: World) -> bool:
-        """Whether somebody has something to do before time passes."""
+        """Whether any node has something to do before time passes."""
         return world.turn != NOBODY or any(self.may_act(world, actor) for actor in world.actors)
 
     def later(self, world: World) -> World:
-        """The world one tick later. Nobody has anything to do before it."""
+        """The world one tick later, when no node has anything left to do."""
         check_rest(self, world)
         now, store, window = world.now + 1, world.store, self.failure_timeout
         if store.leases and not world.asleep:
@@ -323,12 +322,12 @@ class Rules:
     # -- one node
 
     def what_it_does(self, world: World, place: int) -> str:
-        """What it will do if it is let go on, in words."""
+        """Describes the node's next step."""
         actor = world.actors[place]
         return f"{actor.key}: {'looks' if actor.asked is None or world.asleep else brief(actor.asked)}"
 
     def act(self, world: World, place: int) -> World:
-        """It goes on: what it has asked for is carried out; then it asks for the next, or rests."""
+        """Carry out the pending operation; then the node requests the next one, or rests."""
         if world.actors[place].asked is None or world.asleep:
             return self._looks(world, place)
         return self.carried_out(world, place)
@@ -337,11 +336,10 @@ class Rules:
         actor = world.actors[place]
         assert actor.machine is not None
         behind = max(actor.behind, actor.due - world.now) if actor.due <= world.now + SLACK else actor.behind
-        return self._goes_on(world, place, actor._replace(behind=behind), copy.copy(actor.machine))
+        return self._continue(world, place, actor._replace(behind=behind), copy.copy(actor.machine))
 
     def carried_out(self, world: World, place: int, answered: bool = True) -> World:
-        """The operation that the node has asked for is carried out, and the node hears the answer, or that there is
-        none."""
+        """Carry out the pending operation. The node gets the answer, or an error if `answered` is false."""
         actor = world.actors[place]
         operation, machine, now = actor.asked, copy.copy(actor.machine), Instant(world.now + actor.behind)
         assert operation is not None
@@ -360,10 +358,10 @@ class Rules:
             machine.broke(error, now)
         else:
             machine.answered(answer, now)
-        return self._goes_on(world, place, world.actors[place], machine)
+        return self._continue(world, place, world.actors[place], machine)
 
     def given_up(self, world: World, place: int) -> World:
-        """The operation is not carried out now; it may be later."""
+        """Give up the pending operation, which may still be carried out later."""
         actor = world.actors[place]
         machine = copy.copy(actor.machine)
         assert machine is not None
@@ -372,10 +370,10 @@ class Rules:
         late = (*world.late, (actor.asked, number, actor.key))
         machine.broke(RendezvousConnectionError("given up"), Instant(world.now + actor.behind))
         actor = actor._replace(asked=None, operations=number)
-        return self._goes_on(_with(world, place, actor)._replace(late=late), place, actor, machine)
+        return self._continue(_with(world, place, actor)._replace(late=late), place, actor, machine)
 
-    def _goes_on(self, world: World, place: int, actor: Actor, machine: Node) -> World:
-        """Its agent does what follows; then the node asks for an operation, or rests."""
+    def _continue(self, world: World, place: int, actor: Actor, machine: Node) -> World:
+        """The agent acts; then the node requests an operation, or rests."""
         for _ in range(MOST_STEPS):
             now = Instant(world.now + actor.behind)
             if not (actor.cut_off or world.asleep):
@@ -401,7 +399,7 @@ class Rules:
         return world
 
     def _follow(self, world: World, actor: Actor, machine: Node, now: Instant) -> Actor:
-        """What an agent does about what its node tells."""
+        """Let the agent react to its node."""
         settled = machine.pop_settled()
         if actor.phase == WANTS:
             member = machine.membership
@@ -439,7 +437,7 @@ class Rules:
         return self._stops(world, actor, GOES)._replace(goodbye=goodbye)
 
     def _stops(self, world: World, actor: Actor, phase: int) -> Actor:
-        """From now on it stops its workers, if it has any."""
+        """Start to stop its workers, if it has any."""
         takes = self.stops.get(actor.name, 0) if actor.works_in else 0
         by = actor.stops_by if actor.phase in (STOPS, GOES) else world.now + takes
         return actor._replace(phase=phase, stops_by=by, works_in=actor.works_in if takes else NO_ROUND)
@@ -455,8 +453,8 @@ class Rules:
         return self._performed(world._replace(late=left), operation, number)[0]
 
     def _performed(self, world: World, operation: Operation, number: int, place: int = NOBODY) -> tuple[World, object]:
-        """The world after an operation of the node at this place, or of one that does not listen any more; and the
-        answer."""
+        """Carry out an operation of the actor at `place`, or of one that no longer waits. Returns the world after it,
+        and the answer."""
         before = world.store.state
         store, answer = world.store.performed(operation, number)
         after = world._replace(store=store)
@@ -471,7 +469,7 @@ class Rules:
         return after, answer
 
     def _woken(self, world: World) -> World:
-        """Who waits for it with an operation is heard, if it can be."""
+        """The waiting operations of all reachable nodes prove that they live."""
         actors = tuple(
             a._replace(heard=world.now) if a.acts and not a.cut_off and a.heard != NOT_HEARD else a
             for a in world.actors
@@ -481,7 +479,7 @@ class Rules:
     # -- events
 
     def happenings(self, world: World) -> Steps:
-        """What may be done to the job, and what makes the world after it."""
+        """All possible events, each with a function that returns the next world."""
         if "the store sleeps" in self.events and not world.asleep and world.turn == NOBODY:
             yield "the store sleeps", partial(world._replace, asleep=True)
         if "the store forgets" in self.events and not world.asleep and world.store.state is not None:
@@ -534,7 +532,7 @@ class Rules:
         )
 
     def _dropped(self, world: World, place: int) -> World:
-        """The store denies that it has heard of the node."""
+        """The store forgets that it has heard from the node."""
         actor = world.actors[place]
         denied = _with(world, place, actor._replace(heard=NOT_HEARD))
         return denied._replace(store=world.store.dropped(actor.key))
@@ -558,10 +556,10 @@ class Rules:
         machine.fail({})
         return self._stops(world, actor, STOPS)
 
-    # -- left alone
+    # -- a world without events
 
     def healed(self, world: World) -> World:
-        """Nothing bad happens any more: who was frozen or cut off goes on, the store answers."""
+        """End all faults: frozen and cut-off nodes continue, and the store answers."""
         actors = tuple(
             a._replace(
                 frozen=False, cut_off=False, foreign_state=False, due=min(a.due, world.now) if a.frozen else a.due
@@ -574,7 +572,7 @@ class Rules:
         return self._woken(world) if world.asleep else world
 
     def quiet(self, world: World, tell: Callable[[str], None] = lambda what: None) -> World:
-        """One tick of a world that is left alone: whoever has something to do does it, one after the other."""
+        """One tick without events: all nodes that have something to do do it, one after another."""
         for _ in range(MOST_STEPS):
             if not self.busy(world):
                 tell("time passes")
@@ -595,7 +593,7 @@ def _join(machine: Node, name: str, now: Instant) -> None:
 
 
 def _told(world: World, actor: Actor, machine: Node) -> Actor:
-    """It hears what is new."""
+    """Deliver the store's notifications to the node."""
     store = world.store
     if actor.heard_writes != store.writes:
         if machine.token != store.token:
@@ -621,7 +619,7 @@ def _succeeds(world: World, actor: Actor, machine: Node) -> Actor:
 
 
 def brief(operation: Operation) -> str:
-    """The operation in a few words."""
+    """A short description of the operation."""
     if isinstance(operation, WriteState):
         state = operation.state
         what = "closes the job" if state.closed else f"round {state.round} {'runs' if state.open else 'is over'}"

@@ -1,4 +1,4 @@
-"""What happens below the node is searched, too: between any two operations of a store."""
+"""The search below the node: faults between any two operations of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BREAKS = ("fail", "crash", "restart", "answer lost", "never done", "done late", 
 
 @pytest.mark.parametrize("machines", [2, 3])
 @pytest.mark.parametrize("events", [EVENTS, LOSSES, MOVES, BREAKS], ids=["all", "losses", "moves", "breaks"])
-def test_all_who_live_are_in_one_round_after_all(machines, events):
+def test_live_nodes_end_up_in_one_round(machines, events):
     for seed in range(8):
         Below(seed, machines, events).run(calm=4.0)
 
@@ -27,8 +27,8 @@ def test_all_who_live_are_in_one_round_after_all(machines, events):
         pytest.param(3, range(20, 150), marks=pytest.mark.nightly),
     ],
 )
-def test_a_host_that_leaves_hands_its_store_over(machines, seeds):
-    """If nothing fails and another node has joined, one takes the store over, whatever it is doing then."""
+def test_leaving_host_hands_its_store_over(machines, seeds):
+    """If nothing fails and another node has joined, some node takes over the store, whatever it is doing then."""
     for seed in seeds:
         world = Below(seed, machines, ["leave"], most=1)
         world.run(calm=4.0, quiet=10.0)
@@ -39,6 +39,6 @@ def test_a_host_that_leaves_hands_its_store_over(machines, seeds):
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("machines", [2, 3])
 @pytest.mark.parametrize("events", [EVENTS, LOSSES, MOVES, BREAKS], ids=["all", "losses", "moves", "breaks"])
-def test_many_worlds(machines, events):
+def test_live_nodes_share_one_round_in_many_worlds(machines, events):
     for seed in range(100, 700):
         Below(seed, machines, events, most=7).run(calm=4.0)

@@ -1,11 +1,11 @@
-"""Everything that can happen to a few nodes, tried.
+"""Tries everything that can happen to a few nodes.
 
-From a world in which a round runs, or in which nobody is there yet, the search goes through all that may follow by
-itself, in any order, and through all that follows from one event (see `EVENTS`) at any moment of it, or from several.
-Every write, every world that comes to rest, and what becomes of it when nothing bad happens any more is looked at (see
+From a world in which a round runs, or that no node has joined yet, the search explores everything that may follow
+without events, in any order, and everything that follows from one or several events (see `EVENTS`) at any moment. It
+checks every write, every world that comes to rest, and that each world settles when no more faults happen (see
 `must_hold`).
 
-The number of worlds is a floor: if a change makes the search see less, it has to be told why.
+The number of worlds is a lower bound: a change that makes the search see less must adjust it, with a reason.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import pytest
 from search import explore
 from small_world import EVENTS, Rules
 
-MOST_TURNS = 36  # ticks in which a world settles: a leader that could not write leaves it to others for ten windows
+MOST_TURNS = 36  # ticks in which a world settles; a leader that cannot write pauses for ten failure timeouts
 
 
 class Case(NamedTuple):
-    """What is searched.
+    """One search.
 
     Args:
-        bounds: of members.
+        bounds: `min_nodes` and `max_nodes`.
         nodes, happens, more: see `Rules`.
-        first: how many run a round at the beginning.
-        floor: of worlds.
+        first: how many nodes run a round at the start.
+        floor: the minimum number of worlds.
         events: how many of `happens` there may be.
-        before: events that have happened already.
+        before: events that have happened before the search.
     """
 
     what: str
@@ -45,12 +45,12 @@ class Case(NamedTuple):
 
 @pytest.fixture
 def searched(capsys):
-    """Searches, prints what it went through whether that is asked for or not, and sees that it was enough."""
+    """Function that runs a search, always prints its statistics, and checks that it saw enough worlds."""
 
     def searched(case):
         rules = Rules(*case.bounds, case.nodes, case.happens, **case.more)
         start = rules.running(case.first) if case.first else rules.empty()
-        gc.disable()  # it would go through all worlds again and again, in which there are no cycles
+        gc.disable()  # the worlds contain no cycles, so collecting would only cost time
         try:
             search = explore(rules, rules.after(start, *case.before), case.events)
         finally:
@@ -78,8 +78,8 @@ HOST_RESTARTED = ("b/1 crashes", "the store forgets")
 FAILED_BEFORE = ("a/1 fails", *HOST_RESTARTED)
 
 ALWAYS = [
-    Case("1:2, nobody there yet, nothing bad happens", (1, 2), "ab", 0, 3_500, events=0),
-    Case("2:2, nobody there yet, nothing bad happens", (2, 2), "ab", 0, 3_200, events=0),
+    Case("1:2, no node there yet, no faults", (1, 2), "ab", 0, 3_500, events=0),
+    Case("2:2, no node there yet, no faults", (2, 2), "ab", 0, 3_200, events=0),
     Case("1:2, both run", (1, 2), "ab", 2, 23_000),
     Case("2:2, both run", (2, 2), "ab", 2, 22_000),
     Case("1:2, both run, leases and a grace", (1, 2), "ab", 2, 19_000, more={**LEASES, "grace": 6.0}),
@@ -95,7 +95,7 @@ ALWAYS = [
 
 
 @named(ALWAYS)
-def test_a_few_nodes(case, searched):
+def test_explored_two_node_worlds_keep_all_promises(case, searched):
     searched(case)
 
 
@@ -119,5 +119,5 @@ NIGHTLY = [
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @named(NIGHTLY)
-def test_more_nodes_and_slower_ones(case, searched):
+def test_explored_larger_worlds_keep_all_promises(case, searched):
     searched(case)

@@ -1,4 +1,4 @@
-"""The explorer finds faults that are planted: it is not blind to what it looks for."""
+"""The explorer finds planted faults, so it is not blind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_LINES = 200
 
 @pytest.fixture
 def found(capsys):
-    """Searches, and gives back what it found, which has to be there."""
+    """Function that runs a search that must find a violation. Returns the violation."""
 
     def found(rules, world, events, settle=False):
         with pytest.raises(Found) as caught:
@@ -31,7 +31,7 @@ def found(capsys):
 
 
 def takes_late_for_ready(roster, state, settings, *rest):
-    """Seats a node that it has called lost, by an entry of before."""
+    """Seats a node that was considered lost, because of its old entry."""
     back = tuple(
         replace(seen, entry=replace(seen.entry, after=state.round), late=False)
         if seen.entry.key in state.gone
@@ -46,7 +46,7 @@ def overlooks_the_lost(roster, state, settings, *rest):
 
 
 def counts_again(roster, state, settings, *rest):
-    """Uses a restart for a failure when the round after it forms, though the report had counted it."""
+    """Uses a restart for a failure when the next round forms, although the report was already counted."""
     decision = decide(roster, state, settings, *rest)
     formed = isinstance(decision, Write) and decision.state.round != state.round
     if formed and state.end and state.end.counted:
@@ -77,7 +77,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "first", "happens", "what"), FAULTS, ids=[case[0].__name__ for case in FAULTS])
-def test_a_fault_in_the_policy_is_found(found, monkeypatch, fault, first, happens, what):
+def test_planted_policy_fault_is_found(found, monkeypatch, fault, first, happens, what):
     stops = {"a": 5, "b": 5} if fault is does_not_wait_for_workers else None
     rules = Rules(1, 2, "ab", happens, max_restarts=2, stops=stops)
     world = rules.running(first)
@@ -88,7 +88,7 @@ def test_a_fault_in_the_policy_is_found(found, monkeypatch, fault, first, happen
 HOST_RESTARTED = ("b/1 crashes", "the store forgets")
 
 
-def test_rounds_that_only_their_numbers_identify_are_found(found, monkeypatch):
+def test_rounds_identified_by_number_alone_are_found(found, monkeypatch):
     """Two nodes ran in different groups, and both were in round 1."""
     monkeypatch.setattr(RoundId, "__eq__", lambda one, other: one.number == other.number)
     monkeypatch.setattr(RoundId, "__ne__", lambda one, other: one.number != other.number)
@@ -106,7 +106,7 @@ class AnnouncesAsBefore(Node):
 SPLIT = "two groups run round 1: ('a/1', 'b/1') and ('a/1', 'b/9')"
 
 
-def test_a_member_that_looks_ready_in_a_store_that_forgot_is_found(found):
+def test_wrongly_ready_member_is_found(found):
     rules = Rules(1, 2, "ab", ("is interrupted",), make=AnnouncesAsBefore)
     world = rules.after(rules.running(2), *HOST_RESTARTED)
     assert found(rules, world, 1) == "a/1 was seated while its old workers run"

@@ -1,5 +1,5 @@
-"""Longer stories than the explorer can tell, made up at random: nodes as in production, over a store in which
-everything goes wrong. `World` checks every write; in the end, when all is well again, a round must form."""
+"""Random stories that are longer than the explorer's: production nodes over a store in which everything fails. `World`
+checks every write; at the end, without faults, a round must form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Job(RuleBasedStateMachine):
     @precondition(lambda self: self.begun < MOST_NODES and self.names())
     @rule(data=st.data())
     def another_of_its_name_joins(self, data):
-        """As the same agent started twice; or again, while its entry of before still stands."""
+        """Like an agent that was started twice, or again while its old entry remains."""
         self.job.join(f"n{self.begun}", called=data.draw(st.sampled_from(list(self.job.nodes))))
         self.begun += 1
 
@@ -78,7 +78,7 @@ class Job(RuleBasedStateMachine):
     @precondition(lambda self: self.names())
     @rule(data=st.data(), count=st.integers(1, 3))
     def gives_up_writes(self, data, count):
-        """Which are carried out later, or never."""
+        """The writes are carried out later, or never."""
         self.job.delay_writes(self.pick(data), count)
 
     @rule()
@@ -97,13 +97,13 @@ class Job(RuleBasedStateMachine):
     @precondition(lambda self: self.job.store.leases)
     @rule(data=st.data())
     def all_leases_end(self, data):
-        """One after the other, a moment apart."""
+        """One after another, a moment apart."""
         for name in data.draw(st.permutations(self.names())):
             self.job.end_lease(name)
             self.job.run(data.draw(st.sampled_from([0.0, 0.01, 0.5])))
 
     def teardown(self):
-        """All is well again: whoever lives gets its round."""
+        """End all faults: every live node must get its round."""
         if not hasattr(self, "job"):
             return
         for name in self.job.nodes:
@@ -118,7 +118,7 @@ class Job(RuleBasedStateMachine):
         if state.closed:
             assert not self.names(), f"the job is closed, and {self.names()} do not know"
         elif any(node.phase.name == "DONE" for node in self.job.nodes.values()) or self.job.ending:
-            return  # nobody is let in
+            return  # no newcomer is admitted
         elif len(self.names()) >= self.job.settings.min_nodes:
             assert self.job.in_step(), f"{self.names()} live, and {self.job.members()} are in round {state.round}"
 

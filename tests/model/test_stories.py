@@ -1,4 +1,4 @@
-"""Stories of jobs that something went wrong in once: each ends well."""
+"""Stories of jobs that once failed. Each must end well."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def world(*bounds, count=3, kind=World, lease=None, grace=0.0, max_restarts=()):
     return job
 
 
-def test_host_of_the_store_that_is_done_first_stays():
-    """Its time in the exit barrier is over. If it goes, the store goes with it."""
+def test_finished_store_host_stays_until_the_end():
+    """Its exit barrier timeout is over, but the store would end with it."""
     job = world(2, 2, count=2)
     job.succeed("n0")
     done = supervise.Observation(RunResult(WorkerState.SUCCEEDED))
@@ -41,8 +41,8 @@ def test_host_of_the_store_that_is_done_first_stays():
     assert job.nodes["n1"].works_in.number == 1
 
 
-def test_agent_that_was_killed_and_started_again_is_seated():
-    """The store holds its old entry for as long as its lease."""
+def test_restarted_agent_is_seated():
+    """The store keeps the old entry until its lease ends."""
     job = world(1, 2, count=2, lease=30.0)
     job.crash("n1")
     job.join("n2", called="n1")
@@ -51,7 +51,7 @@ def test_agent_that_was_killed_and_started_again_is_seated():
 
 
 class Stubborn(World):
-    """What n0 writes of the state is refused."""
+    """The store refuses n0's writes of the state."""
 
     refuses = False
 
@@ -71,20 +71,20 @@ def test_leader_that_cannot_write_is_replaced():
 
 
 class Watched(MemoryBackend):
-    """Knows whether its node waits for others to come."""
+    """Knows whether its node waits for newcomers."""
 
     waits = False
 
     def wait_for_roster(self, timeout, more=1):
-        self.waits = not super().wait_for_roster(0.0)  # else it has something to do
+        self.waits = not super().wait_for_roster(0.0)  # otherwise there is news
         try:
             return super().wait_for_roster(timeout, more)
         finally:
             self.waits = False
 
 
-def test_node_leaves_while_nodes_gather():
-    """Its next beat is far away."""
+def test_node_may_leave_while_nodes_gather():
+    """The next heartbeat is far away."""
     settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(), keep_alive_interval=100.0)
     node = Node(Entry.of(described.Node("a"), "a/1"), settings)
     backend = Watched(SharedMemory())
@@ -99,22 +99,22 @@ def test_node_leaves_while_nodes_gather():
         driver.stop()
 
 
-def test_node_that_allows_fewer_restarts_does_not_end_the_job():
+def test_node_with_fewer_restarts_does_not_end_the_job():
     job = world(2, 2, count=2, max_restarts=(0, 3))
     job.fail("n0")
     job.run(20)
     assert not job.state.closed and job.state.restarts == 1
 
 
-def test_nodes_that_do_not_reach_each_other_are_not_both_seated():
+def test_nodes_that_cannot_connect_are_not_both_seated():
     job = world(1, 3)
     job.separate("n1", "n2")
     job.run(120)
     assert len(job.members()) == 2
 
 
-def test_agents_in_containers_of_one_host_name_meet():
-    """Each is process 1 there."""
+def test_agents_with_one_host_name_share_a_round():
+    """Each agent has process id 1 in its container."""
     job = world(1, 3, count=0)
     for name in ("x", "y"):
         job.join(name, called=handler.anonymous_node("box").name)

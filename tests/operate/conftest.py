@@ -1,4 +1,4 @@
-"""Jobs as an observer meets them: states and entries made by hand, and a backend of two methods in memory."""
+"""Jobs as an observer sees them: hand-made states and entries, and a backend of two methods in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elastic_core.rendezvous.seats import Seat, Seats
 
 
 class Job:
-    """Short ways to say what is seen of a job. Nodes are letters; `a/1` is the key of node `a`."""
+    """Builders of what an observer reads. Nodes are letters; `a/1` is the key of node `a`."""
 
     target = Settings(rdzv_backend="toy", rdzv_endpoint="here:1", rdzv_id="job")
 
@@ -38,7 +38,7 @@ class Job:
 
     @classmethod
     def state(cls, names, **changes):
-        """A state whose third round runs with these members."""
+        """A state in which round 3 runs with these members."""
         return State(**{"round": RoundId(3), "open": True, "seats": cls.seats(names), "max_restarts": 3, **changes})
 
     @staticmethod
@@ -47,7 +47,7 @@ class Job:
 
     @classmethod
     def observation(cls, state=None, entries=(), silent="", leased=False):
-        """What is seen in six seconds, in which the nodes of `silent` give no beat."""
+        """The observation after six seconds in which all nodes but those in `silent` send heartbeats."""
         data = None if state is None else encoded_state(state)
         seen = JobObservation(0.0, 0.0, Observation(1.0, 5))
         for second in range(7):
@@ -57,7 +57,7 @@ class Job:
 
 
 class FixedBackend(RosterBackend):
-    """Shows one look after the other: pairs of state and announced entries; the last one stays."""
+    """Shows the given pairs of state and announced entries, one per look; the last one stays."""
 
     def __init__(self, *looks):
         self.looks = list(looks)
@@ -98,7 +98,7 @@ def fixed_backend():
 
 @pytest.fixture
 def failure():
-    """A function that makes the failure of a worker, given its global rank."""
+    """Function that creates a worker's failure from its global rank."""
 
     def failure(rank, **more):
         return ProcessFailure(**{"local_rank": 0, "pid": 7, "exitcode": 1, "global_rank": rank, **more})

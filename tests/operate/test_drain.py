@@ -1,4 +1,4 @@
-"""Asking a node to leave."""
+"""`elastic drain`: asking a node to leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elastic_core.rendezvous.model import Cause, closed, ended, refused
 
 
 @pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])
-def test_a_node_by_its_id_else_by_host_or_rank(job, word, node):
+def test_node_is_found_by_id_then_host_or_rank(job, word, node):
     seen = job.observation(job.state("ab"), job.entries("ab0"))
     assert node_called(word, seen).node == node
 
@@ -28,13 +28,13 @@ def test_a_node_by_its_id_else_by_host_or_rank(job, word, node):
     ("word", "found"),
     [("z", r"no node matches 'z' \(nodes: a, b, c\)"), ("2", "no node matches"), ("rack", "matches 2 nodes: b, c")],
 )
-def test_a_word_that_means_no_node_or_several(job, word, found):
+def test_unknown_or_ambiguous_node_is_an_error(job, word, found):
     entries = (job.entry("a"), job.entry("b", host="rack"), job.entry("c", host="rack"), *job.entries("d"))
     with pytest.raises(NotFoundError, match=found):
         node_called(word, job.observation(job.state("ab"), entries, silent="d"))
 
 
-def test_a_rank_of_a_round_that_is_over_means_nobody(job):
+def test_rank_of_a_finished_round_matches_no_node(job):
     over = ended(job.state("ab"), Cause.LEFT, "a", "left")
     with pytest.raises(NotFoundError):
         node_called("1", job.observation(over, job.entries("ab")))
@@ -44,7 +44,7 @@ def test_a_rank_of_a_round_that_is_over_means_nobody(job):
 
 @pytest.fixture
 def store(job, memory_backend):
-    """A function that gives a backend in which a job stands."""
+    """Function that creates a backend that holds a job."""
 
     def store(state, names="ab", **more):
         inner = memory_backend(**more)
@@ -62,14 +62,14 @@ def state_in(backend):
     return decoded_state(backend.get_state()[0])
 
 
-def test_a_member_that_is_asked_ends_the_round(job, store):
+def test_drained_member_is_marked_in_the_state(job, store):
     backend, _ = store(job.state("ab"))
     state = ask(backend, job.entry("b"))
     assert state == state_in(backend)
-    assert (state.draining, state.open) == (("b/1",), True)  # who leads ends the round, if its workers run
+    assert (state.draining, state.open) == (("b/1",), True)  # the leader ends the round, if the node's workers run
 
 
-def test_asking_twice_writes_once(job, store):
+def test_second_drain_writes_nothing(job, store):
     backend, inner = store(job.state("ab"))
     ask(backend, job.entry("b"))
     writes = inner.writes
@@ -77,15 +77,15 @@ def test_asking_twice_writes_once(job, store):
     assert inner.writes == writes
 
 
-def test_a_node_may_be_asked_before_the_first_round(job, store):
+def test_node_can_be_drained_before_the_first_round(job, store):
     backend, _ = store(None)
     assert ask(backend, job.entry("b")).draining == ("b/1",)
     assert state_in(backend).draining == ("b/1",)
 
 
-def test_what_others_write_at_the_same_time_stays(job, fixed_backend):
+def test_concurrent_writes_are_kept(job, fixed_backend):
     class Contested(fixed_backend):
-        """Somebody else's writes come first, two times; one time the backend cannot tell what stands."""
+        """Another client's writes come first three times; once the backend cannot return the current state."""
 
         stands, token, refusals = job.state("ab"), 1, 3
 
@@ -106,7 +106,7 @@ def test_what_others_write_at_the_same_time_stays(job, fixed_backend):
     assert (state.draining, len(state.refused)) == (("b/1",), 3)
 
 
-def test_a_state_that_others_always_write_first(job, fixed_backend):
+def test_permanent_write_conflict_is_an_error(job, fixed_backend):
     class Busy(fixed_backend):
         def get_state(self):
             return encoded_state(job.state("ab")), 1
@@ -118,7 +118,7 @@ def test_a_state_that_others_always_write_first(job, fixed_backend):
         ask(Busy((None, [])), job.entry("b"))
 
 
-def test_a_node_has_left_when_its_entry_is_gone_or_its_beats_are(job):
+def test_missing_entry_or_heartbeat_means_departure(job):
     b = job.entry("b")
     assert departure(b, job.observation(job.state("ab"), job.entries("ab"))) is None
     assert departure(b, job.observation(job.state("ab"), job.entries("a"))) == "b has left"
@@ -127,7 +127,7 @@ def test_a_node_has_left_when_its_entry_is_gone_or_its_beats_are(job):
 
 
 class Beating:
-    """Between two looks every node beats, and then something happens."""
+    """Between two looks, every node sends a heartbeat, and then `then` is called."""
 
     def __init__(self, backend, keys, then=lambda looks: None):
         self.clock = FakeClock()
@@ -145,18 +145,18 @@ class Beating:
 
 @pytest.fixture
 def drained(job, plugins):
-    """A function that drains, and returns what it told."""
+    """Function that drains a node and returns the printed lines."""
 
     def drained(world, inner, word="b", timeout=60.0):
-        told = []
+        printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        drain(job.target, word, plugins(record), timeout, told.append, world.clock, world.pause)
-        return told
+        drain(job.target, word, plugins(record), timeout, printed.append, world.clock, world.pause)
+        return printed
 
     return drained
 
 
-def test_it_waits_until_the_node_has_left(job, store, drained):
+def test_drain_waits_until_the_node_has_left(job, store, drained):
     backend, inner = store(job.state("ab"))
     world = Beating(backend, ["a/1", "b/1"], lambda looks: looks >= 9 and backend.withdraw("b/1"))
     assert drained(world, inner) == [
@@ -166,7 +166,7 @@ def test_it_waits_until_the_node_has_left(job, store, drained):
     assert state_in(backend).draining == ("b/1",)
 
 
-def test_it_does_not_wait_for_ever(job, store, drained):
+def test_drain_waits_no_longer_than_its_timeout(job, store, drained):
     backend, inner = store(job.state("ab"))
     world = Beating(backend, ["a/1", "b/1"])
     with pytest.raises(RendezvousTimeoutError, match="b was asked to leave, but has not left within 7 s"):
@@ -174,20 +174,20 @@ def test_it_does_not_wait_for_ever(job, store, drained):
     assert 7.0 < world.clock.now() < 10.0
 
 
-def test_it_may_only_ask(job, store, drained):
+def test_zero_timeout_drains_without_waiting(job, store, drained):
     backend, inner = store(job.state("ab"))
     assert drained(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0) == ["b on host-b was asked to leave"]
     assert state_in(backend).draining == ("b/1",)
 
 
-def test_a_node_that_dies_instead(job, store, drained):
+def test_node_that_fails_during_a_drain_is_reported(job, store, drained):
     backend, inner = store(job.state("ab"))
     world = Beating(backend, beats := ["a/1", "b/1"], lambda looks: beats and looks > 5 and beats.pop())
     assert drained(world, inner)[1].startswith("b has failed: no heartbeat for 5.")
 
 
 class Host:
-    """The agent of `b`, which hosts the store of two nodes. Of the next reads of the store `failing` fail."""
+    """The agent of `b`, which hosts the store of two nodes. The next `failing` reads of the store fail."""
 
     def __init__(self, job, store):
         self.agent = Lifeline(lambda: None, print)
@@ -213,7 +213,7 @@ def host(job, store, monkeypatch):
 
 
 @pytest.mark.integration
-def test_drained_host_has_left_though_its_store_is_gone(host, drained):
+def test_drained_host_has_left_when_its_store_is_gone(host, drained):
     def end(looks):
         if looks == 9:
             host.failing = 99
@@ -241,13 +241,13 @@ def test_moved_store_shows_that_the_node_has_left(host, drained):
     assert drained(Beating(host.backend, ["a/1", "b/1"], move), host.store)[-1] == "b has left"
 
 
-def test_a_job_that_is_over_is_told(job, store, drained):
+def test_drain_of_a_closed_job_reports_the_result(job, store, drained):
     backend, inner = store(closed(job.state("ab"), "a", "every worker succeeded", True))
     world = Beating(backend, [], lambda looks: backend.withdraw("b/1"))
     assert drained(world, inner) == ["the job is already over: closed by a: every worker succeeded", "b has left"]
 
 
-def test_an_unknown_node_changes_nothing(job, store, drained):
+def test_draining_an_unknown_node_changes_nothing(job, store, drained):
     backend, inner = store(job.state("ab"))
     before = state_in(backend)
     with pytest.raises(NotFoundError, match="no node matches 'z'"):

@@ -1,4 +1,4 @@
-"""What an observer makes of its looks."""
+"""What an observer concludes from its looks."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ NOTHING = JobObservation(0.0, 0.0, Observation(1.0, 5))
 
 
 def looks(job, *beats, interval=1.0):
-    """After looks at these values of the counter of node `a`, half an interval apart."""
+    """The observation after looks that found these heartbeat counts of node `a`, half an interval apart."""
     seen = JobObservation(0.0, 0.0, Observation(interval, 5))
     for number, value in enumerate(beats):
         seen = seen.after_look(None, [job.announced(job.entry("a"), value)], number * interval / 2)
     return seen
 
 
-def test_the_age_counts_from_the_look_that_saw_the_beat(job):
+def test_heartbeat_age_starts_at_the_look_that_saw_it(job):
     beat = looks(job, 7, 7, 8, 8).beat("a/1")
     assert (beat.age, beat.seen, beat.late) == (0.5, True, False)
 
 
-def test_a_first_look_is_no_beat(job):
+def test_first_look_is_no_heartbeat(job):
     beat = looks(job, 7, 7).beat("a/1")
     assert (beat.age, beat.seen) == (0.5, False)
     assert looks(job, 7, 7).silent == {"a/1"}
     assert looks(job, 7, 8).silent == set()
 
 
-def test_silence_for_the_whole_window_is_late(job):
+def test_silence_for_the_whole_timeout_is_late(job):
     assert not looks(job, *[7] * 10).beat("a/1").late
     assert looks(job, *[7] * 11).beat("a/1").late
     assert not looks(job, *[7] * 11, 8).beat("a/1").late
 
 
-def test_the_store_may_keep_the_entries_itself(job):
+def test_entries_with_leases_have_no_age(job):
     seen = looks(job, None, None)
     assert (seen.beat("a/1").age, seen.silent) == (None, set())
 
 
-def test_who_comes_while_looking_is_timed_from_then_on(job):
+def test_newcomer_is_timed_from_its_first_look(job):
     one, two = job.announced(job.entry("a"), 1), job.announced(job.entry("b"), 5)
     seen = NOTHING.after_look(None, [one], 0.0).after_look(None, [one, two], 3.0)
     assert (seen.beat("a/1").age, seen.beat("b/1").age, seen.silent) == (3.0, 0.0, {"a/1", "b/1"})
-    assert seen.after_look(None, [two], 3.5).silent == {"b/1"}, "who is not there any more is not waited for"
+    assert seen.after_look(None, [two], 3.5).silent == {"b/1"}, "a node that has left is not awaited"
 
 
-def test_who_is_known_to_be_gone_is_late_unless_it_beats(job):
+def test_lost_node_is_late_until_its_next_heartbeat(job):
     entries = [job.announced(entry) for entry in job.entries("ab")]
     gone = encoded_state(job.state("ab", gone=("a/1",)))
     seen = NOTHING.after_look(gone, entries, 0.0)
@@ -62,23 +62,23 @@ def test_who_is_known_to_be_gone_is_late_unless_it_beats(job):
     assert NOTHING.after_look(without, entries, 0.0).past == {"a/1"}
 
 
-def test_nobody_has_to_beat_once_the_job_is_over(job):
+def test_no_node_is_late_in_a_closed_job(job):
     entries = [job.announced(entry) for entry in job.entries("ab")]
     over = encoded_state(job.state("ab", open=False, closed=Closed("a", "done", True)))
     assert NOTHING.after_look(over, entries, 0.0).silent == set()
 
 
-def test_one_entry_that_cannot_be_read_does_not_hide_the_others(job):
+def test_unreadable_entry_does_not_hide_the_rest(job):
     seen = NOTHING.after_look(None, [Announced("x", b"\x80", 1), job.announced(job.entry("a"))], 0.0)
     assert ([entry.node for entry in seen.entries], seen.unreadable) == (["a"], ("x",))
 
 
-def test_one_under_the_key_of_another_node_is_passed_over_as_by_the_nodes(job):
+def test_entry_under_another_key_is_ignored(job):
     copied = Announced("b/1", encoded_entry(job.entry("a")), 1)
     seen = NOTHING.after_look(None, [job.announced(job.entry("a")), copied], 0.0)
     assert ([entry.node for entry in seen.entries], seen.unreadable) == (["a"], ("b/1",))
 
 
-def test_a_state_of_another_version_is_told():
+def test_state_of_another_version_is_an_error():
     with pytest.raises(RendezvousStateError, match="version"):
         NOTHING.after_look(b'{"version":99}', [], 0.0)

@@ -1,4 +1,4 @@
-"""`elastic serve` in a separate process."""
+"""`elastic serve`: running a store server until a signal arrives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elastic_core.operate.serve import serve, server_of, serving_endpoint
 
 
 class Server:
-    """Asked to end as soon as it has started."""
+    """Sends itself a signal as soon as it has started."""
 
     def __init__(self, end=signal.SIGTERM):
         self.done = []
@@ -32,7 +32,7 @@ class Server:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_asked_to_end(number):
+def test_signal_ends_the_server(number):
     before = signal.getsignal(number)
     server = Server(number)
     serve(server)
@@ -41,7 +41,7 @@ def test_it_serves_until_it_is_asked_to_end(number):
 
 
 class AskedAtLine(Server):
-    """Asked to end just before so many more lines of Python have run; after a while, if it waits before that."""
+    """Sends itself SIGTERM after this many more lines of Python, or after 5 s if it blocks before that."""
 
     def __init__(self, lines):
         super().__init__()
@@ -74,15 +74,15 @@ class AskedAtLine(Server):
 
 @pytest.fixture
 def terminable():
-    """What asks twice ends nothing else."""
+    """Ignores SIGTERM, so that a second one does not end the test run."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.usefixtures("terminable")
-def test_it_may_be_asked_at_any_moment():
-    """Also just when it begins to wait for that."""
+def test_signal_at_any_moment_ends_the_server():
+    """Even just before it starts to wait."""
     ended = []
     for lines in range(1000):
         server = AskedAtLine(lines)
@@ -91,10 +91,10 @@ def test_it_may_be_asked_at_any_moment():
         if server.waits:
             break
     assert ended == ["stop"] * (lines + 1)
-    assert lines > 5  # at least so many there are until it waits
+    assert lines > 5  # at least this many lines run before it waits
 
 
-def test_a_server_that_cannot_start():
+def test_failed_start_restores_signal_handlers():
     class Broken(Server):
         def start(self):
             raise ConfigurationError()
@@ -109,11 +109,11 @@ def test_a_server_that_cannot_start():
     ("text", "endpoint"),
     [("29400", "0.0.0.0:29400"), (":7", "0.0.0.0:7"), ("h:7", "h:7"), ("[::1]:7", "[::1]:7"), ("host", "host")],
 )
-def test_a_port_alone_is_served_everywhere(text, endpoint):
+def test_port_alone_means_all_addresses(text, endpoint):
     assert serving_endpoint(text) == endpoint
 
 
-def test_which_backend_can_be_served(plugins):
+def test_backend_without_a_server_is_an_error(plugins):
     asked = []
     able = RendezvousBackendRecord("toy", "a test", print, serve=lambda *given: asked.append(given) or Server())
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))

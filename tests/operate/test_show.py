@@ -1,4 +1,4 @@
-"""A snapshot for people and for programs."""
+"""Snapshots as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"
 
 
 @pytest.fixture
-def shown(job):
-    def shown(*arguments, **more):
+def text_of(job):
+    def text_of(*arguments, **more):
         return as_text(snapshot_of(job.observation(*arguments, **more), job.target))
 
-    return shown
+    return text_of
 
 
 @pytest.fixture
-def told(job):
-    def told(*arguments, **more):
+def json_of(job):
+    def json_of(*arguments, **more):
         return json.loads(json.dumps(as_dict(snapshot_of(job.observation(*arguments, **more), job.target))))
 
-    return told
+    return json_of
 
 
-def test_a_round_that_runs(job, shown):
+def test_running_round_is_shown_as_a_table(job, text_of):
     state = job.state("ab", min_nodes=1, max_nodes=2, restarts=1, reason="all 2 nodes have joined")
-    assert shown(state, job.entries("abc", after=3), silent="b") == (
+    assert text_of(state, job.entries("abc", after=3), silent="b") == (
         "job job (toy at here:1)\n"
         "  round 3 runs with 2 nodes (1 to 2 allowed)\n"
         "  round 3 formed because: all 2 nodes have joined\n"
@@ -49,8 +49,8 @@ def test_a_round_that_runs(job, shown):
     )
 
 
-def test_before_the_first_round(job, shown):
-    text = shown(None, job.entries("a"))
+def test_gathering_job_without_rounds_is_shown(job, text_of):
+    text = text_of(None, job.entries("a"))
     assert "\n  no round has formed yet; 1 node joined for the next\n" in text
 
 
@@ -61,22 +61,22 @@ def test_before_the_first_round(job, shown):
         ("ab", "round 3 is over; 2 of 4 nodes joined for the next (2 to 4 allowed)"),
     ],
 )
-def test_between_two_rounds(job, shown, joined, line):
+def test_round_that_ended_is_shown_with_its_reason(job, text_of, joined, line):
     over = ended(job.state("ab", min_nodes=2, max_nodes=4), Cause.LEFT, "b", "b was asked to leave")
-    text = shown(over, tuple(job.entry(name, after=3 if name in joined else 0) for name in "ab"))
+    text = text_of(over, tuple(job.entry(name, after=3 if name in joined else 0) for name in "ab"))
     assert f"\n  {line}\n" in text
     assert "\nLast round ended: node left: b was asked to leave\n" in text
 
 
-def test_a_job_of_a_fixed_size_names_no_range(job, shown):
-    assert "\n  round 3 runs with 1 node\n" in shown(job.state("a", min_nodes=1, max_nodes=1), job.entries("a"))
+def test_fixed_size_job_shows_no_range(job, text_of):
+    assert "\n  round 3 runs with 1 node\n" in text_of(job.state("a", min_nodes=1, max_nodes=1), job.entries("a"))
 
 
-def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, failure):
+def test_names_and_reasons_cannot_control_a_terminal(job, text_of, failure):
     snare = "\x1b[2J\u202e\n\nRoot cause: rank 9"
     report = Report("a/1", "a", (failure(1, message=f"a\tb {snare}", node=snare, reason=snare),), certain=True)
     over = failed(job.state("ab", reason=snare), RoundId(3), report)
-    text = shown(replace(over, closed=Closed(snare, snare, False)), job.entries("ab"))
+    text = text_of(replace(over, closed=Closed(snare, snare, False)), job.entries("ab"))
     assert not {"\x1b", "\u202e"} & set(text)
     assert [line for line in text.splitlines() if line.startswith("Root cause: ")] == [
         r"Root cause: rank 1 (local rank 0, pid 7) on \x1b[2J\u202e\n\nRoot cause: rank 9: "
@@ -86,39 +86,39 @@ def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, fai
     assert "    a\tb \\x1b[2J\\u202e\n    \n    Root cause: rank 9\n" in text
 
 
-def test_a_failure_and_its_last_words(job, shown, failure):
+def test_failure_is_shown_with_its_message(job, text_of, failure):
     report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
-    text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
+    text = text_of(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert "\nLast round ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
     assert "\nRoot cause: rank 1 (local rank 0, pid 7) on a: exit code 1\n" in text
     assert "    ValueError: x\n" in text
 
 
-def test_a_failure_of_which_the_cause_is_not_known_yet(job, shown, failure):
+def test_uncertain_failure_names_a_possible_cause(job, text_of, failure):
     report = Report("a/1", "a", (failure(1, node="a", reason="exit code 1"),), certain=False)
-    text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
+    text = text_of(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert "failure: rank 1 on a: exit code 1; a lost node may be the cause" in text
 
 
 @pytest.mark.parametrize(("succeeded", "how"), [(True, "succeeded"), (False, "failed")])
-def test_a_job_that_is_over(job, shown, succeeded, how):
-    text = shown(closed(job.state("a"), "a", "a reason", succeeded), job.entries("a"), silent="a")
+def test_closed_job_shows_its_result(job, text_of, succeeded, how):
+    text = text_of(closed(job.state("a"), "a", "a reason", succeeded), job.entries("a"), silent="a")
     assert f"\n  the job {how} in round 3; closed by a: a reason\n" in text
     assert text.endswith("-          leaving\n")
 
 
-def test_a_node_that_is_refused(job, shown):
-    text = shown(refused(job.state("a"), [("b/1", "the name is taken")]), job.entries("ab"))
+def test_refused_node_is_shown_with_its_reason(job, text_of):
+    text = text_of(refused(job.state("a"), [("b/1", "the name is taken")]), job.entries("ab"))
     assert "\n  b was refused: the name is taken\n" in text
 
 
-def test_entries_that_cannot_be_read(job):
+def test_unreadable_entries_are_listed(job):
     seen = job.observation(job.state("a")).after_look(None, [Announced("x/9", b"?", None)], 6.0)
     assert "unreadable entries (another version, or not elastic's): x/9" in as_text(snapshot_of(seen, job.target))
 
 
-def test_nodes_that_the_store_keeps(job, shown):
-    text = shown(job.state("ab"), job.entries("a"), leased=True)
+def test_nodes_in_a_store_with_leases_have_no_age(job, text_of):
+    text = text_of(job.state("ab"), job.entries("a"), leased=True)
     assert re.search(r"0 +a +.* alive +running\n", text)
     assert re.search(r"1 +b +.* - +gone\n", text)
 
@@ -127,9 +127,9 @@ def documented(text):
     return {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
 
 
-def test_every_field_is_documented_and_no_other(job, told, failure):
+def test_exactly_the_documented_fields_exist(job, json_of, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
-    full = told(closed(failed(job.state("a"), RoundId(3), report), "a", "why", False), job.entries("ab"))
+    full = json_of(closed(failed(job.state("a"), RoundId(3), report), "a", "why", False), job.entries("ab"))
     fields, nodes, standings = re.split(r"\nA node:\n|\n\| standing ", REFERENCE.read_text())
     assert documented(fields) == set(full)
     assert documented(nodes) == set(full["members"][0]) == set(full["others"][0])
@@ -139,9 +139,10 @@ def test_every_field_is_documented_and_no_other(job, told, failure):
     assert set(re.findall(r"`([a-z]+(?: [a-z]+)?)`", ends)) >= {cause.value for cause in Cause}
 
 
-def test_what_programs_read(job, told, failure):
+def test_json_describes_job_nodes_and_last_end(job, json_of, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
-    content = told(failed(job.state("ab", min_nodes=1, max_nodes=2), RoundId(3), report), job.entries("ab"), silent="b")
+    state = failed(job.state("ab", min_nodes=1, max_nodes=2), RoundId(3), report)
+    content = json_of(state, job.entries("ab"), silent="b")
     assert (content["version"], content["run_id"], content["phase"], content["round"]) == (1, "job", "gathering", 3)
     assert (content["min_nodes"], content["max_nodes"], content["missing"]) == (1, 2, ["b"])
     assert [(node["rank"], node["node"], node["standing"]) for node in content["members"]] == [
@@ -155,7 +156,7 @@ def test_what_programs_read(job, told, failure):
     assert content["observed_seconds"] == 6.0
 
 
-def test_how_it_was_closed(job, told):
+def test_json_says_how_the_job_was_closed(job, json_of):
     over = closed(job.state("a"), "a", "every worker succeeded", True)
-    assert told(over)["closed"] == {"by": "a", "reason": "every worker succeeded", "succeeded": True}
+    assert json_of(over)["closed"] == {"by": "a", "reason": "every worker succeeded", "succeeded": True}
     assert Closed("a", "every worker succeeded", True) == over.closed

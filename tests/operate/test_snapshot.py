@@ -1,4 +1,4 @@
-"""How nodes stand, and who is missing."""
+"""The standing of each node, and which nodes are missing."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def standings(views):
     return {view.node: view.standing.value for view in views}
 
 
-def test_nobody_and_nothing(job):
+def test_job_without_nodes_and_rounds_is_empty(job):
     assert job.observation().is_empty
     assert not job.observation(None, job.entries("a")).is_empty
     assert not job.observation(job.state("")).is_empty
 
 
-def test_before_the_first_round(job, snapshot):
+def test_nodes_before_the_first_round_have_joined(job, snapshot):
     found = snapshot(None, job.entries("ab", max_restarts=3))
     assert (found.phase, found.round, found.joined, found.nodes) == (Phase.GATHERING, 0, 2, None)
     assert standings(found.others) == {"a": "joined", "b": "joined"}
     assert (found.missing, found.max_restarts) == ((), 3)
 
 
-def test_a_round_that_runs(job, snapshot):
+def test_members_of_a_running_round_are_running(job, snapshot):
     state = job.state("ba", min_nodes=1, max_nodes=3, restarts=1, reason="all are there")
     found = snapshot(state, job.entries("abc", after=3))
     assert found.phase is Phase.RUNNING
@@ -59,14 +59,14 @@ def test_a_round_that_runs(job, snapshot):
     assert found.members[0].local_world_size == 2
 
 
-def test_a_spare_is_one_for_whom_there_is_no_room(job, snapshot):
+def test_node_beyond_max_nodes_is_a_spare(job, snapshot):
     state = job.state("ab", min_nodes=1, max_nodes=2)
     assert standings(snapshot(state, job.entries("abc", after=3)).others) == {"c": "spare"}
     bounds_that_cannot_be = job.state("ab", min_nodes=3, max_nodes=2)
     assert snapshot(bounds_that_cannot_be, job.entries("ab")).nodes is None
 
 
-def test_who_is_done(job, snapshot):
+def test_finished_members_are_done(job, snapshot):
     waits = snapshot(job.state("ab"), (job.entry("a", done=3), job.entry("b")))
     assert standings(waits.members) == {"a": "done", "b": "running"}
     has_left = snapshot(succeeded(job.state("ab"), ["a/1"], RoundId(3)), job.entries("b"))
@@ -74,20 +74,20 @@ def test_who_is_done(job, snapshot):
     assert has_left.missing == ()
 
 
-def test_who_is_late_is_missing(job, snapshot):
+def test_late_nodes_are_missing(job, snapshot):
     found = snapshot(job.state("ab"), job.entries("abc"), silent="bc")
     assert standings(found.members) == {"a": "running", "b": "late"}
     assert standings(found.others) == {"c": "late"}
     assert found.missing == ("b", "c")
 
 
-def test_who_has_no_entry_is_missing(job, snapshot):
+def test_member_without_an_entry_is_missing(job, snapshot):
     found = snapshot(job.state("ab"), job.entries("a"))
     assert standings(found.members) == {"a": "running", "b": "gone"}
     assert found.missing == ("b",)
 
 
-def test_who_was_lost_is_missing_when_its_entry_was_dropped_too_until_it_is_back(job, snapshot):
+def test_lost_node_is_missing_until_it_returns(job, snapshot):
     lost = End(Cause.LOST, "b, d", "lost b, d: no beat for 5 s")
     assert snapshot(job.state("ac", end=lost), job.entries("ac")).missing == ("b", "d")
     assert snapshot(job.state("abc", end=lost), job.entries("abc")).missing == ("d",)
@@ -95,7 +95,7 @@ def test_who_was_lost_is_missing_when_its_entry_was_dropped_too_until_it_is_back
     assert snapshot(job.state("ac", end=left), job.entries("ac")).missing == ()
 
 
-def test_a_node_that_was_started_anew_is_not_missing(job, snapshot):
+def test_restarted_node_is_not_missing(job, snapshot):
     anew = job.entry("b", key="b/2", after=3)
     found = snapshot(ended(job.state("ab"), Cause.LOST, "b", "lost b", ("b/1",)), (*job.entries("a"), anew))
     assert standings(found.members) == {"a": "stopping", "b": "gone"}
@@ -103,7 +103,7 @@ def test_a_node_that_was_started_anew_is_not_missing(job, snapshot):
     assert found.missing == ()
 
 
-def test_between_two_rounds(job, snapshot):
+def test_members_rejoin_between_two_rounds(job, snapshot):
     over = ended(job.state("abc"), Cause.LOST, "c", "lost c", ("c/1",))
     found = snapshot(over, (job.entry("a", after=3), *job.entries("bc")), silent="c")
     assert found.phase is Phase.GATHERING
@@ -112,14 +112,14 @@ def test_between_two_rounds(job, snapshot):
     assert found.last_end.reason == "lost c"
 
 
-def test_a_node_that_was_called_gone_and_lives(job, snapshot):
+def test_lost_node_that_returned_is_stopping(job, snapshot):
     over = ended(job.state("ab"), Cause.LOST, "b", "lost b", ("b/1",))
     found = snapshot(over, job.entries("ab"))
     assert standings(found.members) == {"a": "stopping", "b": "stopping"}
     assert found.missing == ()
 
 
-def test_who_was_asked_to_leave_is_not_missing(job, snapshot):
+def test_drained_node_is_not_missing(job, snapshot):
     asked = drained(job.state("ab"), "b/1")
     assert standings(snapshot(asked, job.entries("ab")).members) == {"a": "running", "b": "draining"}
     has_left = snapshot(asked, job.entries("a"))
@@ -129,19 +129,19 @@ def test_who_was_asked_to_leave_is_not_missing(job, snapshot):
     assert standings(snapshot(waiting, job.entries("ab")).others) == {"b": "draining"}
 
 
-def test_who_may_not_take_part(job, snapshot):
+def test_refused_node_has_its_reason(job, snapshot):
     state = refused(job.state("a"), [("b/1", "the name is taken")])
     (view,) = snapshot(state, job.entries("ab")).others
     assert (view.standing, view.note) == (NodeStanding.REFUSED, "the name is taken")
 
 
-def test_a_node_of_an_earlier_round_that_is_not_back_yet(job, snapshot):
+def test_former_member_is_stopping_until_it_rejoins(job, snapshot):
     state = job.state("a")
     assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=2))).others) == {"b": "stopping"}
     assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=3))).others) == {"b": "waiting"}
 
 
-def test_a_job_that_is_over(job, snapshot):
+def test_nodes_of_a_closed_job_are_leaving(job, snapshot):
     over = job.state("ab", open=False, closed=Closed("a", "every worker succeeded", True))
     found = snapshot(over, job.entries("bc"), silent="c")
     assert found.phase is Phase.CLOSED
@@ -150,13 +150,13 @@ def test_a_job_that_is_over(job, snapshot):
     assert (found.missing, found.closed.by) == ((), "a")
 
 
-def test_the_first_failure_and_why_the_round_ended(job, snapshot, failure):
+def test_failure_and_end_of_the_round_are_kept(job, snapshot, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
     found = snapshot(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert found.last_end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
     assert list(found.failures) == [1]
 
 
-def test_a_store_that_keeps_the_entries_itself_tells_no_ages(job, snapshot):
+def test_nodes_in_a_store_with_leases_have_no_age(job, snapshot):
     found = snapshot(job.state("a"), job.entries("a"), leased=True)
     assert (found.members[0].standing, found.members[0].beat.age) == (NodeStanding.RUNNING, None)

@@ -1,4 +1,4 @@
-"""Looking at a job through a backend that a plugin brings."""
+"""`elastic status` through a plugin's backend."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def look(job, plugins):
     return look
 
 
-def test_it_only_looks_and_closes_what_it_opened(job, look, fixed_backend):
+def test_status_only_reads_and_closes_its_backend(job, look, fixed_backend):
     clock = FakeClock()
     entry = job.entry("a")
     backend = fixed_backend(*((job.state("a"), [job.announced(entry, beats)]) for beats in (1, 1, 2)))
@@ -42,21 +42,21 @@ def test_it_only_looks_and_closes_what_it_opened(job, look, fixed_backend):
     assert backend.closed
 
 
-def test_a_job_that_nobody_knows(look, fixed_backend):
+def test_unknown_job_is_an_error(look, fixed_backend):
     backend = fixed_backend((None, []))
     with pytest.raises(NotFoundError, match="no job with the id 'job' at here:1"):
         look(backend)
     assert backend.closed
 
 
-def test_the_interval_is_that_of_the_options(job, look, fixed_backend):
+def test_observation_uses_the_configured_interval(job, look, fixed_backend):
     clock = FakeClock()
     backend = fixed_backend((job.state("a"), [job.announced(job.entry("a"), 1)]))
     slow = replace(job.target, rdzv_conf={"keep_alive_interval": "10", "keep_alive_max_attempt": "3"})
     assert 30 <= look(backend, slow, clock=clock, pause=clock.advance).observed <= 40
 
 
-def test_what_goes_wrong_in_time_is_raised(look, fixed_backend):
+def test_backend_error_is_raised(look, fixed_backend):
     class Away(fixed_backend):
         def roster(self):
             raise RendezvousConnectionError("connecting to here:1 failed: refused")
@@ -67,14 +67,14 @@ def test_what_goes_wrong_in_time_is_raised(look, fixed_backend):
     assert backend.closed
 
 
-def test_what_a_backend_is_opened_with(job, plugins):
+def test_backend_gets_parameters_of_the_job(job, plugins):
     record = RendezvousBackendRecord("toy", "a test", print, options=BACKEND_OPTIONS, open_backend=print)
     params = parameters(replace(job.target, rdzv_conf={"last-call-timeout": "2"}), plugins(record), 3.0)
     assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
     assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
 
 
-def test_everything_is_wrong_with_the_backend(job, plugins):
+def test_unusable_backend_is_an_error(job, plugins):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
     with pytest.raises(ConfigurationError, match=r"'blind' cannot be observed; those on these can: toy"):
@@ -86,8 +86,8 @@ def test_everything_is_wrong_with_the_backend(job, plugins):
 
 
 @pytest.mark.integration
-def test_nodes_that_are_real_over_a_backend_of_two_methods(job, look, memory_backend):
-    """Two nodes meet, a third one waits, one leaves: handlers in threads, on the machine's clock."""
+def test_real_nodes_are_observed_over_a_minimal_backend(job, look, memory_backend):
+    """Two nodes form a round, a third one waits, one leaves: real handlers in threads, on the real clock."""
     backend = memory_backend()
     settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(60, 0), 0.1, 600)
     handlers = [
@@ -143,8 +143,8 @@ def _until(observe, condition, most=100):
     raise AssertionError(f"it did not come about: {found}")
 
 
-def test_a_job_without_a_name():
-    """Over `static` it is the one at that address."""
+def test_missing_job_id_is_an_error_except_for_static():
+    """With `static`, the job is identified by its address."""
     given = {"rdzv_backend": "", "rdzv_id": None, "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
     manager = PluginManager.load({})
     with pytest.raises(ConfigurationError, match="this command requires --rdzv-id=ID"):
@@ -153,7 +153,7 @@ def test_a_job_without_a_name():
     assert settings_of_job({**given, "rdzv_id": "job"}, manager).rdzv_backend == "c10d"
 
 
-def test_what_a_backend_says_of_an_endpoint_counts_if_none_is_given(plugins):
+def test_backend_supplies_the_default_endpoint(plugins):
     usual = RendezvousBackendRecord("toy", "a test", print, defaults=lambda _: {"rdzv_endpoint": ("here:1", "a test")})
     given = {"rdzv_backend": "toy", "rdzv_id": "job", "rdzv_conf": {}, "rdzv_secret_file": None}
     for written, meant in (("there:2", "there:2"), ("", "here:1")):

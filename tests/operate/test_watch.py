@@ -1,4 +1,4 @@
-"""How long an observer looks."""
+"""How long an observer watches a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def watch(fixed_backend):
     return watch
 
 
-def test_until_everybody_gave_a_beat(job, watch):
+def test_watching_ends_when_all_heartbeats_are_seen(job, watch):
     a, b = job.entries("ab")
     beats = [(1, 1), (1, 1), (2, 1), (2, 1), (2, 2), (2, 3)]
     seen = watch(*[(job.state("ab"), [job.announced(a, x), job.announced(b, y)]) for x, y in beats])
@@ -29,13 +29,13 @@ def test_until_everybody_gave_a_beat(job, watch):
     assert seen.state == job.state("ab")
 
 
-def test_no_longer_than_it_takes_to_call_a_node_late(job, watch):
+def test_watching_ends_when_a_node_is_late(job, watch):
     seen = watch((job.state("a"), [job.announced(job.entry("a"), 1)]))
     assert seen.now - seen.since <= seen.longest + 0.2
     assert seen.beat("a/1").late
 
 
-def test_who_was_called_gone_has_the_time_for_one_beat(job, watch):
+def test_lost_node_gets_one_more_heartbeat(job, watch):
     a, b = job.entries("ab")
     looks = [(job.state("ab", gone=("b/1",)), [job.announced(a, n), job.announced(b, n // 7)]) for n in range(9)]
     assert watch(*looks).now == pytest.approx(1.4)
@@ -45,11 +45,11 @@ def test_who_was_called_gone_has_the_time_for_one_beat(job, watch):
     assert silent.beat("b/1").late
 
 
-def test_once_where_there_is_nobody(watch):
+def test_empty_job_is_read_once(watch):
     assert watch((None, [])).now == 0.0
 
 
-def test_a_job_that_comes_to_an_end_meanwhile(job, watch):
+def test_watching_ends_when_the_job_is_closed(job, watch):
     from elastic_core.rendezvous.model import Closed
 
     over = job.state("a", open=False, closed=Closed("a", "done", True))

@@ -1,4 +1,4 @@
-"""The wheels as users get them, and environments to put them into."""
+"""The wheels that users get, and environments to install them into."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wheel_of(name, folder):
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory):
-    """By distribution: those in the folder ELASTIC_TEST_WHEELS, else new ones of the checkout."""
+    """By distribution: the wheels in the folder ELASTIC_TEST_WHEELS, else new ones built from the checkout."""
     ready = os.environ.get("ELASTIC_TEST_WHEELS")
     if ready:
         return {name: next(Path(ready).glob(f"{package}-*.whl")) for name, package in PACKAGES.items()}
@@ -48,7 +48,7 @@ def wheels(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def third_party(tmp_path_factory):
-    """A folder of what is installed here and is not ours, as links: nothing large is installed twice."""
+    """A folder with links to the installed third-party packages, so that nothing large is installed twice."""
     folder = tmp_path_factory.mktemp("third-party")
     for place in sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
         for path in Path(place).iterdir():
@@ -58,7 +58,7 @@ def third_party(tmp_path_factory):
 
 
 class Environment:
-    """A fresh virtual environment that has the third-party packages of this one, and nothing of ours."""
+    """A fresh virtual environment with the third-party packages of this one, and none of elastic-core's."""
 
     def __init__(self, folder, third_party, wheels):
         self.folder = folder
@@ -68,7 +68,7 @@ class Environment:
         (own / "third_party.pth").write_text(f"import site; site.addsitedir({str(third_party)!r})\n")
 
     def start(self, *command, cwd, **environ):
-        """One of its commands, at work in `cwd`."""
+        """Start one of its commands in `cwd`."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTIC_", "PET_", "PYTHON", "PIP_"))}
         environment = {
             **kept, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -81,7 +81,7 @@ class Environment:
         )  # fmt: skip
 
     def run(self, *command, cwd=None, code=0, times=1, **environ):
-        """Run it so often at the same time; each must end with this code. What they printed."""
+        """Run the command this many times in parallel; each must exit with this code. Returns the output of all."""
         running = [self.start(*command, cwd=cwd or self.folder, **environ) for _ in range(times)]
         try:
             printed = [process.communicate(timeout=LIMIT_S)[0] for process in running]
@@ -94,7 +94,7 @@ class Environment:
         return "".join(printed)
 
     def pip(self, *arguments):
-        """Only our wheels can be got: what else is needed is there already, or this fails."""
+        """Run pip. It finds only the wheels under test; a missing third-party package is an error."""
         return self.run("python", "-m", "pip", *arguments)
 
 
@@ -105,5 +105,5 @@ def environment(tmp_path, third_party, wheels):
 
 @pytest.fixture(scope="session")
 def checkout():
-    """Of each distribution, its folder in the checkout."""
+    """Each distribution's folder in the checkout."""
     return FOLDERS

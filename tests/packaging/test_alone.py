@@ -1,4 +1,4 @@
-"""Each distribution is installed by its name into a fresh environment, as users do, outside the checkout."""
+"""Users install each distribution by name into a fresh environment, outside the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALONE = {
     "elastic-core": set(),
     "elastic-c10d": set(),
     "elastic-etcd": set(),
-    "elastic-etcd-legacy": {"elastic-etcd"},  # which it is made of
+    "elastic-etcd-legacy": {"elastic-etcd"},  # built on top of it
     "elastic-file-timer": set(),
     "elastic-http-health": set(),
     "elastic-doctor": set(),
@@ -23,13 +23,13 @@ ALONE = {
     "elastic-testing": set(),
     "elastic-warm": set(),
 }
-"""Which others of ours come with it, besides the core."""
+"""The other distributions of the project that come with it, besides the core."""
 
 TRAIN = "import os; print(f\"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\")"
 
 
 def need(checkout, name):
-    """Skip where something that it needs, and that is not ours, is not installed."""
+    """Skip if a third-party package that it needs is not installed."""
     text = (checkout[name] / "pyproject.toml").read_text()
     (listed,) = re.findall(r"^dependencies = \[(.*?)\]$", text, re.M | re.S)
     for package in set(re.findall(r'"([\w-]+)[^";]*"', listed)) - set(ALONE):
@@ -42,14 +42,14 @@ def need(checkout, name):
 
 
 @pytest.mark.parametrize("name", sorted(ALONE))
-def test_it_loads_with_the_core_and_nothing_else_of_ours(environment, checkout, name):
+def test_distribution_loads_with_the_core_alone(environment, checkout, name):
     need(checkout, name)
     environment.pip("install", "--no-compile", name)
     assert VERSION in environment.run("elastic", "--version")
     listing = json.loads(environment.run("elastic", "plugins", "--json"))
     assert listing["failed"] == []
     plugins = {"elastic-core", name} | ALONE[name]
-    if name == "elastic-testing":  # it is for tests alone
+    if name == "elastic-testing":  # it is only for tests
         plugins = {"elastic-core"}
         environment.run("python", "-c", "import elastic_testing.campaign")
     assert {plugin["distribution"] for plugin in listing["plugins"]} == plugins
@@ -57,14 +57,14 @@ def test_it_loads_with_the_core_and_nothing_else_of_ours(environment, checkout, 
 
 @pytest.fixture
 def etcd():
-    """The address of a server of this test's own."""
+    """The address of a separate etcd server."""
     server = pytest.importorskip("elastic_etcd.server").EtcdServer()
     server.start()
     yield server.get_endpoint()
     server.stop()
 
 
-def test_a_config_file_selects_etcd_and_its_lack_is_told(environment, checkout, etcd, tmp_path):
+def test_config_file_selects_etcd_or_reports_it_missing(environment, checkout, etcd, tmp_path):
     need(checkout, "elastic-etcd")
     environment.pip("install", "--no-compile", "elastic-core", "elastic-etcd")
     job = tmp_path / "job"

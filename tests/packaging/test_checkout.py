@@ -1,4 +1,4 @@
-"""The core and a plugin can be installed from the checkout, by the command of the README."""
+"""The README's command installs the core and a plugin from the checkout."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def shell(tmp_path):
 
 
 @pytest.mark.torch
-def test_the_command_of_the_readme_installs(shell):
-    """Into a fresh environment, in which what they need is there already; nothing is fetched."""
+def test_readmes_install_command_works(shell):
+    """A fresh environment that already has the dependencies, so nothing is downloaded."""
     environment = shell.folder / "environment"
     venv.create(environment, with_pip=False)
     (own,) = environment.glob("lib/python*/site-packages")
@@ -29,11 +29,11 @@ def test_the_command_of_the_readme_installs(shell):
     look = block_of("docs/start/install.md", "elastic --version")
     said = shell.run(
         f". '{environment}/bin/activate'\ncd '{ROOT}'\n{install}\ncd /\n{look}\n",
-        PIP_NO_INDEX="1", PIP_NO_BUILD_ISOLATION="0", PIP_DISABLE_PIP_VERSION_CHECK="1",  # 0: without isolation
+        PIP_NO_INDEX="1", PIP_NO_BUILD_ISOLATION="0", PIP_DISABLE_PIP_VERSION_CHECK="1",  # 0 means without isolation
         PYTHONDONTWRITEBYTECODE="1",
     )  # fmt: skip
     assert "Successfully installed elastic-c10d-" in said
-    assert "elastic-c10d 0." in said.partition("Successfully installed")[2]  # what `elastic plugins` says
+    assert "elastic-c10d 0." in said.partition("Successfully installed")[2]  # output of `elastic plugins`
     assert (environment / "bin" / "elastic").exists()
     assert (own / "elastic_c10d").is_dir()
     assert (own / "elastic_core").is_dir()

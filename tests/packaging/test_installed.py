@@ -1,4 +1,4 @@
-"""What is tested is what is shipped."""
+"""The tests run against the installed wheel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif("TOX_ENV_NAME" not in os.environ, reason="only tox installs the wheel")
-def test_the_wheel_is_tested_and_not_the_checkout():
+def test_tests_run_against_the_wheel():
     assert "site-packages" in Path(elastic_core.__file__).parts
     assert Path.cwd() != ROOT
 
 
-def test_the_distribution_brings_its_types_and_entry_points_and_nothing_heavy():
+def test_distribution_has_types_entry_points_and_few_needs():
     dist = distribution("elastic-core")
     assert {point.group for point in dist.entry_points} == {"console_scripts", "elastic"}
     assert Path(elastic_core.__file__).with_name("py.typed").exists()

@@ -1,4 +1,5 @@
-"""What a change is tried with is fixed by version and hash, and has no known holes, nor has what the wheels admit."""
+"""The packages for CI are locked by version and hash. Neither they nor the versions that the wheels allow have known
+vulnerabilities."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ KNOWN_HOLES = {
     "psutil": ("CVE-2019-18874", "5.6.6"),
     "urllib3": ("CVE-2026-21441", "2.6.3"),
 }
-"""Of what we need and try with: a hole in a part that is used, and the first release without it. `tox run -e audit`
-asks the package index for all of them; this is for machines that it does not answer."""
+"""Vulnerabilities of our dependencies and test tools in features that we use, with the first fixed release. `tox run -e
+audit` asks the package index for all of them; this table is for machines without access to it."""
 ENVIRONMENTS = ("ci", "demo", "docs", "fuzz", "lint", "packages", "py", "run")
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; ([^\\]+?))?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
@@ -37,13 +38,13 @@ def locked(environment):
     return found
 
 
-def test_these_are_the_environments():
+def test_lock_files_match_the_environments():
     assert sorted(lock.environments()) == sorted(ENVIRONMENTS)
     assert {path.stem for path in (ROOT / "requirements").iterdir()} == set(ENVIRONMENTS)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_all_that_is_asked_for_is_fixed_by_version_and_hash(environment):
+def test_requirements_are_locked_by_version_and_hash(environment):
     versions = locked(environment)
     for asked in map(Requirement, lock.names(environment)):
         fitting = versions[asked.name.lower()]
@@ -52,13 +53,13 @@ def test_all_that_is_asked_for_is_fixed_by_version_and_hash(environment):
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_nothing_that_is_fixed_has_a_known_hole(environment):
+def test_locked_versions_have_no_known_vulnerability(environment):
     versions = locked(environment)
     for name, (hole, mended) in KNOWN_HOLES.items():
         assert all(version >= Version(mended) for version in versions.get(name, [])), hole
 
 
-def test_no_version_that_a_wheel_admits_has_a_known_hole():
+def test_allowed_versions_have_no_known_vulnerability():
     admitted: dict[str, SpecifierSet] = {}
     for need in map(Requirement, lock.names("run")):
         admitted[need.name] = admitted.get(need.name, SpecifierSet()) & need.specifier
@@ -71,7 +72,7 @@ def _lowest(admitted):
     return max(Version(part.version) for part in admitted if part.operator in (">=", "=="))
 
 
-def test_every_environment_that_decides_installs_its_lock_file_and_nothing_by_name():
+def test_tox_environments_install_only_their_lock_file():
     text = (ROOT / "tox.ini").read_text()
     for environment in set(ENVIRONMENTS) - {"ci", "run"}:
         section = text.partition(f"\n[testenv:{environment}]\n")[2].partition("\n[")[0]

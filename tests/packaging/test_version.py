@@ -1,4 +1,4 @@
-"""All distributions have one version, which one command sets."""
+"""All distributions have the same version, which one command sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def copy(tmp_path):
-    """The pyproject.toml of every distribution, elsewhere."""
+    """Copies of every distribution's pyproject.toml in another folder."""
     for folder in version.folders():
         there = tmp_path / folder.relative_to(ROOT)
         there.mkdir(parents=True, exist_ok=True)
@@ -29,16 +29,16 @@ def texts(root):
     return {folder.relative_to(root): (folder / "pyproject.toml").read_text() for folder in version.folders(root)}
 
 
-def test_all_agree():
+def test_all_versions_agree():
     assert version.problem() is None
 
 
-def test_the_changelog_begins_with_this_version():
+def test_changelog_begins_with_this_version():
     first = (ROOT / "CHANGELOG.md").read_text().partition("\n## ")[2]
     assert first.split()[0] == version.versions()["core"]
 
 
-def test_setting_it_changes_versions_and_bounds_and_nothing_else(copy):
+def test_setting_the_version_changes_nothing_else(copy):
     before, old = texts(copy), version.versions()["core"]
     version.set_version("7.8.9rc1", copy)
     assert set(version.versions(copy).values()) == {"7.8.9rc1"}
@@ -47,7 +47,7 @@ def test_setting_it_changes_versions_and_bounds_and_nothing_else(copy):
     assert '"elastic-etcd[store]~=7.8.9rc1"' in texts(copy)[Path("plugins/elastic-etcd-legacy")]
 
 
-def test_the_command_of_the_page_sets_it(copy):
+def test_documented_command_sets_the_version(copy):
     version.set_version("7.8.9rc1", copy)
     (copy / "tools").mkdir()
     shutil.copy(version.__file__, copy / "tools")
@@ -58,7 +58,7 @@ def test_the_command_of_the_page_sets_it(copy):
 
 
 @pytest.mark.parametrize("old", ['version = "{}"', "elastic-core~={}"])
-def test_one_that_stayed_behind_is_told(copy, old):
+def test_outdated_version_is_reported(copy, old):
     path = copy / "plugins" / "elastic-c10d" / "pyproject.toml"
     text = path.read_text()
     path.write_text(text.replace(old.format(version.versions()["core"]), old.format("0.0.9")))
@@ -66,7 +66,7 @@ def test_one_that_stayed_behind_is_told(copy, old):
     assert f"run: python tools/version.py {version.versions()['core']}" in version.problem(copy)
 
 
-def test_what_is_no_version_is_refused_and_changes_nothing(copy):
+def test_invalid_version_changes_nothing(copy):
     before = texts(copy)
     with pytest.raises(ValueError, match="expected a version such as"):
         version.set_version("next", copy)

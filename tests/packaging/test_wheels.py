@@ -1,4 +1,4 @@
-"""What is in the wheels: the package, its types, its license and its entry points, and nothing else."""
+"""Each wheel has the package, its types, its license and its entry points, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Wheel:
         self.metadata = HeaderParser().parsestr(self.info("METADATA"))
 
     def info(self, name):
-        """The text of a file beside the code."""
+        """The text of a metadata file."""
         return self._archive.read(f"{self._info}/{name}").decode()
 
     def entry_points(self):
@@ -66,17 +66,17 @@ def wheel(wheels, name):
     return Wheel(wheels[name], name)
 
 
-def test_there_is_a_row_for_every_distribution(wheels):
+def test_every_distribution_has_a_row(wheels):
     assert sorted(wheels) == NAMES
 
 
-def test_it_is_for_every_platform_and_of_this_version(wheels, wheel, name):
+def test_wheel_fits_every_platform_and_has_this_version(wheels, wheel, name):
     assert wheels[name].name == f"{wheel.package}-{VERSION}-py3-none-any.whl"
     assert (wheel.metadata["Name"], wheel.metadata["Version"]) == (name, VERSION)
     assert wheel.metadata["Requires-Python"] == ">=3.10"
 
 
-def test_it_has_its_package_and_types_and_no_tests(wheel, checkout, name):
+def test_wheel_has_package_and_types_but_no_tests(wheel, checkout, name):
     source = checkout[name]
     there = [path for path in (source / wheel.package).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert wheel.code == {str(path.relative_to(source)) for path in there}
@@ -85,12 +85,12 @@ def test_it_has_its_package_and_types_and_no_tests(wheel, checkout, name):
     assert not [file for file in wheel.files if Path(file).name.startswith(("test_", "conftest"))]
 
 
-def test_it_has_its_license(wheel):
+def test_wheel_has_its_license(wheel):
     assert wheel.metadata["License-Expression"] == "BSD-3-Clause"
     assert wheel.info("licenses/LICENSE") == (ROOT / "LICENSE").read_text()
 
 
-def test_its_entry_points_lead_to_what_is_in_it(wheel, name):
+def test_entry_points_exist_in_the_wheel(wheel, name):
     assert wheel.entry_points() == ENTRY_POINTS[name]
     for _, _, target in ENTRY_POINTS[name]:
         assert f"{target.partition(':')[0].replace('.', '/')}.py" in wheel.files

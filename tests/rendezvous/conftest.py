@@ -1,4 +1,4 @@
-"""Short ways to say what the pure functions of a rendezvous are given; nodes with a keeper, jobs of handlers."""
+"""Builders of rendezvous values (states, entries, rosters) for tests of pure functions, and a factory of jobs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from elastic_core.rendezvous.roster import ObservedEntry
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
-sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.insert(0, str(Path(__file__).parent))  # helper modules are next to the tests that use them
 
 
-class Say:
-    """Nodes are letters; each is its own key, name and host unless given others. Rounds are given by their numbers."""
+class Builders:
+    """Nodes are letters; each letter is also the key, name and host unless the test gives others. Rounds are
+    numbers."""
 
     @staticmethod
     def settings(min_nodes=1, max_nodes=4, **changes):
@@ -43,7 +44,7 @@ class Say:
 
     @classmethod
     def state(cls, keys, **changes):
-        """A state whose round runs with these members."""
+        """A state in which a round with these members runs."""
         return State(**_with_ids({"round": 1, "open": True, "seats": cls.seats(keys), "max_restarts": 3, **changes}))
 
     @staticmethod
@@ -60,13 +61,13 @@ def _with_ids(values):
 
 
 @pytest.fixture
-def say():
-    return Say
+def build():
+    return Builders
 
 
 @pytest.fixture
 def job():
-    """A function that makes a job, whose handlers are shut down at the end."""
+    """Function that creates a job; its handlers are shut down at the end of the test."""
     from handler_job import Job
 
     made = []

@@ -1,4 +1,4 @@
-"""A job whose nodes are handlers with their threads, over a memory that can be taken away."""
+"""A job whose nodes are real handlers with threads, over a memory backend that can be made unreachable."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.round_stores import PrefixedStores
 
 LONG = 60.0
-SHORT = 15  # beats of 0.2 s that a node which is about to fall silent may miss
+SHORT = 15  # heartbeats of 0.2 s that a node may miss, for tests in which a node falls silent
 
 
 class HangingBackend(MemoryBackend):
-    """Calls hang while `hold` is cleared; `hung` is set once one does. `hosting`: what `hosts_store` says."""
+    """Calls block while `hold` is cleared; `hung` is set when the first one blocks. `hosting`: the value of
+    `hosts_store`."""
 
     def __init__(self, memory):
         super().__init__(memory)
@@ -58,9 +59,9 @@ class HangingBackend(MemoryBackend):
 
 
 class Job:
-    """The nodes of a job in one process, by name. Nobody is called gone who is only slow, unless by few `attempts`, or
-    by a `clock` of the test's. A long `patience` shows that a call did not wait for so long, however slow the machine
-    is; a short one saves the time."""
+    """All nodes of a job in one process, by name. A slow node is not considered lost, unless the test passes a small
+    `attempts` or its own `clock`. A long `patience` shows that a call did not wait that long, however slow the machine
+    is; a short one saves time."""
 
     def __init__(
         self, min_nodes=1, max_nodes=2, interval=0.2, attempts=150, clock=None, patience=Patience(), **timeouts
@@ -89,7 +90,7 @@ class Job:
         return handler
 
     def form(self, names):
-        """The round in which all of these are, by name."""
+        """Returns the round in which all these nodes take part, by name."""
         for name in names:
             if name not in self.handlers:
                 self.node(name)
@@ -101,7 +102,7 @@ class Job:
         return State() if self.memory.state is None else decoded_state(self.memory.state[0])
 
     def write(self, change):
-        """Somebody from outside changes the state."""
+        """Change the state as an outside client does."""
         backend = MemoryBackend(self.memory)
         found = backend.get_state()
         state, token = found or (encoded_state(State()), None)
@@ -124,7 +125,7 @@ def failure(rank=0, message="ValueError: no", **changes):
 
 
 class FailingStores(RoundStores):
-    """Cannot open the first store."""
+    """Fails to open the first store."""
 
     hosted_by_agent = True
 

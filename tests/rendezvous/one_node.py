@@ -1,5 +1,5 @@
-"""A node whose operations are performed at once, one after another, on a memory in which things can be made to go
-wrong."""
+"""A node whose operations run synchronously, one after another, on a memory backend in which the test can inject
+faults."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
-MOST = 100  # operations in a row; more is a node that keeps itself busy
+MOST = 100  # operations in a row; a node that needs more is in a busy loop
 
 
 class OneNode:
     """Attributes:
-    node: the machine.
-    backend: its connection, which can be taken away.
-    faults: what an operation of this class raises, instead of being performed.
-    asked: the classes of the operations that it asked for, in order.
-    rest: what `next` said last when there was nothing to do.
+    node: the state machine.
+    backend: its connection; a test can make it unreachable.
+    faults: exceptions by operation class; such an operation raises instead of running.
+    asked: the classes of the operations that the node requested, in order.
+    rest: the last `Idle` that `next` returned.
     """
 
     def __init__(self, memory=None, clock=None, name="a", min_nodes=1, max_nodes=1, connect=None, **timeouts):
@@ -48,7 +48,7 @@ class OneNode:
         return self.settle()
 
     def step(self):
-        """What it asks for next, performed and answered; a rest where it asks for nothing."""
+        """Run the next operation and pass the answer to the node. Returns the operation, or `Idle` if there is none."""
         step = self.node.next(self.clock.now(), self.memory.vacant)
         if isinstance(step, Idle):
             self.rest = step
@@ -65,7 +65,7 @@ class OneNode:
         return step
 
     def settle(self):
-        """Let it do all there is to do now. The operations, in order."""
+        """Run everything that is due now. Returns the operations in order."""
         done = []
         while not isinstance(step := self.step(), Idle):
             done.append(step)
@@ -73,7 +73,7 @@ class OneNode:
         return done
 
     def run(self, seconds):
-        """Let time pass, in which no news comes: it acts when it said it would. The operations, in order."""
+        """Let time pass without news; the node acts only when its timers are due. Returns the operations in order."""
         until, done = self.clock.now() + seconds, self.settle()
         while self.rest.until <= until:
             self.clock.advance(max(self.rest.until - self.clock.now(), 0.0))
@@ -83,13 +83,13 @@ class OneNode:
         return done
 
     def hear(self):
-        """The news that the backend pushes: that anything may have changed."""
+        """Deliver the backend's notification that anything may have changed."""
         self.node.state_changed()
         self.node.roster_changed()
         return self.settle()
 
     def write(self, change):
-        """Somebody else changes the state."""
+        """Change the state as another client does."""
         backend = MemoryBackend(self.memory)
         found = backend.get_state()
         state, token = (State(), None) if found is None else (decoded_state(found[0]), found[1])
@@ -97,7 +97,7 @@ class OneNode:
 
     @property
     def state(self):
-        """What stands in the store."""
+        """The state in the store."""
         return State() if self.memory.state is None else decoded_state(self.memory.state[0])
 
     @property
@@ -107,7 +107,7 @@ class OneNode:
 
     @property
     def entries(self):
-        """What stands there of the nodes, by key."""
+        """The nodes' entries in the store, by key."""
         return {key: decoded_entry(item.entry) for key, item in self.memory.entries.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""A store in memory with clients that have connections to it: it can be out of reach, and begin anew, empty."""
+"""A store in memory whose clients have connections: it can become unreachable, or restart empty."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ KEYS = Keys("job", "0123456789abcdef")
 
 class Place:
     """Attributes:
-    store: what stands there.
-    follows: whether connections lead to a store that began anew.
-    away: whether nobody reaches it. Connections that stood break with that.
-    connections, closed: how many were made, and how many of them were closed.
+    store: the current store.
+    follows: whether open connections reach a restarted store.
+    away: whether the store is unreachable. Open connections break then.
+    connections, closed: how many connections were opened, and how many of them were closed.
     """
 
     def __init__(self):
@@ -28,25 +28,25 @@ class Place:
         self._traps = {}
 
     def begin(self):
-        """The store's first epoch, so that its keys are known."""
+        """Create the store's first epoch, so that its keys are known."""
         self.store.set(KEYS.id, KEYS.epoch)
         return self
 
     def restart(self):
-        """It is empty, and connections to the one before break."""
+        """Empty the store and break all open connections."""
         self.store = MemoryStore(timedelta(seconds=30))
 
     def empty(self):
-        """It is empty, and the connections stand, as those of a client that reconnects by itself."""
+        """Empty the store but keep open connections, like a client that reconnects by itself."""
         self.follows = True
         self.restart()
 
     def before(self, operation, key, act):
-        """Call `act` before the next operation of this name on this key is carried out."""
+        """Call `act` just before the next such operation on this key runs."""
         self._traps[operation, str((key,))] = lambda *arguments: act()
 
     def lose(self, operation, key, lands):
-        """The connection breaks with that operation; before or after it is carried out."""
+        """Break the connection at that operation: after it ran if `lands`, else before."""
 
         def broken(*arguments):
             if lands:
@@ -56,7 +56,7 @@ class Place:
         self._traps[operation, str((key,))] = broken
 
     def entered(self, operation, arguments):
-        """Somebody is about to do this."""
+        """Run the trap set for this operation, if there is one."""
         act = self._traps.pop((operation, str(arguments[:1])), None)
         if act is not None:
             act(*arguments)
@@ -78,7 +78,7 @@ class Place:
 
 
 class Client:
-    """One connection to the place."""
+    """One connection to the store."""
 
     def __init__(self, place):
         self._place, self._store = place, place.store
@@ -87,7 +87,7 @@ class Client:
         self._place.closed += 1
 
     def __getattr__(self, name):
-        getattr(self._store, name)  # an operation that it has
+        getattr(self._store, name)  # raises AttributeError if the store has no such operation
 
         def call(*args):
             if self._place.follows:

@@ -1,5 +1,5 @@
-"""A job over a store in which something else writes: nonsense, or what a younger elastic-core would. Each node that
-finds it tells of it once, and the job goes on. Who joins where no node knows better is told why not."""
+"""A job over a store in which another program writes invalid data, or the format of a newer elastic-core. Each node
+logs it once, and the job continues. A node that joins when no other node knows better gets an error with the reason."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ INTERVAL = 0.05
 
 
 class StoreJob:
-    """The nodes of a job in one process; they beat often, and are not called gone for long."""
+    """All nodes of a job in one process. They send frequent heartbeats and have a long failure timeout."""
 
     def __init__(self):
         self.place = Place().begin()
-        self.stranger = self.place.backend()
+        self.third_party = self.place.backend()
         self.handlers = {}
 
     def form(self, names, nodes=(2, 2)):
-        """The round in which all of these are."""
+        """Returns the round in which all these nodes take part."""
         for name in names:
             if name not in self.handlers:
                 timeout = RendezvousTimeout(join=LONG, last_call=0.1)
@@ -41,21 +41,21 @@ class StoreJob:
                     RendezvousSettings("job", *nodes, timeout, INTERVAL, 60),
                     Node(name, host=name, max_restarts=3),
                     PrefixedStores(self.place.store, "job", "127.0.0.1"),
-                    patience=Patience(answer=0.5),  # a state that cannot be read lets nobody leave
+                    patience=Patience(answer=0.5),  # no node can leave while the state is unreadable
                 )
         calls = [Background(self.handlers[name].next_rendezvous) for name in names]
         return [call.result() for call in calls]
 
     def write_state(self, value):
-        """Whatever stands there now, this is newer."""
-        found = self.stranger.get_state()
-        assert self.stranger.set_state(value, found and found[1])[2]
+        """Replace the current state, whatever it is."""
+        found = self.third_party.get_state()
+        assert self.third_party.set_state(value, found and found[1])[2]
 
     def beats(self):
-        return sum(seen.beats for seen in self.stranger.roster())
+        return sum(seen.beats for seen in self.third_party.roster())
 
-    def live_on(self):
-        """Both of its nodes beat for a second, and their workers are left alone."""
+    def check_healthy_for_a_second(self):
+        """Check for a second that both nodes send heartbeats and their workers are left alone."""
         begun, beats = time.monotonic(), self.beats()
         eventually(lambda: time.monotonic() - begun > 1.0 and self.beats() > beats + 6)
         assert [handler.verdict() for handler in self.handlers.values()] == [None] * 2
@@ -77,7 +77,7 @@ def job():
 
 
 @pytest.mark.parametrize("value", NONSENSE)
-def test_a_state_that_cannot_be_read_is_a_clear_error_for_who_joins(job, value, capsys):
+def test_joining_with_unreadable_state_is_an_error(job, value, capsys):
     job.write_state(value)
     with pytest.raises(RendezvousStateError, match=r"expected a rendezvous state of version .*--rdzv-id"):
         job.form("a", (1, 1))
@@ -85,7 +85,7 @@ def test_a_state_that_cannot_be_read_is_a_clear_error_for_who_joins(job, value, 
     assert capsys.readouterr().err.count("rendezvous fault") == 1
 
 
-def test_so_is_one_that_no_elastic_core_has_written(job, capsys):
+def test_joining_with_foreign_value_is_an_error(job, capsys):
     job.place.store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"'elastic/job/.*/s/1', found b'hello'; choose another run id"):
         job.form("a", (1, 1))
@@ -94,29 +94,29 @@ def test_so_is_one_that_no_elastic_core_has_written(job, capsys):
 
 
 @pytest.mark.parametrize("value", NONSENSE)
-def test_one_that_is_written_while_a_round_runs_is_told_once_and_put_right(job, value, capsys):
+def test_unreadable_state_during_a_round_is_repaired(job, value, capsys):
     job.form("ab")
     job.write_state(value)
-    job.live_on()
-    eventually(lambda: decoded_state(job.stranger.get_state()[0]).round.number == 1)  # for who comes later
+    job.check_healthy_for_a_second()
+    eventually(lambda: decoded_state(job.third_party.get_state()[0]).round.number == 1)  # so that later nodes can join
     for name in "ab":
         job.handlers[name].report_failure(failure())
     assert {info.formed.number for info in job.form("ab")} == {2}
-    assert capsys.readouterr().err.count("state spoilt") <= 2  # by each node
+    assert capsys.readouterr().err.count("state spoilt") <= 2  # once per node
 
 
-# -- entries, and the log that they stand in
+# -- entries and the roster log
 
 
-def test_entries_that_cannot_be_read_are_told_once_and_passed_over(job, capsys):
+def test_unreadable_entries_are_logged_once_and_skipped(job, capsys):
     for number, value in enumerate(NONSENSE):
-        job.place.backend().announce(f"stranger{number}/1", value)
+        job.place.backend().announce(f"third-party{number}/1", value)
     job.place.store.set(KEYS.slot(job.place.store.add(KEYS.slots, 1)), "hello")
     for _ in range(2):
         infos = job.form("ab")
         assert {info.world_size for info in infos} == {2}
         for name in "ab":
             job.handlers[name].report_failure(failure())
-    told = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
-    assert len({line.partition(" ")[2] for line in told}) == len(NONSENSE) + 1
-    assert len(told) <= 2 * (len(NONSENSE) + 1)  # by each node that looked
+    logged = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
+    assert len({line.partition(" ")[2] for line in logged}) == len(NONSENSE) + 1
+    assert len(logged) <= 2 * (len(NONSENSE) + 1)  # once per node that read the roster

@@ -101,27 +101,27 @@ values = st.recursive(
 
 
 @given(states())
-def test_a_state_comes_back_as_it_was(state):
+def test_state_round_trip(state):
     assert decoded_state(encoded_state(state)) == state
 
 
 @given(entries)
-def test_an_entry_comes_back_as_it_was(entry):
+def test_entry_round_trip(entry):
     assert decoded_entry(encoded_entry(entry)) == entry
 
 
 def document_of(data):
-    """The JSON in front of what may follow it."""
+    """The JSON document at the start of the data."""
     return json.loads(data.partition(b"\n")[0].decode("ascii"))
 
 
 def with_document(data, document):
-    """The same with another document in front."""
+    """The same data with another JSON document at the start."""
     _, separator, rest = data.partition(b"\n")
     return json.dumps(document).encode() + separator + rest
 
 
-def test_it_begins_with_plain_ascii_json_with_a_version():
+def test_state_begins_with_versioned_ascii_json():
     assert document_of(encoded_state(State(reason="é")))["version"] == codec.VERSION
 
 
@@ -130,7 +130,7 @@ both = pytest.mark.parametrize(("decoded", "good"), DECODERS, ids=["state", "ent
 
 
 def refused(decoded, data):
-    """The decoded value, or None if it was refused in the way that is promised."""
+    """The decoded value, or None if decoding failed with the documented error."""
     try:
         return decoded(data)
     except RendezvousStateError as error:
@@ -142,7 +142,7 @@ def refused(decoded, data):
 @both
 @given(data=st.data(), value=values)
 @settings(max_examples=60)
-def test_any_value_in_any_field_is_taken_or_refused(decoded, good, data, value):
+def test_any_field_value_is_accepted_or_refused(decoded, good, data, value):
     document = document_of(good)
     document[data.draw(st.sampled_from(sorted(document)))] = value
     again = refused(decoded, with_document(good, document))
@@ -152,7 +152,7 @@ def test_any_value_in_any_field_is_taken_or_refused(decoded, good, data, value):
 
 
 @both
-def test_a_missing_field_is_refused(decoded, good):
+def test_missing_field_is_refused(decoded, good):
     for name in document_of(good):
         document = document_of(good)
         del document[name]
@@ -161,7 +161,7 @@ def test_a_missing_field_is_refused(decoded, good):
 
 @both
 @pytest.mark.parametrize("version", [1, 0, "2", None, True, 2.0, [2]])
-def test_another_version_is_named(decoded, good, version):
+def test_other_version_is_named(decoded, good, version):
     document = {**document_of(good), "version": version}
     with pytest.raises(RendezvousStateError, match=r"of version 6, found version .*same version of elastic-core"):
         decoded(with_document(good, document))
@@ -169,19 +169,19 @@ def test_another_version_is_named(decoded, good, version):
 
 @both
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"3", b'"version"', b"\xff\xfe", b"\x80\x04pickle", b"{"])
-def test_what_is_no_object_is_refused(decoded, good, data):
+def test_non_object_is_refused(decoded, good, data):
     assert refused(decoded, data) is None
 
 
 @both
-def test_what_is_too_long_is_not_even_read(decoded, good):
+def test_oversized_input_is_not_parsed(decoded, good):
     with pytest.raises(RendezvousStateError, match="bytes, more than the"):
         decoded(good + b" " * codec.LONGEST_STATE)
 
 
 @both
 @pytest.mark.parametrize("depth", [100, 900, 950, 990, 1000, 20_000])
-def test_what_is_nested_deeply_is_refused(decoded, good, depth):
+def test_deeply_nested_input_is_refused(decoded, good, depth):
     document = document_of(good)
     deep = b"[" * depth + b"]" * depth
     for name in document:
@@ -191,49 +191,49 @@ def test_what_is_nested_deeply_is_refused(decoded, good, depth):
 
 @both
 @pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "9" * 30, "9" * 4000, "9" * 6000])
-def test_numbers_out_of_all_measure_are_refused(decoded, good, number):
+def test_extreme_numbers_are_refused(decoded, good, number):
     name = "restarts" if decoded is decoded_state else "max_restarts"
     data = with_document(good, {**document_of(good), name: "NUMBER"}).replace(b'"NUMBER"', number.encode())
     assert refused(decoded, data) is None
 
 
-def test_a_node_without_workers_is_refused():
-    """Else it would be seated, and nobody could read the state any more."""
+def test_node_without_workers_is_refused():
+    """Otherwise the leader would seat it, and no node could read the state."""
     with pytest.raises(RendezvousStateError, match="expected a worker"):
         decoded_entry(encoded_entry(Entry("a/1", "a", local_world_size=0)))
 
 
 @given(st.data())
-def test_one_wrong_byte_among_the_seats_is_found(data):
+def test_corrupted_seats_are_detected(data):
     state = State(seats=Seats.of(Seat(f"node{i}/1", Member(f"node{i}", "host", "", "default", 1)) for i in range(3)))
     good = bytearray(encoded_state(state))
     place = data.draw(st.integers(good.index(b"\n") + 1, len(good) - 1))
     good[place] ^= data.draw(st.integers(1, 255))
     found = refused(decoded_state, bytes(good))
-    assert found is None or found == state  # a bit of the compression that says nothing of the text
+    assert found is None or found == state  # a bit of the compressed data that does not affect the text
 
 
 def with_seats(text, count):
-    """A state whose seats are this text."""
+    """A state whose seat block is this text."""
     document = {**document_of(encoded_state(State())), "seats": count}
     return json.dumps(document).encode() + b"\n" + zlib.compress(text)
 
 
 @pytest.mark.parametrize("rest", [b"", b"\nabc", b"\n" + zlib.compress(b"x")[:-1], b"\n" + zlib.compress(b"") + b"x"])
-def test_what_are_no_seats_are_refused(rest):
+def test_invalid_seat_block_is_refused(rest):
     head = encoded_state(State()).partition(b"\n")[0]
     assert refused(decoded_state, head + rest) is None
 
 
-def test_another_number_of_seats_than_was_told_is_refused():
+def test_wrong_seat_count_is_refused():
     assert refused(decoded_state, with_seats(b"\nk\tn\th\ta\tr\t1\t0\t1", 2)) is None
 
 
-def test_text_that_is_none_is_refused():
+def test_undecodable_seats_are_refused():
     assert refused(decoded_state, with_seats(b"\n\xff", 1)) is None
 
 
-def test_seats_that_grow_without_end_are_not_unpacked():
+def test_oversized_seat_block_is_not_unpacked():
     bomb = with_seats(b"\n" * (codec.LONGEST_STATE + 1), codec.LONGEST_STATE + 1)
     assert len(bomb) < 100_000
     assert refused(decoded_state, bomb) is None
@@ -245,17 +245,17 @@ def test_seats_that_grow_without_end_are_not_unpacked():
     + [f"k\tn\th\ta\tr\t{port}\t0\t{size}" for port, size in [(1, 0), (-1, 1), (1, 1.5), ("1" * 20, 1), (1, "x")]]
     + [f"k\tn\th\ta\tr\t1\t{lifeline}\t1" for lifeline in (-1, 65536, "x", "")],
 )
-def test_a_seat_that_is_none_is_refused(line):
+def test_invalid_seat_is_refused(line):
     assert refused(decoded_state, with_seats(f"\n{line}".encode(), 1)) is None
 
 
-def test_two_seats_of_one_node_are_refused(say):
-    data = encoded_state(replace(say.state("ab"), seats=say.seats("aa")))
+def test_two_seats_of_one_node_are_refused(build):
+    data = encoded_state(replace(build.state("ab"), seats=build.seats("aa")))
     assert refused(decoded_state, data) is None
 
 
 @given(seats)
-def test_seats_that_were_read_are_those_that_were_written(given):
+def test_seats_round_trip(given):
     read = decoded_state(encoded_state(State(seats=Seats.of(given)))).seats
     assert (len(read), list(read), read[:], read) == (len(given), given, tuple(given), Seats.of(given))
     assert [read[place] for place in range(len(given))] == given
@@ -263,46 +263,46 @@ def test_seats_that_were_read_are_those_that_were_written(given):
     assert read.members == tuple(seat.member for seat in given)
 
 
-def test_seats_that_are_known_are_taken_again(say):
-    state = say.state("ab")
+def test_unchanged_seats_are_reused(build):
+    state = build.state("ab")
     known = decoded_state(encoded_state(state)).seats
     over = ended(state, Cause.LOST, "a", "", ("a",))
     assert decoded_state(encoded_state(over), known) == over
     assert decoded_state(encoded_state(over), known).seats is known
-    others = replace(state, seats=say.seats("ac"))
+    others = replace(state, seats=build.seats("ac"))
     assert decoded_state(encoded_state(others), known) == others
 
 
-def test_any_number_of_seats_is_found_by_key(say):
+def test_every_seat_is_found_by_key(build):
     keys = [f"node{i}" for i in range(40)]
-    seats = decoded_state(encoded_state(State(seats=say.seats(keys)))).seats
+    seats = decoded_state(encoded_state(State(seats=build.seats(keys)))).seats
     for rank, key in enumerate(keys):
         assert (seats.rank(key), seats.rank(f"no {key}")) == (rank, None)
 
 
-# -- bounds of what is told
+# -- limits
 
 
-def test_a_failure_is_cut_to_what_others_can_bear():
+def test_failure_is_truncated():
     long = "x" * 10_000 + "the end"
-    told = bounded(
+    cut = bounded(
         ProcessFailure(0, 1, 2, message=long, stderr_tail=(long,) * 50, error_file_data={"deep": long}, caused_by=3)
     )
-    assert told.message.endswith("the end")
-    assert (len(told.message), len(told.stderr_tail[0])) == (4096, 400)
-    assert (len(told.stderr_tail), told.error_file_data, told.caused_by) == (20, {}, 3)
+    assert cut.message.endswith("the end")
+    assert (len(cut.message), len(cut.stderr_tail[0])) == (4096, 400)
+    assert (len(cut.stderr_tail), cut.error_file_data, cut.caused_by) == (20, {}, 3)
 
 
-def test_of_a_stack_the_beginning_is_told_and_only_of_what_came_first():
+def test_stack_keeps_its_beginning_and_only_for_causes():
     hung = ProcessFailure(0, 1, -6, reason="hang: the timer", stack="first\n" + "x" * 10_000)
     assert bounded(hung).stack.startswith("first\n")
     assert len(bounded(hung).stack) == 8192
     assert bounded(replace(hung, caused_by=3)).stack == ""
 
 
-def test_of_many_reports_the_certain_ones_are_kept(say):
-    reports = tuple(say.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
-    state = say.state([f"n{i}" for i in range(40)])
+def test_certain_reports_are_kept_of_many(build):
+    reports = tuple(build.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
+    state = build.state([f"n{i}" for i in range(40)])
     for report in reports:
         state = failed(state, state.round, report)
     assert {report.key for report in state.end.reports} == {"n0", "n1", "n2", "n3", "n4", "n5", "n20", "n30"}
@@ -311,8 +311,8 @@ def test_of_many_reports_the_certain_ones_are_kept(say):
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
-def test_the_longest_entry_with_a_failure_can_be_read_again(character):
-    """Otherwise the node would be invisible because its workers print in another script."""
+def test_longest_entry_round_trip(character):
+    """Otherwise a node would be invisible because its workers print non-ASCII text."""
     long, name = character * 10_000, "n" * 255
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
     reported = Reported(RoundId(1, name), Report(name, name, (failure,) * 9, certain=True, number=1), "x" * 9999)
@@ -320,20 +320,20 @@ def test_the_longest_entry_with_a_failure_can_be_read_again(character):
     assert decoded_entry(encoded_entry(entry)).reported.round == reported.round
 
 
-def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(say):
+def test_largest_state_round_trip(build):
     long = "é" * 10_000
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
     reports = tuple(Report(f"n{i}", f"n{i}", (failure,) * 9, True) for i in range(100))
     state = State(
-        round=RoundId(1), seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports)
+        round=RoundId(1), seats=build.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports)
     )
     data = encoded_state(state)
-    assert len(data) < 1_000_000  # etcd takes 1.5 MiB
+    assert len(data) < 1_000_000  # etcd's limit is 1.5 MiB
     assert len(decoded_state(data).seats) == 5000
 
 
 @pytest.mark.parametrize("name", ["key", "node", "host", "address", "role"])
 @pytest.mark.parametrize("text", ["a\tb", "a\nb", "\x00", "\x1b[31m", "\ud800", "x" * 256])
-def test_a_name_that_cannot_be_part_of_a_state_is_refused(name, text):
+def test_invalid_name_is_refused(name, text):
     entry = replace(Entry("a/1", "a"), **{name: text})
     assert refused(decoded_entry, encoded_entry(entry)) is None

@@ -1,4 +1,4 @@
-"""Whether the store answers, and what follows from that."""
+"""Whether the store is available, and what a node does about outages."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def answered(connection):
     return connection.answered(Instant(20.0), Instant(20.1))
 
 
-def test_an_operation_that_is_not_answered_is_waited_for_since_it_began(well):
+def test_silence_begins_with_the_pending_operation(well):
     assert well.silent_since(None) is None
     assert well.silent_since(Instant(1.0)) == 1.0
     assert well.answered(Instant(1.0), Instant(1.1)) == well
 
 
-def test_an_outage_begins_with_the_first_attempt_that_was_not_answered(well):
+def test_outage_begins_with_the_first_failed_attempt(well):
     away = failing(well, [10.0, 11.0, 12.0])
     assert away.silent_since(None) == away.silent_since(Instant(13.0)) == 10.0
     assert answered(away).silent_since(None) is None
@@ -48,21 +48,21 @@ def test_pauses_between_attempts_grow(well):
     assert failing(well, range(9)).retry_now().retry_due(Instant(8.0))
 
 
-def test_once_nothing_is_left_to_do_what_went_wrong_is_past(well):
+def test_fault_is_forgotten_when_no_work_is_left(well):
     away = failing(well, range(9))
     assert answered(away).outage is OUTAGE
     assert answered(away).faults_forgotten() == well
     assert well.faults_forgotten() == well
 
 
-def test_a_slow_answer_means_that_the_store_was_away(well):
+def test_slow_answer_means_an_outage(well):
     assert not well.was_outage(Instant(0.0), Instant(0.9))
     assert well.was_outage(Instant(0.0), Instant(1.1))
     assert failing(well, [0.0]).was_outage(Instant(5.0), Instant(5.0))
 
 
-def test_a_store_whose_answers_are_slow_again_and_again_was_away_once_in_a_window(well):
-    """Else nobody who looks at the others through it would ever call one of them gone."""
+def test_repeated_slow_answers_are_one_outage_per_timeout(well):
+    """Otherwise a node whose answers are always slow would never consider a peer lost."""
     slow = well.answered(Instant(0.0), Instant(1.1))
     assert not slow.was_outage(Instant(1.1), Instant(2.2))
     quick = slow.answered(Instant(1.1), Instant(1.2))
@@ -70,7 +70,7 @@ def test_a_store_whose_answers_are_slow_again_and_again_was_away_once_in_a_windo
     assert slow.answered(Instant(1.1), Instant(2.2)).was_outage(Instant(5.0), Instant(6.1))
 
 
-def test_an_outage_is_news_once_it_has_lasted_for_as_long_as_a_beat_may_take(well):
+def test_outage_is_logged_after_the_heartbeat_timeout(well):
     asked = Instant(10.0)
     assert not well.should_log(asked, Instant(11.9))
     assert well.should_log(asked, Instant(12.0))
@@ -79,7 +79,7 @@ def test_an_outage_is_news_once_it_has_lasted_for_as_long_as_a_beat_may_take(wel
     assert well.next_look(None, Instant(20.0)) == 22.0
 
 
-def test_a_node_fences_itself_off_one_beat_before_the_others_call_it_gone(well):
+def test_node_fences_one_heartbeat_before_its_timeout(well):
     asked = Instant(10.0)
     assert well.fence_at(asked, 0.0, Instant(11.0)) == 14.0
     assert not well.fenced(asked, 0.0, Instant(13.9))[1]
@@ -89,7 +89,7 @@ def test_a_node_fences_itself_off_one_beat_before_the_others_call_it_gone(well):
     assert not well.fenced(None, 0.0, Instant(1000.0))[1]
 
 
-def test_a_process_that_slept_has_one_more_beat_to_hear_an_answer(well):
+def test_process_that_slept_gets_one_more_heartbeat(well):
     asked = Instant(10.0)
     slept, fenced = well.fenced(asked, 0.0, Instant(60.0))
     assert not fenced

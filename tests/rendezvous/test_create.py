@@ -27,7 +27,7 @@ def create():
         handler.shutdown()
 
 
-def test_options_have_the_defaults_that_they_show(create):
+def test_documented_defaults_are_the_real_ones(create):
     settings = create().settings
     shown = {option.name: option.default for option in BACKEND_OPTIONS}
     assert shown == {
@@ -43,7 +43,7 @@ def test_options_have_the_defaults_that_they_show(create):
     assert (settings.run_id, settings.min_nodes, settings.max_nodes) == ("job", 1, 2)
 
 
-def test_options_may_be_text_or_typed(create):
+def test_option_values_may_be_text_or_typed(create):
     settings = create(join_timeout="1.5", last_call_timeout=0, keep_alive_max_attempt="3", close_timeout=None).settings
     assert (settings.timeout.join, settings.timeout.last_call) == (timedelta(seconds=1.5), timedelta())
     assert (settings.timeout.close, settings.keep_alive_max_attempt) == (timedelta(minutes=1), 3)
@@ -63,7 +63,7 @@ def test_options_may_be_text_or_typed(create):
         ("keep_alive_max_attempt", 1, "keep_alive_max_attempt: expected a whole number >= 2, found 1"),
     ],
 )
-def test_bounds(create, option, value, message):
+def test_option_out_of_bounds_is_an_error(create, option, value, message):
     with pytest.raises(ConfigurationError, match=message):
         create(**{option: value})
 
@@ -82,12 +82,12 @@ def test_bounds(create, option, value, message):
         ("", None, 2, None),
     ],
 )
-def test_the_address_that_is_advertised(create, endpoint, local_addr, nodes, expected):
-    """That of the way to the endpoint: the host name may be unknown to the others."""
+def test_advertised_address_is_that_of_the_endpoint_route(create, endpoint, local_addr, nodes, expected):
+    """The local address of the route to the endpoint, because other machines may not know the host name."""
     info = create(Node("a", host="h"), local_addr, (1, nodes), endpoint, last_call_timeout=0.0).next_rendezvous()
     assert info.bootstrap_store_info.master_addr == (expected or reached_at())
 
 
-def test_a_store_or_stores_are_needed():
+def test_missing_store_is_an_error():
     with pytest.raises(ValueError, match="expected a store"):
         create_handler(None, MemoryBackend(SharedMemory()), RendezvousParameters("memory", "", "job", 1, 1))

@@ -1,5 +1,5 @@
-"""The driver, with its threads, over a memory that can hang, go wrong, or hold nonsense. The time between two beats is
-long wherever a test is about news, or about being woken: what happens, happens for that reason."""
+"""The driver with its threads, over a memory backend that can hang, fail or hold invalid data. In tests of
+notifications and wake-ups the heartbeat interval is so long that heartbeats cannot be the cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 from elastic_core.support.retry import Backoff
 
 LONG = 60.0
-RARELY = 100.0  # seconds between two beats, in which a test is long over
+RARELY = 100.0  # seconds between two heartbeats; every test ends long before
 WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
 
 
@@ -46,7 +46,7 @@ class One:
         self.driver.tell(lambda node: node.want(WHERE))
 
     def member(self):
-        """Wait until it is a member of a round."""
+        """Wait until the node is a member of a round."""
         self.driver.wait(lambda node, now: node.membership.running or None, lambda node: None)
 
     @property
@@ -65,7 +65,7 @@ def memory():
 
 @pytest.fixture
 def start(memory):
-    """A function that makes a node with its driver; all of them are stopped at the end."""
+    """Function that creates a node with its driver; all drivers are stopped at the end of the test."""
     made = []
 
     def start(name="a", backend=HangingBackend, nodes=(1, 1), interval=RARELY, attempts=3, patience=Patience()):
@@ -81,7 +81,7 @@ def start(memory):
 
 @pytest.fixture
 def gathering(start):
-    """A node that leads and waits for others."""
+    """A node that leads and waits for other nodes."""
     one = start(nodes=(3, 3))
     one.join()
     eventually(lambda: one.leads)
@@ -90,7 +90,7 @@ def gathering(start):
 
 @pytest.fixture
 def following(gathering, start):
-    """Another node that waits for others, and does not lead."""
+    """A node that waits for other nodes and does not lead."""
     return followed(start)
 
 
@@ -103,7 +103,7 @@ def followed(start, **options):
 
 @pytest.fixture
 def member(start):
-    """The only member of a round, which it leads; its threads wait for news of the state and of the roster."""
+    """The only member of a round, which it leads. Its threads wait for changes of the state and of the roster."""
     one = start(nodes=(1, 2))
     one.join()
     one.member()
@@ -111,7 +111,7 @@ def member(start):
 
 
 def write(memory, change):
-    """Somebody else changes the state."""
+    """Change the state as another client does."""
     backend = MemoryBackend(memory)
     found = backend.get_state()
     state, token = (model.State(), None) if found is None else (decoded_state(found[0]), found[1])
@@ -122,18 +122,18 @@ def closed(state):
     return model.closed(state, "somebody", "enough", True)
 
 
-def goes_wrong(state):
+def failing_change(state):
     raise ZeroDivisionError("a change that cannot be made")
 
 
-# -- what a node asks for is done, when it is due
+# -- operations run when they are due
 
 
-def test_it_sleeps_until_the_next_beat_is_due(start):
+def test_driver_sleeps_until_the_next_heartbeat(start):
     one = start(interval=0.1, attempts=50)
     one.join()
     one.member()
-    eventually(lambda: one.backend.calls["beat"] > 3)  # what a round that has just formed brings is done
+    eventually(lambda: one.backend.calls["beat"] > 3)  # the new round's work is finished
     one.backend.calls.clear()
     begun = time.monotonic()
     eventually(lambda: one.backend.calls["beat"] >= 5)
@@ -143,8 +143,8 @@ def test_it_sleeps_until_the_next_beat_is_due(start):
     assert set(one.backend.calls) <= {"beat", "roster"}
 
 
-def test_beats_wake_nobody_who_waits_for_a_change(start):
-    """Else every node of a large job wakes two threads for each beat."""
+def test_heartbeats_do_not_wake_waiters(start):
+    """Otherwise every node of a large job would wake two threads per heartbeat."""
     one, looks, over = start(interval=0.05, attempts=400), [], threading.Event()
     one.join()
     one.member()
@@ -163,31 +163,33 @@ def test_beats_wake_nobody_who_waits_for_a_change(start):
 
 
 @pytest.mark.parametrize("who", ["following", "member"])
-def test_news_of_the_state_reaches_it_at_once(request, memory, who):
+def test_news_of_the_state_wakes_the_node(request, memory, who):
     one = request.getfixturevalue(who)
     write(memory, closed)
     eventually(lambda: one.driver.ask(lambda node, now: node.state.closed))
 
 
-def test_news_of_the_roster_reaches_the_leader_at_once(member, start):
+def test_news_of_the_roster_wakes_the_leader(member, start):
     other = start("b", nodes=(1, 2))
     other.join()
-    eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
+    eventually(
+        lambda: not member.driver.ask(lambda node, now: node.state.open)
+    )  # so that both nodes are in the next round
 
 
 class Pushing(HangingBackend):
-    """Tells of each that comes, however many the node wants to be told of at once: so does etcd's watch."""
+    """Notifies of each newcomer, regardless of `more`, as etcd's watch does."""
 
     def wait_for_roster(self, timeout, more=1):
         return super().wait_for_roster(timeout)
 
 
-# Whoever rests from news that bring nothing rests for longer than a test takes.
+# A thread that pauses after useless news pauses for longer than any test takes.
 LONG_PAUSES = Patience(pauses=Backoff(first=RARELY, longest=RARELY))
 
 
-def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory):
-    """A leader rested longer after each newcomer, up to a second: nodes that came one by one waited for it."""
+def test_useful_news_causes_no_pause(start, memory):
+    """A leader once paused longer after each newcomer, up to a second, which delayed nodes that arrived one by one."""
     leader, others = start(backend=Pushing, nodes=(999, 999), patience=LONG_PAUSES), MemoryBackend(memory)
     leader.join()
     eventually(lambda: leader.leads)
@@ -196,17 +198,17 @@ def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory):
         eventually(lambda key=key: key in leader.driver.ask(lambda node, now: [s.entry.key for s in node.seen.roster]))
 
 
-# -- a wake reaches it wherever it sleeps
+# -- requests wake the driver
 
 
 @pytest.mark.parametrize("who", ["gathering", "following", "member"])
-def test_what_is_asked_for_is_done_at_once(request, who):
+def test_requests_are_carried_out_immediately(request, who):
     one = request.getfixturevalue(who)
     assert all(one.driver.carry_out(lambda node: node.request(RefreshRoster()), LONG) for _ in range(20))
     assert one.driver.carry_out(lambda node: node.leave("test"), LONG)
 
 
-def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_once_it_can(member):
+def test_node_answers_while_the_store_hangs(member):
     member.backend.hold.clear()
     member.driver.tell(lambda node: node.reread())
     assert member.backend.hung.wait(LONG)
@@ -219,10 +221,10 @@ def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_on
     assert asked.result()
 
 
-def test_a_state_that_cannot_be_read_is_no_news_again_and_again(gathering, start, memory):
-    """Nor is who asks for something kept waiting."""
+def test_unreadable_state_causes_no_busy_loop(gathering, start, memory):
+    """Requests are not delayed either."""
     following = followed(start, patience=LONG_PAUSES)
-    gathering.backend.hold.clear()  # it leads, and would put the state right
+    gathering.backend.hold.clear()  # this node leads and would repair the state
     with memory.changed:
         foreign_state = memory.writes + 1
         memory.state = (b"not ours", foreign_state)
@@ -237,7 +239,7 @@ def test_a_state_that_cannot_be_read_is_no_news_again_and_again(gathering, start
     assert following.backend.calls["get_state"] - first < 50
 
 
-def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory):
+def test_driver_uses_at_most_three_threads(start, memory):
     before = rendezvous_threads()
     one = start(nodes=(1, 2))
     one.join()
@@ -253,16 +255,16 @@ def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory
 # -- faults
 
 
-def test_the_fault_of_a_request_is_told_to_who_asked_and_the_rest_goes_on(member):
-    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(ChangeState(goes_wrong)), LONG))
+def test_failed_request_raises_for_its_caller_alone(member):
+    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(ChangeState(failing_change)), LONG))
     good = Background(lambda: member.driver.carry_out(lambda node: node.close("enough", True), LONG))
     with pytest.raises(ZeroDivisionError, match="a change that cannot be made"):
         bad.result()
     assert good.result()
 
 
-class CannotLook(HangingBackend):
-    """Beats, but cannot see who is there, once it is `blind`."""
+class CannotReadRoster(HangingBackend):
+    """Sends heartbeats, but cannot read the roster while `blind`."""
 
     blind = False
 
@@ -273,7 +275,7 @@ class CannotLook(HangingBackend):
 
 
 def eventually_logged(capsys, words):
-    """All that was logged until these words were."""
+    """Wait until these words are logged; returns all log output so far."""
     logged = []
 
     def look():
@@ -284,8 +286,8 @@ def eventually_logged(capsys, words):
     return "".join(logged)
 
 
-def test_a_leader_that_cannot_work_for_a_few_tries_lets_another_one_lead(start, capsys):
-    one = start("a", CannotLook, (2, 2), interval=0.05)
+def test_leader_that_cannot_work_is_replaced(start, capsys):
+    one = start("a", CannotReadRoster, (2, 2), interval=0.05)
     other = start("b", nodes=(2, 2), interval=0.05)
     one.join()
     eventually(lambda: one.leads)
@@ -297,11 +299,11 @@ def test_a_leader_that_cannot_work_for_a_few_tries_lets_another_one_lead(start, 
     logged = eventually_logged(capsys, "leads no more")
     assert logged.count("leads no more") == 1 and "a fault of this backend" in logged
     eventually(lambda: one.backend.calls["beat"] > 3)
-    assert other.round == 1  # who cannot lead is a member all the same
+    assert other.round == 1  # a node that cannot lead is still a member
 
 
 class Deaf(HangingBackend):
-    """Waits for the state go wrong, so often."""
+    """The first `faults` waits for the state raise an error."""
 
     faults = 2
 
@@ -312,7 +314,7 @@ class Deaf(HangingBackend):
         return super().wait_for_state(token, timeout)
 
 
-def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys):
+def test_failed_wait_is_logged_once_and_repeated(gathering, start, memory, capsys):
     one = start("b", Deaf, nodes=(3, 3), patience=Patience(pauses=Backoff(first=0.01, longest=0.01)))
     one.join()
     eventually(lambda: not one.backend.faults)
@@ -323,7 +325,7 @@ def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, m
 
 @pytest.fixture
 def no_threads():
-    """A function after which no thread can be had, until it is called again with False."""
+    """Function that makes thread creation fail, until it is called with False."""
 
     def no_threads(scarce=True):
         threading.stack_size(2**46 if scarce else 0)
@@ -332,7 +334,7 @@ def no_threads():
     no_threads(False)
 
 
-def test_where_no_thread_is_to_be_had_it_says_so_and_may_be_started_later(start, no_threads):
+def test_driver_without_threads_raises_and_starts_later(start, no_threads):
     one = start()
     no_threads()
     with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -355,11 +357,11 @@ def test_node_that_cannot_start_watchers_polls_the_store(start, memory, no_threa
     assert one.driver.stop()
 
 
-# -- the end
+# -- stopping
 
 
 @pytest.mark.parametrize("who", ["gathering", "member"])
-def test_to_stop_ends_all_threads_at_once_and_for_good(request, who):
+def test_stop_ends_all_threads_for_good(request, who):
     before = rendezvous_threads()
     one = request.getfixturevalue(who)
     begun = time.monotonic()
@@ -372,7 +374,7 @@ def test_to_stop_ends_all_threads_at_once_and_for_good(request, who):
     assert not one.driver.carry_out(lambda node: node.leave("too late"), LONG * 2)
 
 
-def test_one_that_was_never_started_closes_its_backend_too(start):
+def test_stop_without_start_closes_the_backend(start):
     one = start()
     waiting = Background(lambda: one.backend.wait_for_state(None, LONG * 2))
     assert one.driver.stop()
@@ -380,7 +382,7 @@ def test_one_that_was_never_started_closes_its_backend_too(start):
 
 
 class Stubborn(HangingBackend):
-    """Waits that do not heed `close`, which hangs itself."""
+    """Its waits ignore `close`, which hangs as well."""
 
     def close(self):
         self.hold.wait(2 * LONG)
@@ -392,7 +394,7 @@ class Stubborn(HangingBackend):
     wait_for_roster = wait_for_state
 
 
-def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
+def test_stop_is_bounded_when_everything_hangs(start, capsys):
     one = start(backend=Stubborn, nodes=(1, 2), patience=Patience(closing=0.1, ending=0.2))
     one.join()
     one.member()
@@ -401,16 +403,16 @@ def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
     assert one.backend.hung.wait(LONG)
     begun = time.monotonic()
     assert not one.driver.stop()
-    assert time.monotonic() - begun < LONG  # they hang for longer
+    assert time.monotonic() - begun < LONG  # the hung calls would take longer
     assert "close within 0.1 s" in capsys.readouterr().err
     before = rendezvous_threads()
     one.backend.hold.set()
-    eventually(lambda: not rendezvous_threads() & before)  # late, but they end
+    eventually(lambda: not rendezvous_threads() & before)  # the threads end late, but they end
 
 
 @pytest.mark.integration
-def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(member):
-    """The lock may be held when it is forked, by a thread that the child does not have."""
+def test_forked_child_has_no_driver(member):
+    """At the fork, the driver's lock may be held by a thread that does not exist in the child."""
     held, go_on = threading.Event(), threading.Event()
     holding = Background(lambda: member.driver.ask(lambda node, now: held.set() or go_on.wait(LONG)))
     assert held.wait(LONG)
@@ -422,8 +424,8 @@ def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(member):
         driver.start()
         key = driver.ask(lambda node, now: node.key)
         done = driver.carry_out(lambda node: node.leave("a child"), LONG)
-        told = (key, driver.started, done, driver.stop(), len(rendezvous_threads()))
-        os.write(writer, repr(told).encode())
+        answers = (key, driver.started, done, driver.stop(), len(rendezvous_threads()))
+        os.write(writer, repr(answers).encode())
         os._exit(0)
     try:
         go_on.set()

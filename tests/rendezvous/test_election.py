@@ -1,4 +1,4 @@
-"""Who leads, as one node sees it."""
+"""Leader election from the view of one node."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def waits():
 
 
 def after(election, looks, value=7, place=1):
-    """After looks at these times that found the leaders' counter unchanged."""
+    """Read the leaders' counter at these times, each time with this value."""
     for now in looks:
         election = election.seen(value, Instant(now), place)
     return election
 
 
-def test_members_lead_in_rank_order_and_others_by_age(say):
-    state = ended(say.state("abc"), Cause.LOST, "a", "", ("a",))
+def test_members_lead_by_rank_and_other_nodes_by_age(build):
+    state = ended(build.state("abc"), Cause.LOST, "a", "", ("a",))
     assert [position(state, key, 5) for key in "bc"] == [0, 1]
     assert position(state, "d", 3) == 5
     assert position(State(), "a", 0) == 0
 
 
-def test_who_was_asked_to_leave_or_is_done_does_not_lead_any_more(say):
-    assert [position(drained(say.state("abc"), "a"), key, 5) for key in "abc"] == [7, 0, 1]
-    assert [position(succeeded(say.state("abc"), ["b"], RoundId(1)), key, 5) for key in "abc"] == [0, 7, 1]
+def test_drained_or_finished_member_does_not_lead(build):
+    assert [position(drained(build.state("abc"), "a"), key, 5) for key in "abc"] == [7, 0, 1]
+    assert [position(succeeded(build.state("abc"), ["b"], RoundId(1)), key, 5) for key in "abc"] == [0, 7, 1]
 
 
-def test_the_place_of_a_member_that_works_does_not_depend_on_the_age_of_others(say):
-    state = drained(succeeded(say.state("abc"), ["b"], RoundId(1)), "c")
+def test_working_members_position_is_independent_of_age(build):
+    state = drained(succeeded(build.state("abc"), ["b"], RoundId(1)), "c")
     assert [ordered_by_age(state, key) for key in "abcd"] == [False, True, True, True]
 
 
-def test_the_nearer_the_sooner(waits):
+def test_patience_grows_with_the_position(waits):
     patience = [waits.patience(place) for place in range(1, 30)]
     assert patience == sorted(patience)
     assert (patience[0], patience[-1]) == (5.0, 20.0)
@@ -52,14 +52,14 @@ def test_the_nearer_the_sooner(waits):
     assert waits.looks(9, beats=2)
 
 
-def test_the_next_in_line_steps_in_after_a_window_of_silence(waits):
+def test_next_in_line_leads_after_a_silent_timeout(waits):
     assert not after(waits, range(5)).stepping_in
     assert after(waits, range(6)).stepping_in == "the leader is silent"
     assert not after(waits, range(6), place=2).stepping_in
     assert after(waits, range(8), place=2).stepping_in
 
 
-def test_a_counter_that_moves_is_no_silence(waits):
+def test_moving_counter_is_no_silence(waits):
     moved = after(waits, range(4)).seen(8, Instant(4.0), 1)
     assert not after(moved, range(5, 9), value=8).stepping_in
 
@@ -68,26 +68,26 @@ def test_time_alone_is_no_silence(waits):
     assert not after(waits, [0, 100]).stepping_in
 
 
-def test_looks_before_an_outage_and_after_it_are_not_silence_together(waits):
+def test_silence_is_not_counted_across_an_outage(waits):
     back = after(waits, [0.0, 1.0]).after_outage(Instant(30.0))
     assert not after(back, [30.0, 31.0]).stepping_in
     assert after(back, [30.0, 31.0, 32.0]).stepping_in
 
 
-def test_the_line_is_counted_anew_once_in_a_silence(waits):
+def test_line_is_recounted_once_in_a_silence(waits):
     doubting = after(waits, range(4))
     assert doubting.recount
     assert not after(replace(doubting, recount=False), [4.0]).recount
 
 
-def test_of_two_that_count_the_first_in_line_goes_on(waits):
+def test_first_in_line_of_two_leaders_continues(waits):
     leads = waits.leads().counted(7, Instant(0.0), 1)
     assert leads.counted(8, Instant(1.0), 1).leading
     assert not leads.counted(9, Instant(1.0), 1).leading
     assert leads.counted(9, Instant(1.0), 0).leading
 
 
-def test_a_vacancy_need_not_be_waited_for(waits):
+def test_vacancy_is_filled_without_waiting(waits):
     assert waits.leader_left(True, Instant(0.0), 1).stepping_in == "the leader has left"
     second = waits.leader_left(True, Instant(0.0), 2)
     assert not second.stepping_in
@@ -96,7 +96,7 @@ def test_a_vacancy_need_not_be_waited_for(waits):
     assert not filled.leader_left(True, Instant(2.0), 2).stepping_in
 
 
-def test_who_cannot_do_the_work_stops_leading_and_leaves_it_to_others_for_a_while(waits):
+def test_leader_that_cannot_work_pauses(waits):
     leads = waits.leads()
     for now in range(2):
         leads = leads.failed(Instant(now))

@@ -4,7 +4,7 @@ from elastic_core.interfaces.node import Member, Node
 from elastic_core.rendezvous.model import NO_ROUND, Entry
 
 
-def test_an_entry_says_what_the_agent_says_of_its_node():
+def test_entry_describes_the_node():
     node = Node("n7", "host7", "trainer", 8, rank_hint=2, max_restarts=3, labels={"rack": "b"})
     entry = Entry.of(node, "n7/1")
     assert (entry.key, entry.node, entry.host, entry.role) == ("n7/1", "n7", "host7", "trainer")
@@ -14,13 +14,13 @@ def test_an_entry_says_what_the_agent_says_of_its_node():
     assert (entry.address, entry.port) == ("", 0)
 
 
-def test_labels_are_a_copy():
+def test_entry_copies_labels():
     labels = {"rack": "b"}
     entry = Entry.of(Node("n7", labels=labels), "n7/1")
     labels["rack"] = "c"
     assert entry.labels == {"rack": "b"}
 
 
-def test_what_a_round_says_of_the_node(say):
-    entry = say.entry("n7/1", node="n7", host="h", address="10.0.0.7", port=4, local_world_size=8)
+def test_seat_describes_the_member(build):
+    entry = build.entry("n7/1", node="n7", host="h", address="10.0.0.7", port=4, local_world_size=8)
     assert entry.seat.member == Member("n7", "h", "10.0.0.7", "default", 8)

@@ -1,4 +1,4 @@
-"""A store that is registered brings a rendezvous backend of its name."""
+"""A registered store provides a rendezvous backend of the same name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 60
 
 
 class Server:
-    """A store of one process in the place of one that processes share, and what its factory was given."""
+    """An in-process store instead of a shared server. `given` has the options that the factory received."""
 
     def __init__(self):
         self.store = MemoryStore()
@@ -38,7 +38,7 @@ class Server:
 
 
 class Client:
-    """One connection, which tells whether it was closed; used by one thread at a time."""
+    """One connection. It counts open connections and fails if two threads use it together."""
 
     open = 0
 
@@ -80,7 +80,7 @@ def parameters(endpoint="mine://here", nodes=(1, 1), name="a", **config):
     )
 
 
-def test_it_is_named_and_described_like_the_store_and_has_its_options_too(server):
+def test_backend_has_name_and_options_of_its_store(server):
     known = Option("join_timeout", float, 1.0, "a name that every backend has")
     backend = record(server, URL, known, Option("ttl", float, 3.0, "its own"), aliases=("my",))
     assert (backend.name, backend.aliases) == ("mine", ("my",))
@@ -91,7 +91,7 @@ def test_it_is_named_and_described_like_the_store_and_has_its_options_too(server
 
 
 @pytest.mark.integration
-def test_nodes_meet_at_it_and_everything_is_closed(server):
+def test_two_nodes_form_a_round_and_connections_are_closed(server):
     backend = record(server)
     handlers = [backend.factory(Context(), parameters(nodes=(2, 2), name=name)) for name in "ab"]
     with ThreadPoolExecutor() as pool:
@@ -105,7 +105,7 @@ def test_nodes_meet_at_it_and_everything_is_closed(server):
 
 
 @pytest.mark.integration
-def test_who_looks_from_outside_sees_the_job_and_leaves_nothing_behind(server):
+def test_observer_sees_the_job_and_writes_nothing(server):
     backend = record(server)
     assert backend.open_backend(Context(), parameters()).get_state() is None
     assert server.store.num_keys() == 0
@@ -126,7 +126,7 @@ def test_who_looks_from_outside_sees_the_job_and_leaves_nothing_behind(server):
         (("url",), "", {"url": None}),
     ],
 )
-def test_the_endpoint_becomes_the_option_that_the_store_has(server, names, endpoint, given):
+def test_endpoint_becomes_an_option_of_the_store(server, names, endpoint, given):
     backend = record(server, *(Option(name, str, None, "a place") for name in names))
     defaults = {option.name: option.default for option in backend.options}
     backend.open_backend(Context(), parameters(endpoint, **defaults)).get_state()
@@ -134,21 +134,21 @@ def test_the_endpoint_becomes_the_option_that_the_store_has(server, names, endpo
 
 
 @pytest.mark.parametrize(("names", "endpoint"), [(("size",), "here:1"), (("host", "port"), "here:70000")])
-def test_an_endpoint_that_the_store_cannot_take(server, names, endpoint):
+def test_unusable_endpoint_is_an_error(server, names, endpoint):
     backend = record(server, *(Option(name, str, None, "a place") for name in names))
     for make in (backend.factory, backend.open_backend):
         with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: cannot use"):
             make(Context(), parameters(endpoint))
 
 
-def test_a_grace_that_cannot_be(server):
+def test_negative_outage_grace_is_an_error(server):
     with pytest.raises(
         ConfigurationError, match=r"--rdzv-conf: outage_grace: expected seconds, a number >= 0, found -1"
     ):
         record(server).factory(Context(), parameters(outage_grace=-1))
 
 
-def test_a_store_that_takes_any_option_is_given_all_that_is_written(server):
+def test_store_without_declared_options_gets_all_options(server):
     backend = record_of(StoreRecord("mine", "a server of mine", server.create, None))
     assert backend.options is None
     backend.open_backend(Context(), parameters(colour="red")).get_state()
@@ -156,10 +156,10 @@ def test_a_store_that_takes_any_option_is_given_all_that_is_written(server):
     assert server.given[0]["endpoint"] == "mine://here"
 
 
-def test_what_the_factory_raises_is_an_outage_and_what_can_never_be_ends_the_join(server):
+def test_factory_fault_is_an_outage_unless_it_can_never_work(server):
     backend = record(server)
-    server.fault = OSError("nobody is there")
-    with pytest.raises(RendezvousConnectionError, match="connecting at mine://here failed: nobody is there"):
+    server.fault = OSError("no server")
+    with pytest.raises(RendezvousConnectionError, match="connecting at mine://here failed: no server"):
         backend.open_backend(Context(), parameters()).get_state()
     server.fault = ConfigurationError("no such place")
     handler = backend.factory(Context(), parameters())
@@ -168,7 +168,7 @@ def test_what_the_factory_raises_is_an_outage_and_what_can_never_be_ends_the_joi
     handler.shutdown()
 
 
-def test_a_store_describes_its_backend(server):
+def test_backend_has_hooks_of_its_store(server):
     described = {"defaults": lambda _: {"rdzv_endpoint": ("here:1", "the usual")}, "problems": lambda _: []}
     backend = record(server, **described, hosts_of=lambda _: [("here", 1)])
     assert (backend.defaults, backend.problems) == tuple(described.values())

@@ -1,4 +1,4 @@
-"""Handlers with their threads come to a round: over a memory that can be taken away, and over a real TCPStore."""
+"""Handlers with real threads form rounds over a memory backend that can be made unreachable, and over a TCPStore."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 pytestmark = pytest.mark.integration
 
 
-def test_members_agree(job):
+def test_members_agree_on_the_round(job):
     one = job(3, 3)
     infos = one.form("abc")
     assert sorted(info.rank for info in infos.values()) == [0, 1, 2]
@@ -31,7 +31,7 @@ def test_members_agree(job):
     assert infos["b"].store.get("key") == b"value"
 
 
-def test_the_store_of_a_round_is_new(job):
+def test_each_round_has_an_empty_store(job):
     one = job(1, 1)
     first = one.form("a")["a"]
     first.store.set("key", "value")
@@ -42,7 +42,7 @@ def test_the_store_of_a_round_is_new(job):
     assert second.formed.restart_count == 1
 
 
-def test_torch_users_give_positions_and_timedeltas():
+def test_from_backend_takes_torchs_arguments():
     backend, seconds = MemoryBackend(SharedMemory()), timedelta(seconds=2)
     has_torch = find_spec("torch") is not None
     timeout = RendezvousTimeout(seconds, seconds, seconds, seconds)
@@ -57,7 +57,7 @@ def test_torch_users_give_positions_and_timedeltas():
     assert handler.shutdown()
 
 
-def test_what_the_agent_runs_is_what_the_others_learn():
+def test_introduced_role_and_workers_reach_members():
     backend = MemoryBackend(SharedMemory())
     handler = DynamicRendezvousHandler.from_backend("job", MemoryStore(), backend, 1, 1)
     handler.introduce("trainer", 4, 2, 30.0)
@@ -70,23 +70,23 @@ def test_what_the_agent_runs_is_what_the_others_learn():
         handler.shutdown()
 
 
-def test_too_few_are_told_who_is_there(job):
+def test_join_timeout_names_missing_nodes(job):
     clock = FakeClock()
     handler = job(2, 4, join=1.5, clock=clock).node("a")
     joining = Background(handler.next_rendezvous)
     eventually(lambda: "1 of 2 nodes joined" in handler.progress())
     clock.advance(1.5)
-    assert not handler.is_closed()  # which has it look at the clock
+    assert not handler.is_closed()  # wakes the node, so that it reads the clock
     with pytest.raises(
         RendezvousTimeoutError, match=r"2 to 4 nodes .* 1.5 s .*found: 1 of 2 nodes joined.*join_timeout"
     ):
         joining.result()
 
 
-def test_after_a_timeout_one_may_try_again(job):
+def test_joining_again_after_a_timeout_works(job):
     one = job(2, 2, join=0.3)
     handler = one.node("a")
-    assert not handler.is_closed()  # the store has answered
+    assert not handler.is_closed()  # the store has answered once
     for _ in range(3):
         with pytest.raises(RendezvousTimeoutError):
             handler.next_rendezvous()
@@ -95,11 +95,11 @@ def test_after_a_timeout_one_may_try_again(job):
     assert len(one.form("ab")) == 2
 
 
-def test_waiting_for_a_running_round_is_no_timeout(job):
+def test_spare_meets_no_join_timeout(job):
     one = job(1, 1)
     one.form("a")
     one.timeout.join = timedelta(seconds=0.4)
-    assert not one.node("b").is_closed()  # the store has answered
+    assert not one.node("b").is_closed()  # the store has answered once
     spare = Background(one.handlers["b"].next_rendezvous)
     eventually(lambda: "spare" in one.handlers["b"].progress())
     begun = time.monotonic()
@@ -111,7 +111,7 @@ def test_waiting_for_a_running_round_is_no_timeout(job):
     assert spare.result().rank == 0
 
 
-def test_a_newcomer_ends_the_round_and_is_in_the_next(job):
+def test_newcomer_ends_the_round_and_joins_the_next(job):
     one = job(1, 2)
     one.form("a")
     news = threading.Event()
@@ -124,8 +124,8 @@ def test_a_newcomer_ends_the_round_and_is_in_the_next(job):
     assert late.result().rank == 1
 
 
-def test_who_wants_a_new_round_without_a_report_ends_the_one_that_runs(job):
-    """As agents written for torch's handlers do."""
+def test_rejoining_without_report_ends_the_round(job):
+    """Agents written for torch's handlers do this."""
     one = job(2, 2)
     infos = one.form("ab")
     again = Background(one.handlers["a"].next_rendezvous)
@@ -137,8 +137,8 @@ def test_who_wants_a_new_round_without_a_report_ends_the_one_that_runs(job):
     assert again.result().formed.restart_count == 0
 
 
-def test_a_member_that_missed_its_round_takes_part_in_the_next(job):
-    """It is seated while it does not look, and the round is over before it does."""
+def test_member_that_missed_its_round_joins_the_next(job):
+    """The leader seats the node while it reads nothing, and the round ends before it does."""
     one = job(2, 2)
     one.node("a")
     one.node("b")
@@ -190,11 +190,11 @@ def test_four_nodes_over_a_tcp_store():
             call.result()
 
 
-def test_of_many_nodes_that_wait_few_look_who_is_there_at_once(job):
+def test_few_of_many_waiting_nodes_read_the_roster(job):
     one = job(2, 6400, join=LONG)
     handlers = [one.node(f"n{number}") for number in range(40)]
     for handler in handlers:
-        assert not handler.is_closed()  # the store has answered
+        assert not handler.is_closed()  # the store has answered once
         handler.progress()
-        assert not handler.is_closed()  # what was asked for before is done
+        assert not handler.is_closed()  # earlier requests are finished
     assert sum(one.backends[f"n{number}"].calls["roster"] for number in range(40)) < 10

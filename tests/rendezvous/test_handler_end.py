@@ -1,4 +1,4 @@
-"""Handlers that leave or are shut down: nothing stays behind, and nothing hangs."""
+"""Handlers that leave or are shut down leave nothing behind and never hang."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from elastic_core.rendezvous.driver import Patience
 pytestmark = pytest.mark.integration
 
 
-def test_how_many_seconds_are_waited_at_most():
-    """The tests below set other bounds."""
+def test_patience_has_its_default_limits():
+    """The tests below set shorter and longer ones."""
     assert Patience() == Patience(answer=5.0, outage=1.0, linger=5.0, closing=10.0, ending=2.0)
 
 
-def test_shutdown_before_the_start_and_twice(job):
+def test_shutdown_is_idempotent_and_works_without_start(job):
     one = job()
     handler = one.node("a")
     assert handler.shutdown()
@@ -32,10 +32,10 @@ def test_shutdown_before_the_start_and_twice(job):
     for call in (handler.num_nodes_waiting, handler.set_closed) * 4:
         with pytest.raises(RendezvousGracefulExitError):
             call()
-    assert time.monotonic() - begun < LONG  # none of them waits its five seconds
+    assert time.monotonic() - begun < LONG  # none of the calls waits five seconds
 
 
-def test_shutdown_ends_everything_though_the_node_cannot_leave(job):
+def test_shutdown_ends_threads_although_leaving_fails(job):
     before = rendezvous_threads()
     one = job(attempts=3, patience=Patience(answer=LONG))
     handler = one.node("a")
@@ -51,7 +51,7 @@ def broken(key):
     raise TypeError("a plugin's client broke")
 
 
-def test_shutdown_lets_a_join_come_back(job):
+def test_shutdown_ends_a_join(job):
     before = rendezvous_threads()
     one = job(2, 2, join=120, patience=Patience(answer=120.0, ending=120.0))
     call = Background(one.node("a").next_rendezvous)
@@ -67,14 +67,14 @@ def test_shutdown_lets_a_join_come_back(job):
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_shutdown_is_bounded_when_the_store_hangs(job, joined):
-    """It hangs for a minute."""
+    """The store hangs for a minute."""
     one = job(1, 1, patience=Patience(answer=0.5, ending=0.5))
     handler = one.node("a")
     if joined:
         handler.next_rendezvous()
     one.backends["a"].hold.clear()
     call = None if joined else Background(handler.next_rendezvous)
-    assert joined or one.backends["a"].hung.wait(LONG)  # before that it has no threads that could hang
+    assert joined or one.backends["a"].hung.wait(LONG)  # the handler has no threads that could hang before that
     begun = time.monotonic()
     assert not handler.shutdown()
     assert time.monotonic() - begun < LONG
@@ -108,7 +108,7 @@ def test_shutdown_while_a_round_runs_closes_nothing(job):
 
 @pytest.fixture
 def host(job):
-    """A function that makes a job whose two nodes have succeeded, the first of which hosts the store."""
+    """Function that creates a job of two nodes that have succeeded; the first one hosts the store."""
 
     def host(patience):
         one = job(2, 2, patience=patience)
@@ -123,7 +123,7 @@ def host(job):
     return host
 
 
-def test_the_host_of_the_store_leaves_last_and_with_the_last_of_the_others(host):
+def test_store_host_leaves_after_the_last_node(host):
     one = host(Patience(linger=120.0))
     leaving = Background(one.handlers["a"].shutdown)
     assert not leaving.over(0.5)
@@ -131,7 +131,7 @@ def test_the_host_of_the_store_leaves_last_and_with_the_last_of_the_others(host)
     assert leaving.result()
 
 
-def test_the_host_of_the_store_does_not_wait_for_the_dead(host):
+def test_store_host_does_not_wait_for_dead_nodes(host):
     one = host(Patience(linger=0.5))
     begun = time.monotonic()
     assert one.handlers["a"].shutdown()
@@ -139,7 +139,7 @@ def test_the_host_of_the_store_does_not_wait_for_the_dead(host):
 
 
 class SlowStores(FailingStores):
-    """Takes its time with a reservation."""
+    """Blocks a reservation until `go_on` is set."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,7 @@ class SlowStores(FailingStores):
 
 
 @pytest.mark.parametrize("when", ["reserving", "waiting"])
-def test_who_leaves_while_it_joins_does_not_announce_itself_again(job, when):
+def test_node_that_leaves_while_joining_stays_away(job, when):
     one = job(2, 2)
     stores = SlowStores()
     handler = one.node("a", stores=stores)
@@ -169,16 +169,16 @@ def test_who_leaves_while_it_joins_does_not_announce_itself_again(job, when):
     assert not one.memory.entries
 
 
-def test_leaving_is_for_good_also_for_a_join_that_begins_at_the_same_time(job):
-    """The agent joins in a thread of its own, and may be asked to leave before that has begun."""
+def test_leaving_ends_a_join_that_starts_later(job):
+    """The agent joins in a separate thread, and may be asked to leave before that thread starts."""
     handler = job().node("a")
     assert handler.leave("received SIGTERM", LONG)
     with pytest.raises(RendezvousGracefulExitError, match="left the rendezvous"):
         handler.next_rendezvous()
 
 
-def test_shutdown_after_success_leaves_the_others_at_work(job):
-    """As an agent that waits for nobody does."""
+def test_shutdown_after_success_keeps_the_round(job):
+    """As an agent without an exit barrier does."""
     one = job(2, 2)
     one.form("ab")
     key = one.key("a")
@@ -189,7 +189,7 @@ def test_shutdown_after_success_leaves_the_others_at_work(job):
     assert eventually(one.handlers["b"].verdict).succeeded
 
 
-def test_shutdown_of_a_member_is_told_at_once(job):
+def test_shutdown_of_a_member_notifies_its_peers(job):
     one = job(1, 2, last_call=LONG)
     one.form("ab")
     assert one.handlers["b"].shutdown()
@@ -197,7 +197,7 @@ def test_shutdown_of_a_member_is_told_at_once(job):
     assert eventually(one.handlers["a"].verdict).outcome is Outcome.RESTART
 
 
-def test_shutdown_in_an_outage_does_not_wait_for_long(job):
+def test_shutdown_in_an_outage_is_bounded(job):
     one = job(1, 1, patience=Patience(answer=120.0, outage=0.5))
     one.form("a")
     one.backends["a"].reachable = False
@@ -207,7 +207,7 @@ def test_shutdown_in_an_outage_does_not_wait_for_long(job):
     assert time.monotonic() - begun < LONG
 
 
-def test_a_hundred_cycles_leave_nothing_behind(job):
+def test_hundred_cycles_leave_nothing_behind(job):
     before = rendezvous_threads()
     one = job(1, 1)
     for i in range(100):

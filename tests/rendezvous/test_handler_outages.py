@@ -1,4 +1,4 @@
-"""Handlers whose store goes away, or cannot be read, while a round runs."""
+"""Handlers whose store is unreachable or unreadable while a round runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
-def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
-    """The window is 10 s. The last beat may be an interval of 1 s older than the first attempt that failed."""
+def test_long_outage_fences_and_short_one_does_not(job, how):
+    """The failure timeout is 10 s. The last heartbeat may be one interval (1 s) older than the first failed attempt."""
     clock = FakeClock()
     one = job(1, 1, interval=1.0, attempts=10, clock=clock)
     one.form("a")
@@ -27,7 +27,7 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     def cut():
         backend.hung.clear()
         backend.hold.clear() if how == "hangs" else setattr(backend, "reachable", False)
-        clock.advance(1.0)  # the next beat is due
+        clock.advance(1.0)  # the next heartbeat is due
         eventually(is_away)
 
     cut()
@@ -41,15 +41,15 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     clock.advance(7.9)
     assert handler.verdict() is None
     for _ in range(3):
-        clock.advance(0.4)  # more at once, and it would take itself for one that has slept
+        clock.advance(0.4)  # a longer step would look like a suspended process
         verdict = handler.verdict()
     assert verdict.outcome is Outcome.FENCED
-    told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
-    assert told and 8.9 <= float(told.group(1)) <= 10.1
+    match = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
+    assert match and 8.9 <= float(match.group(1)) <= 10.1
     assert ("does not answer" if how == "hangs" else "made the store unreachable") in verdict.reason
 
 
-def test_an_unreadable_state_leaves_healthy_workers_alone_and_costs_no_later_round(job):
+def test_unreadable_state_harms_neither_workers_nor_next_round(job):
     one = job(1, 1)
     one.form("a")
     with one.memory.changed:
@@ -61,17 +61,17 @@ def test_an_unreadable_state_leaves_healthy_workers_alone_and_costs_no_later_rou
     assert one.handlers["a"].next_rendezvous().formed.number == 2
 
 
-def test_a_listener_that_raises_stops_nothing(job, capsys):
+def test_failed_listener_stops_nothing(job, capsys):
     one = job(1, 1)
     handler = one.node("a")
-    told = []
+    calls = []
     handler.subscribe(lambda: 1 // 0)
-    handler.subscribe(lambda: told.append(1))
+    handler.subscribe(lambda: calls.append(1))
     handler.next_rendezvous()
     one.backends["a"].reachable = False
     eventually(lambda: "made the store unreachable" in handler.progress())
     one.backends["a"].reachable = True
     count = one.backends["a"].calls["beat"]
     eventually(lambda: one.backends["a"].calls["beat"] > count + 2)
-    assert told
+    assert calls
     assert "a listener raised ZeroDivisionError" in capsys.readouterr().err

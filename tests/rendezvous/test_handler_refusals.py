@@ -1,4 +1,4 @@
-"""Handlers that come to no round, and say why."""
+"""Handlers that cannot join a round report the reason."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from elastic_core.rendezvous.model import drained, refused
 pytestmark = pytest.mark.integration
 
 
-def test_closed_before_it_came(job):
+def test_joining_a_closed_job_raises(job):
     one = job()
     one.node("a").set_closed()
     with pytest.raises(RendezvousClosedError, match=r"closed by a: it was closed on request.*another --rdzv-id"):
         one.node("b").next_rendezvous()
 
 
-def test_closed_while_it_waits(job):
+def test_closing_ends_a_waiting_join(job):
     one = job(2, 2)
     call = Background(one.node("a").next_rendezvous)
     eventually(lambda: one.memory.entries)
@@ -37,7 +37,7 @@ def test_closed_while_it_waits(job):
     eventually(lambda: not one.memory.entries)
 
 
-def test_a_spare_is_not_needed_when_the_job_ends_well(job):
+def test_spare_of_a_succeeded_job_exits_gracefully(job):
     one = job(1, 1)
     one.form("a")
     spare = Background(one.node("b").next_rendezvous)
@@ -49,7 +49,7 @@ def test_a_spare_is_not_needed_when_the_job_ends_well(job):
     assert (verdict.outcome, verdict.succeeded) == (Outcome.CLOSED, True)
 
 
-def test_drained_while_it_waits_and_while_it_runs(job):
+def test_drain_ends_a_waiting_join_and_a_running_round(job):
     one = job(1, 1)
     one.form("a")
     spare = Background(one.node("b").next_rendezvous)
@@ -60,7 +60,7 @@ def test_drained_while_it_waits_and_while_it_runs(job):
     assert eventually(one.handlers["a"].verdict).outcome is Outcome.DRAINED
 
 
-def test_refused(job):
+def test_refused_join_raises_with_reason_and_remedy(job):
     one = job(2, 2)
     call = Background(one.node("a").next_rendezvous)
     eventually(lambda: one.memory.entries)
@@ -69,14 +69,14 @@ def test_refused(job):
         call.result()
 
 
-def test_a_state_of_others_is_an_error_for_who_joins(job):
+def test_state_of_another_version_ends_the_join(job):
     one = job()
     one.memory.state = (b'{"version": 99}', 1)
     with pytest.raises(RendezvousStateError, match="99"):
         one.node("a").next_rendezvous()
 
 
-def test_an_unreachable_store_is_an_error_at_the_deadline(job):
+def test_unreachable_store_ends_the_join_at_its_timeout(job):
     one = job(join=0.4)
     handler = one.node("a")
     one.backends["a"].reachable = False
@@ -89,8 +89,8 @@ def test_an_unreachable_store_is_an_error_at_the_deadline(job):
     assert time.monotonic() - begun > 0.3
 
 
-def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(job):
-    """It would answer after a minute."""
+def test_hung_store_ends_the_join_at_its_timeout(job):
+    """The store would answer after a minute."""
     one = job(join=0.4)
     handler = one.node("a")
     one.backends["a"].hold.clear()
@@ -98,20 +98,20 @@ def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(job):
         Background(handler.next_rendezvous).result()
 
 
-def test_an_outage_while_gathering_passes(job):
+def test_join_survives_an_outage(job):
     one = job(2, 2)
     call = Background(one.node("a").next_rendezvous)
     eventually(lambda: one.memory.entries)
     one.backends["a"].reachable = False
     eventually(lambda: "made the store unreachable" in one.handlers["a"].progress())
-    one.memory.entries.clear()  # the store comes back empty
+    one.memory.entries.clear()  # the store returns empty
     one.backends["a"].reachable = True
     eventually(lambda: one.memory.entries)
     one.node("b").next_rendezvous()
     assert call.result().world_size == 2
 
 
-def test_a_store_that_cannot_be_opened_leaves_no_member_behind(job):
+def test_failed_round_store_withdraws_the_member(job):
     one = job(1, 1)
     handler = one.node("a", stores=FailingStores())
     with pytest.raises(OSError, match="no store today"):

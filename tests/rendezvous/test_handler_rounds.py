@@ -1,4 +1,4 @@
-"""Handlers while a round runs: what the others are told of, and what ends it."""
+"""Handlers while a round runs: what they report to each other, and what ends the round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic_core.rendezvous.driver import Patience
 pytestmark = pytest.mark.integration
 
 
-def test_a_lost_member_ends_the_round(job):
+def test_lost_member_ends_the_round(job):
     one = job(1, 2, attempts=SHORT, last_call=LONG)
     one.form("ab")
     one.backends["b"].hold.clear()
@@ -23,7 +23,7 @@ def test_a_lost_member_ends_the_round(job):
     assert one.form("a")["a"].world_size == 1
 
 
-def test_a_lost_leader_ends_the_round(job):
+def test_lost_leader_ends_the_round(job):
     one = job(1, 2, attempts=SHORT, last_call=LONG)
     infos = one.form("ab")
     first, second = sorted("ab", key=lambda name: infos[name].rank)
@@ -31,8 +31,8 @@ def test_a_lost_leader_ends_the_round(job):
     assert eventually(one.handlers[second].verdict).reason.startswith(f"lost {first}:")
 
 
-def test_rounds_of_one_number_share_no_store(job):
-    """Agents that know of no round begin the job again, and the rounds' stores have kept their keys."""
+def test_rounds_with_same_number_share_no_store(job):
+    """Agents that know of no round start the job again, while the round stores still have their keys."""
     before, again = job(2, 2), job(2, 2)
     again.store = before.store
     before.form("ab")["a"].store.set("key", "of the lost round")
@@ -43,7 +43,7 @@ def test_rounds_of_one_number_share_no_store(job):
     assert not found["a"].store.check(["key"])
 
 
-def test_a_failure_is_everybodys_and_counts_once(job):
+def test_failure_reaches_all_and_costs_one_restart(job):
     one = job(2, 2)
     one.form("ab")
     one.handlers["a"].report_failure(failure(0))
@@ -53,16 +53,16 @@ def test_a_failure_is_everybodys_and_counts_once(job):
         verdict = eventually(one.handlers[name].verdict)
         assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, True)
 
-    def all_is_told():  # b may have told of its own failure before
-        told = one.handlers["b"].verdict().failures.get(0)
-        return told is not None and "all of it" in told.message
+    def second_report_arrived():  # b may have reported its own failure first
+        found = one.handlers["b"].verdict().failures.get(0)
+        return found is not None and "all of it" in found.message
 
-    eventually(all_is_told)
+    eventually(second_report_arrived)
     assert {info.formed.restart_count for info in one.form("ab").values()} == {1}
     assert one.handlers["a"].verdict() is None
 
 
-def test_the_budget_is_the_jobs(job):
+def test_restarts_are_counted_for_the_job(job):
     one = job(1, 1)
     handler = one.node("a", max_restarts=1)
     handler.next_rendezvous()
@@ -89,7 +89,7 @@ def test_success_of_all_closes_the_job(job):
         assert one.handlers[name].is_closed()
 
 
-def test_who_left_after_its_success_does_not_end_the_round(job):
+def test_leaving_after_success_keeps_the_round(job):
     one = job(2, 2)
     one.form("ab")
     one.handlers["a"].report_success()
@@ -99,7 +99,7 @@ def test_who_left_after_its_success_does_not_end_the_round(job):
     assert eventually(one.handlers["b"].verdict).succeeded
 
 
-def test_who_leaves_tells_the_others(job):
+def test_leaving_notifies_the_other_nodes(job):
     one = job(1, 2, last_call=LONG)
     one.form("ab")
     assert one.handlers["b"].leave("received SIGTERM", LONG)
@@ -108,8 +108,8 @@ def test_who_leaves_tells_the_others(job):
     assert not one.handlers["a"].is_closed()
 
 
-def test_leaving_does_not_wait_for_a_store_that_hangs(job):
-    """It hangs for a minute; leaving is over long before."""
+def test_leaving_does_not_wait_for_a_hung_store(job):
+    """The store hangs for a minute."""
     one = job(1, 1)
     handler = one.node("a")
     handler.next_rendezvous()
@@ -118,7 +118,7 @@ def test_leaving_does_not_wait_for_a_store_that_hangs(job):
     assert not one.backends["a"].hold.is_set()
 
 
-def test_nodes_that_wait_are_counted_as_torch_counts_them(job):
+def test_num_nodes_waiting_counts_as_torch_does(job):
     one = job(1, 1, patience=Patience(answer=2.0))
     one.form("a")
     assert one.handlers["a"].num_nodes_waiting() == 0
@@ -137,12 +137,12 @@ def test_closing_is_known_to_all_when_it_returns(job):
     one.handlers["a"].set_closed()
     assert one.handlers["b"].is_closed()
     one.backends["b"].reachable = False
-    assert one.handlers["b"].is_closed()  # for good
+    assert one.handlers["b"].is_closed()  # once closed, always closed
     fresh = one.node("c")
     assert fresh.is_closed()
 
 
-def test_closing_through_an_outage_is_an_error_and_happens_all_the_same(job):
+def test_closing_in_an_outage_raises_and_takes_effect_later(job):
     one = job(1, 1, patience=Patience(answer=0.5))
     one.form("a")
     one.backends["a"].reachable = False

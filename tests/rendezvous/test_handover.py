@@ -1,4 +1,4 @@
-"""The order in which nodes take a store over, and the pointers that lead to it."""
+"""The order in which nodes take over a store, and the pointers that lead to it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LONG = 60.0
         ([], False, None),
     ],
 )
-def test_in_the_order_of_the_heirs_those_at_the_endpoint_first(own, listed, expected):
+def test_heirs_at_the_endpoint_come_first(own, listed, expected):
     assert turn(HEIRS, own, listed) == expected
 
 
 class Connection(StoreConnection):
-    """To a store in memory."""
+    """A connection to a store in memory."""
 
     def __init__(self):
         super().__init__(MemoryStore(timedelta(seconds=LONG)), "here")
@@ -48,7 +48,7 @@ class Connection(StoreConnection):
 
 
 class Endpoint:
-    """A store begins there when somebody looks, and stands once it may."""
+    """A connection to it succeeds once `may` is set; `looks` is set when a node tries."""
 
     def __init__(self):
         self.connection = Connection()
@@ -61,8 +61,8 @@ class Endpoint:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_host_that_goes_points_at_no_store_any_more(closed):
-    """It may be that of its heir."""
+def test_closed_pointer_is_not_published_late(closed):
+    """The store there may be the heir's."""
     endpoint = Endpoint()
     pointer = Pointer(endpoint, "job", HmacSeal("job"), "there:1")
     assert endpoint.looks.wait(LONG)
@@ -75,7 +75,7 @@ def test_a_host_that_goes_points_at_no_store_any_more(closed):
 
 
 class Mover:
-    """A fake StoreMover: serves one store in memory, and follows."""
+    """A fake StoreMover: serves one store in memory and records where it moved."""
 
     listed = True
 
@@ -101,7 +101,7 @@ class Mover:
 
 
 class Connector(FactoryConnector):
-    """Leads to the old store, and to the one of the mover once that is followed."""
+    """Connects to the old store, or to the mover's store after the move."""
 
     def __init__(self, old, mover):
         super().__init__(lambda: (mover.place if mover.followed else old).client(), "a store")
@@ -113,7 +113,7 @@ class Connector(FactoryConnector):
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_heir_that_loses_an_answer_tries_again_and_leaves_pointers(lands):
+def test_heir_that_loses_an_answer_retries_and_leaves_pointers(lands):
     old, mover = Place().begin(), Mover()
     host = Versions(KEYS, HmacSeal("job"))
     host.write(old.store, b"state", 0)

@@ -1,4 +1,4 @@
-"""Real sockets: who has ended is told, and nobody else, whatever becomes of connections."""
+"""Lifelines over real sockets: the end of an agent is reported, and nothing else, whatever happens to connections."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MANY = 200
 
 
 class Watcher:
-    """Watches whoever it is told to. `told` has the keys of those that have ended, `tried` the ports that it is about
-    to connect to."""
+    """Watches one neighbor. `ended` has the keys of agents that have ended, `tried` the ports it is about to connect
+    to."""
 
     def __init__(self, monkeypatch):
         self.seat = None
-        self.told = queue.Queue()
+        self.ended = queue.Queue()
         self.tried = queue.Queue()
         monkeypatch.setattr(lifeline, "resolve_host", self._resolve)
-        self.lifeline = Lifeline(lambda: self.seat, self.told.put)
+        self.lifeline = Lifeline(lambda: self.seat, self.ended.put)
 
     def watch(self, key, port, address=HERE):
         self.seat = Seat(key, Member(key, "", address, "default", 1), 0, port)
@@ -54,7 +54,7 @@ class Watched:
         assert self.port
 
     def meets(self):
-        """Wait for a connection, and take it off the kernel's hands."""
+        """Accept the next connection."""
         with socket.socket(fileno=os.dup(self.lifeline.descriptor)) as own:
             own.settimeout(LONG)
             return own.accept()[0]
@@ -74,37 +74,37 @@ def watched():
     made.lifeline.close()
 
 
-def told_next(watcher, known="next"):
-    """The key of the next one that is told, of those before and of one that ends only now: if nobody was to be told,
-    that one."""
+def next_ended(watcher, known="next"):
+    """The key that is reported next. This also ends one more agent, `known`: if nothing was reported before, that is
+    the key."""
     last = Watched()
     watcher.watch(known, last.port)
     last.meets().close()
     last.meets()
     last.lifeline.close()
-    return watcher.told.get(timeout=LONG)
+    return watcher.ended.get(timeout=LONG)
 
 
-def test_who_ends_is_told_once(watcher, watched):
+def test_end_is_reported_once(watcher, watched):
     watcher.watch("a", watched.port)
     connection = watched.meets()
     watched.lifeline.close()
     connection.close()
-    assert watcher.told.get(timeout=LONG) == "a"
-    assert told_next(watcher) == "next"
+    assert watcher.ended.get(timeout=LONG) == "a"
+    assert next_ended(watcher) == "next"
 
 
-def test_connections_that_wait_end_with_who_listens(watcher, watched):
-    """Nobody accepts them, as in a job."""
+def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
+    """In a job, no agent accepts these connections."""
     watcher.watch("a", watched.port)
-    watched.meets().close()  # so it has connected, and will again
+    watched.meets().close()  # proof of a connection; the watcher reconnects
     watched.lifeline.close()
-    assert watcher.told.get(timeout=LONG) == "a"
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
 @pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
-def test_it_listens_where_it_is_advertised(address):
-    """At a name on all addresses: others may know it by another one."""
+def test_lifeline_listens_at_the_advertised_address(address):
+    """A host name means all addresses, because peers may reach the host by another name."""
     if address == "::1" and not _has_ipv6():
         pytest.skip("no IPv6 here")
     watched = Watched(address)
@@ -124,84 +124,84 @@ def _has_ipv6():
     return False
 
 
-def test_a_connection_that_ends_tells_nothing(watcher, watched):
+def test_closed_connection_reports_no_end(watcher, watched):
     watcher.watch("a", watched.port)
     for _ in range(3):
         watched.meets().close()
-    assert told_next(watcher) == "next"
+    assert next_ended(watcher) == "next"
 
 
-def test_the_port_stays_and_places_are_made_free_for_every_round(watcher, watched):
-    strangers = [socket.socket() for _ in range(MANY)]
-    for stranger in strangers:
-        stranger.setblocking(False)
-        stranger.connect_ex((HERE, watched.port))
+def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
+    third_parties = [socket.socket() for _ in range(MANY)]
+    for client in third_parties:
+        client.setblocking(False)
+        client.connect_ex((HERE, watched.port))
     assert watched.lifeline.listen(HERE) == watched.port
-    for stranger in strangers:
-        stranger.close()
+    for client in third_parties:
+        client.close()
     assert watched.lifeline.listen(HERE) == watched.port
     watcher.watch("a", watched.port)
     watched.meets()
 
 
-def test_strangers_who_take_all_places_end_nobody(watcher, watched):
-    """Who watches has no lifeline then, and is told nothing, not even the end."""
-    strangers = [socket.socket() for _ in range(MANY)]
-    for stranger in strangers:
-        stranger.setblocking(False)
-        stranger.connect_ex((HERE, watched.port))
+def test_full_backlog_reports_no_end(watcher, watched):
+    """The watcher then has no lifeline and reports nothing, not even a real end."""
+    third_parties = [socket.socket() for _ in range(MANY)]
+    for client in third_parties:
+        client.setblocking(False)
+        client.connect_ex((HERE, watched.port))
     watcher.watch("a", watched.port)
-    assert told_next(watcher) == "next"
-    for stranger in strangers:
-        stranger.close()
+    assert next_ended(watcher) == "next"
+    for client in third_parties:
+        client.close()
 
 
-def test_who_was_never_met_is_not_told(watcher, watched):
-    """Something in between may refuse, from the beginning."""
+def test_refused_first_connection_reports_no_end(watcher, watched):
+    """A firewall may refuse connections from the start."""
     watched.lifeline.close()
     watcher.watch("a", watched.port)
-    assert told_next(watcher) == "next"
+    assert next_ended(watcher) == "next"
 
 
-def test_who_was_met_in_an_earlier_round_is_told_at_once(watcher, watched):
+def test_end_of_an_earlier_neighbor_is_reported(watcher, watched):
     watcher.watch("a", watched.port)
     connection = watched.meets()
     watcher.seat = None
     watcher.lifeline.look()
-    assert connection.recv(1) == b""  # it watches nobody
+    assert connection.recv(1) == b""  # it watches no neighbor
     watched.lifeline.close()
     watcher.watch("a", watched.port)
-    assert watcher.told.get(timeout=LONG) == "a"
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
-def test_an_address_that_means_nothing_is_nobodys_end(watcher):
-    watcher.watch("a", 1, address="a" * 64)  # too long for a label, so no name server is asked
-    assert told_next(watcher) == "next"
+def test_unresolvable_address_reports_no_end(watcher):
+    watcher.watch("a", 1, address="a" * 64)  # too long for a DNS label, so no name server is asked
+    assert next_ended(watcher) == "next"
 
 
-def test_a_server_that_talks_is_no_lifeline_and_nobody_is_told(watcher):
+def test_server_that_sends_data_is_no_lifeline(watcher):
     with socket.create_server((HERE, 0)) as server:
         watcher.watch("a", server.getsockname()[1])
         for _ in range(3):
             with server.accept()[0] as talks:
                 talks.send(b"hello")
-    assert watcher.told.empty() or watcher.told.get() == "a"  # it did end
+    assert watcher.ended.empty() or watcher.ended.get() == "a"  # the server did end
 
 
-def test_it_ends_with_the_last_copy_of_its_descriptor(watcher, watched):
-    """The guardian has one."""
+def test_lifeline_ends_with_last_copy_of_its_descriptor(watcher, watched):
+    """The guardian has a copy."""
     copy = os.dup(watched.lifeline.descriptor)
     watcher.watch("a", watched.port)
     with socket.socket(fileno=os.dup(copy)) as own:
         own.settimeout(LONG)
         own.accept()[0].close()
         watched.lifeline.close()
-        own.accept()[0].close()  # it still answers
+        own.accept()[0].close()  # the copy still accepts connections
     os.close(copy)
-    assert watcher.told.get(timeout=LONG) == "a"
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
-def test_a_forked_child_does_not_hold_it(watcher, watched):
+def test_forked_child_does_not_hold_the_lifeline(watcher, watched):
     context = multiprocessing.get_context("fork")
     ready, end = context.Event(), context.Event()
     child = context.Process(target=lambda: (ready.set(), end.wait(LONG)))
@@ -211,14 +211,14 @@ def test_a_forked_child_does_not_hold_it(watcher, watched):
         watcher.watch("a", watched.port)
         watched.meets().close()
         watched.lifeline.close()
-        assert watcher.told.get(timeout=LONG) == "a"
+        assert watcher.ended.get(timeout=LONG) == "a"
         assert child.is_alive()
     finally:
         end.set()
         child.join()
 
 
-def test_who_is_closed_watches_nobody_and_listens_nowhere(watcher, watched):
+def test_closed_lifeline_neither_watches_nor_listens(watcher, watched):
     watcher.watch("a", watched.port)
     connection = watched.meets()
     watcher.lifeline.close()
@@ -227,4 +227,4 @@ def test_who_is_closed_watches_nobody_and_listens_nowhere(watcher, watched):
     watcher.lifeline.look()
     assert watcher.lifeline.listen(HERE) == 0
     assert watcher.lifeline.descriptor == -1
-    assert watcher.tried.empty() and watcher.told.empty()
+    assert watcher.tried.empty() and watcher.ended.empty()

@@ -25,17 +25,17 @@ from elastic_core.rendezvous.model import (
     ("key", "after", "max_nodes", "expected"),
     [
         ("a", 0, 2, JoinStatus.MEMBER),
-        ("a", 1, 2, JoinStatus.SPARE),  # it wants a newer round than the one it was in
+        ("a", 1, 2, JoinStatus.SPARE),  # it waits for a round newer than its own
         ("c", 0, 2, JoinStatus.SPARE),
         ("c", 0, 3, JoinStatus.WAITING),
     ],
 )
-def test_standing_while_a_round_runs(say, key, after, max_nodes, expected):
-    assert join_status(say.state("ab"), key, RoundId(after), max_nodes) is expected
+def test_join_status_while_a_round_runs(build, key, after, max_nodes, expected):
+    assert join_status(build.state("ab"), key, RoundId(after), max_nodes) is expected
 
 
-def test_standing_while_none_runs(say):
-    over = ended(say.state("ab"), Cause.LEFT, "b", "")
+def test_join_status_between_rounds(build):
+    over = ended(build.state("ab"), Cause.LEFT, "b", "")
     assert join_status(State(), "a", RoundId(0), 2) is JoinStatus.GATHERING
     assert join_status(over, "a", RoundId(1), 2) is JoinStatus.GATHERING
     assert join_status(drained(over, "a"), "a", RoundId(1), 2) is JoinStatus.DRAINED
@@ -43,12 +43,12 @@ def test_standing_while_none_runs(say):
     assert join_status(closed(drained(over, "a"), "b", "", True), "a", RoundId(1), 2) is JoinStatus.CLOSED
 
 
-def test_when_members_are_done_there_is_no_spare_place_for_long(say):
-    assert join_status(succeeded(say.state("ab"), ["a"], RoundId(1)), "c", RoundId(0), 2) is JoinStatus.WAITING
+def test_finished_member_ends_spare_status(build):
+    assert join_status(succeeded(build.state("ab"), ["a"], RoundId(1)), "c", RoundId(0), 2) is JoinStatus.WAITING
 
 
-def test_a_round_that_was_over_before_its_member_looked_was_missed(say):
-    running = say.state("ab")
+def test_round_that_ended_unseen_was_missed(build):
+    running = build.state("ab")
     over = ended(running, Cause.LOST, "b", "", ("b",))
     assert missed(running, "a", RoundId(0)) is None
     assert missed(over, "a", RoundId(0)) == RoundId(1)
@@ -56,64 +56,64 @@ def test_a_round_that_was_over_before_its_member_looked_was_missed(say):
     assert missed(over, "c", RoundId(0)) == RoundId(1)
 
 
-def test_also_when_the_next_one_has_formed_without_it(say):
-    over = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
-    after = formed(over, say.seats("a"), 3, "", {"a", "b"})
+def test_later_round_without_the_node_was_missed(build):
+    over = ended(build.state("ab"), Cause.LOST, "b", "", ("b",))
+    after = formed(over, build.seats("a"), 3, "", {"a", "b"})
     assert missed(after, "b", RoundId(0)) == missed(after, "b", RoundId(1)) == RoundId(2)
     assert missed(after, "b", RoundId(2)) is None
     assert missed(after, "a", RoundId(1)) is None
 
 
-def test_no_verdict_while_the_round_runs(say):
-    assert verdict(say.state("ab"), "a", RoundId(1)) is None
+def test_no_verdict_while_the_round_runs(build):
+    assert verdict(build.state("ab"), "a", RoundId(1)) is None
 
 
 @pytest.mark.parametrize("members", ["b", "ab"])
-def test_a_round_of_another_history_is_not_its_own(say, members):
-    other = say.state(members, round=RoundId(1, "b.1"))
+def test_round_of_another_history_means_restart(build, members):
+    other = build.state(members, round=RoundId(1, "b.1"))
     found = verdict(other, "a", RoundId(1, "a.1"))
     assert (found.outcome, found.reason) == (Outcome.RESTART, "round 1 formed again because the store lost its data")
-    assert missed(say.state("b", round=RoundId(1, "b.1")), "a", RoundId(1, "a.1")) == RoundId(1, "b.1")
+    assert missed(build.state("b", round=RoundId(1, "b.1")), "a", RoundId(1, "a.1")) == RoundId(1, "b.1")
     assert join_status(other, "a", RoundId(1, "a.1"), 2) is (
         JoinStatus.MEMBER if "a" in members else JoinStatus.WAITING
     )
 
 
-def test_the_verdict_on_a_round_that_ended(say):
-    found = verdict(ended(say.state("ab"), Cause.LOST, "b", "lost b"), "a", RoundId(1))
+def test_verdict_on_ended_round_has_its_reason(build):
+    found = verdict(ended(build.state("ab"), Cause.LOST, "b", "lost b"), "a", RoundId(1))
     assert (found.outcome, found.reason, found.failed, found.lost) == (Outcome.RESTART, "lost b", False, True)
 
 
-def test_a_failure_is_told_with_all_that_is_known(say):
-    state = failed(say.state("ab"), RoundId(1), say.report("a", certain=False, rank=0))
+def test_verdict_lists_certain_failures_first(build):
+    state = failed(build.state("ab"), RoundId(1), build.report("a", certain=False, rank=0))
     assert not verdict(state, "a", RoundId(1)).judged
-    state = failed(state, RoundId(1), say.report("b", rank=1))
+    state = failed(state, RoundId(1), build.report("b", rank=1))
     found = verdict(state, "a", RoundId(1))
     assert found.judged
     assert (found.outcome, found.failed, list(found.failures)) == (Outcome.RESTART, True, [1, 0])
 
 
-def test_within_a_report_the_cause_comes_first(say):
-    report = say.report("a", rank=0, caused_by=1)
-    report = replace(report, failures=(*report.failures, say.failure(1)))
-    assert list(first_failures(failed(say.state("ab"), RoundId(1), report))) == [1, 0]
+def test_cause_comes_first_within_a_report(build):
+    report = build.report("a", rank=0, caused_by=1)
+    report = replace(report, failures=(*report.failures, build.failure(1)))
+    assert list(first_failures(failed(build.state("ab"), RoundId(1), report))) == [1, 0]
 
 
-def test_the_next_round_formed_without_this_node(say):
-    over = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
-    found = verdict(formed(over, say.seats("a"), 3, "", {"a", "b"}), "b", RoundId(1))
+def test_round_formed_without_the_node_means_restart(build):
+    over = ended(build.state("ab"), Cause.LOST, "b", "", ("b",))
+    found = verdict(formed(over, build.seats("a"), 3, "", {"a", "b"}), "b", RoundId(1))
     assert found.outcome is Outcome.RESTART
     assert "round 2 formed without this node" in found.reason
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
-def test_the_verdict_of_a_closed_job(say, succeeded):
-    state = failed(say.state("ab"), RoundId(1), say.report("a"))
+def test_verdict_on_a_closed_job(build, succeeded):
+    state = failed(build.state("ab"), RoundId(1), build.report("a"))
     found = verdict(closed(state, "b", "why", succeeded), "a", RoundId(1))
     assert (found.outcome, found.reason, found.succeeded, found.by) == (Outcome.CLOSED, "why", succeeded, "b")
     assert list(found.failures) == ([] if succeeded else [0])
 
 
-def test_who_is_drained_is_told(say):
-    assert verdict(drained(say.state("ab"), "b"), "b", RoundId(1)).outcome is Outcome.DRAINED
-    assert verdict(drained(say.state("ab"), "b"), "a", RoundId(1)) is None
+def test_only_the_drained_node_gets_the_verdict(build):
+    assert verdict(drained(build.state("ab"), "b"), "b", RoundId(1)).outcome is Outcome.DRAINED
+    assert verdict(drained(build.state("ab"), "b"), "a", RoundId(1)) is None

@@ -1,4 +1,4 @@
-"""The words of a node: why it does not come to a round, and who is missing."""
+"""Messages of a node: why it cannot join a round, and which nodes are missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def closed_for(state, was_closed):
     return no_place(state, JoinStatus.CLOSED, "b", "job", was_closed)
 
 
-def test_without_an_answer_the_known_outage_is_the_reason():
+def test_known_outage_is_the_reason_for_no_answer():
     outage = RendezvousConnectionError("connection refused")
     assert no_answer(outage, ValueError("odd"), 5.0) is outage
 
@@ -45,7 +45,7 @@ def test_without_an_answer_the_known_outage_is_the_reason():
         (None, None, ": it does not answer; check --rdzv-endpoint"),
     ],
 )
-def test_a_store_that_never_answered_is_told_once_with_what_to_do(outage, fault, expected):
+def test_no_contact_error_names_store_and_remedy_once(outage, fault, expected):
     settings = RendezvousSettings("job", 1, 2, RendezvousTimeout(), connect_timeout=7.0, endpoint="store:1")
     error = no_contact(outage and RendezvousConnectionError(outage), fault, settings)
     assert error.exit_code == ExitCode.STORE_UNREACHABLE
@@ -54,13 +54,13 @@ def test_a_store_that_never_answered_is_told_once_with_what_to_do(outage, fault,
     assert [str(error).count(words) for words in ("store:1", "endpoint")] == [1, 1]
 
 
-def test_a_node_that_is_drained_goes_in_peace():
+def test_drained_node_exits_gracefully():
     error = no_place(State(), JoinStatus.DRAINED, "b", "job", was_closed=False)
     assert isinstance(error, RendezvousGracefulExitError)
     assert "drain" in str(error)
 
 
-def test_a_node_that_is_refused_is_told_why_and_what_to_do():
+def test_refused_node_gets_reason_and_remedy():
     state = refused(State(), [("b", "b is on another host")])
     error = no_place(state, JoinStatus.REFUSED, "b", "job", was_closed=False)
     assert isinstance(error, RendezvousStateError)
@@ -68,21 +68,21 @@ def test_a_node_that_is_refused_is_told_why_and_what_to_do():
     assert "--node-id" in str(error)
 
 
-def test_a_spare_of_a_job_that_succeeded_goes_in_peace():
+def test_spare_of_a_succeeded_job_exits_gracefully():
     error = closed_for(closed(State(), "a", "all are done", succeeded=True), was_closed=False)
     assert isinstance(error, RendezvousGracefulExitError)
     assert str(error) == "the job 'job' was closed by a: all are done; this node was not needed"
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
-def test_who_comes_when_all_is_over_needs_another_name_for_its_job(succeeded):
+def test_late_joiner_must_choose_another_id(succeeded):
     error = closed_for(closed(State(), "a", "it is over", succeeded), was_closed=True)
     assert isinstance(error, RendezvousClosedError)
     assert "another --rdzv-id" in str(error)
 
 
-def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
-    state = failed(say.state("a", max_restarts=0), RoundId(1), say.report("a", rank=3))
+def test_node_waiting_for_a_failed_job_gets_its_failures(build):
+    state = failed(build.state("a", max_restarts=0), RoundId(1), build.report("a", rank=3))
     error = closed_for(closed(state, "a", "no restarts left", succeeded=False), was_closed=False)
     assert isinstance(error, RendezvousClosedError)
     assert list(error.failures) == [3]
@@ -93,7 +93,7 @@ def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
     ("outage", "answer"),
     [(None, "it does not answer"), (RendezvousConnectionError("refused"), "the last answer was: refused")],
 )
-def test_a_node_that_fences_itself_off_says_how_long_it_has_tried(outage, answer):
+def test_fencing_reason_has_the_length_of_the_outage(outage, answer):
     verdict = fenced(4.25, 5.0, outage)
     assert verdict.outcome is Outcome.FENCED
     assert verdict.reason.startswith("the rendezvous store was out of reach for 4.2 s; after 5 s without a heartbeat")
@@ -101,9 +101,9 @@ def test_a_node_that_fences_itself_off_says_how_long_it_has_tried(outage, answer
 
 
 @pytest.fixture
-def text(say):
+def text(build):
     def make(state, gathering=None, roster=(), key="a", **bounds):
-        return progress(state, gathering, roster, say.settings(**{"min_nodes": 2, **bounds}), key)
+        return progress(state, gathering, roster, build.settings(**{"min_nodes": 2, **bounds}), key)
 
     return make
 
@@ -119,24 +119,24 @@ def text(say):
         ),
     ],
 )
-def test_a_round_that_gathers(text, gathering, expected):
+def test_progress_of_a_gathering_round(text, gathering, expected):
     assert text(State(), gathering) == expected
 
 
-def test_a_node_that_was_lost_is_named_when_its_entry_is_gone_too(text, say):
-    state = ended(say.state("ab"), Cause.LOST, "b", "lost b: no heartbeat for 5 s")
+def test_progress_names_a_lost_node_without_an_entry(text, build):
+    state = ended(build.state("ab"), Cause.LOST, "b", "lost b: no heartbeat for 5 s")
     assert text(state, Wait("1 of 2 nodes joined", None, 1, 2)) == "1 of 2 nodes joined; lost b: no heartbeat for 5 s"
     assert text(state, Wait("2 nodes joined, all is well", None, 2, 4)) == "2 of 4 nodes joined, all is well"
 
 
-def test_those_outside(text, say):
-    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
-    assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
+def test_progress_of_nodes_without_a_seat(text, build):
+    assert text(build.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
+    assert text(build.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
 
 
-def test_a_member_is_told_who_still_works(text, say):
-    roster = (say.seen("a", done=1), say.seen("b"), say.seen("c"))
+def test_progress_names_members_that_still_work(text, build):
+    roster = (build.seen("a", done=1), build.seen("b"), build.seen("c"))
     old = Wait("1 of 3 nodes joined", None, 1, 3, ("b", "c"))
     for most in (3, 4):
-        told = text(say.state("abc"), old, roster, max_nodes=most)
-        assert told == "1 of 3 nodes are done, still working: b, c"
+        shown = text(build.state("abc"), old, roster, max_nodes=most)
+        assert shown == "1 of 3 nodes are done, still working: b, c"

@@ -1,4 +1,5 @@
-"""A node as a machine: what it hears, and what it asks for then. No thread, no time, and no store but a memory."""
+"""A node as a state machine: what it learns, and which operations it requests. No threads, no real time, and a store in
+memory."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ from elastic_core.rendezvous.model import Cause, Entry, State
 from elastic_core.rendezvous.seal import HmacSeal, SignedBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
-INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone
+INTERVAL, WINDOW = 1.0, 5.0  # seconds between two heartbeats, and of silence until a node is lost
 
 
 @pytest.fixture
 def alone():
-    """A node that is a round of its own, and leads."""
+    """A node that leads a round of which it is the only member."""
     one = OneNode()
     one.join()
     return one
@@ -49,7 +50,7 @@ def alone():
 
 @pytest.fixture
 def pair():
-    """Two members of a round, of which the first leads."""
+    """Two members of a round; the first one leads."""
     leader = OneNode(min_nodes=2, max_nodes=2)
     other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
     leader.join()
@@ -61,13 +62,13 @@ def pair():
 
 
 def together(nodes, seconds):
-    """Time passes for nodes that share a clock, and all news comes at once."""
-    memory, clock, told = nodes[0].memory, nodes[0].clock, None
+    """Let time pass for nodes that share a clock, and deliver all news immediately."""
+    memory, clock, delivered = nodes[0].memory, nodes[0].clock, None
     until = clock.now() + seconds
     while clock.now() < until:
         for one in nodes:
             one.settle()
-        while told != (told := (memory.writes, memory.rosters)):
+        while delivered != (delivered := (memory.writes, memory.rosters)):
             for one in nodes:
                 one.hear()
         clock.advance(0.25)
@@ -81,14 +82,14 @@ def failure():
     return {0: ProcessFailure(0, 7, 1, global_rank=0, reason="exit code 1")}
 
 
-def goes_wrong(state):
+def failing_change(state):
     raise ZeroDivisionError("a change that cannot be made")
 
 
 # -- the first round
 
 
-def test_too_few_wait_until_the_deadline_and_say_who_is_there():
+def test_join_timeout_raises_when_nodes_are_missing():
     one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
     one.join()
     one.run(59.0)
@@ -98,7 +99,7 @@ def test_too_few_wait_until_the_deadline_and_say_who_is_there():
     assert isinstance(one.node.obstacle(one.clock.now()), RendezvousTimeoutError)
 
 
-def test_a_member_of_a_new_round_meets_no_deadline():
+def test_member_of_a_new_round_meets_no_deadline():
     one = OneNode(join=10.0)
     one.clock.advance(9.9)
     one.node.begin(Instant(0.0))
@@ -109,8 +110,8 @@ def test_a_member_of_a_new_round_meets_no_deadline():
     assert one.node.obstacle(one.clock.now()) is None
 
 
-def test_a_round_that_formed_from_an_older_entry_is_ended(pair):
-    """Its members would look for rank 0 at an address that the node has given up."""
+def test_round_with_an_outdated_address_ends(pair):
+    """Members would look for rank 0 at an address that the node no longer uses."""
     leader, other = pair
     leader.write(lambda state: model.ended(state, Cause.LEFT, "b", "b left"))
     seats = [leader.entries["a/1"].seat, replace(other.entries["b/1"], port=4321).seat]
@@ -122,7 +123,7 @@ def test_a_round_that_formed_from_an_older_entry_is_ended(pair):
     assert (other.state.open, other.state.end.reason) == (False, "b has announced another address since")
 
 
-def test_a_round_that_it_joins_too_late_is_waited_for_without_a_deadline(alone):
+def test_spare_waits_without_a_deadline(alone):
     spare = OneNode(alone.memory, alone.clock, "b", join=10.0)
     spare.join()
     assert spare.node.join_status is JoinStatus.SPARE
@@ -133,7 +134,7 @@ def test_a_round_that_it_joins_too_late_is_waited_for_without_a_deadline(alone):
 # -- requests
 
 
-def test_a_request_is_settled_once_it_is_carried_out(alone):
+def test_request_is_settled_once_carried_out(alone):
     request = alone.node.close("enough", succeeded=False)
     assert alone.node.pop_settled() == ()
     assert kinds(alone.settle()) == [WriteState, ReadRoster]
@@ -142,7 +143,7 @@ def test_a_request_is_settled_once_it_is_carried_out(alone):
     assert alone.state.closed.reason == "enough"
 
 
-def test_a_request_that_changes_nothing_is_settled_without_a_write(alone):
+def test_request_without_effect_is_settled_without_a_write(alone):
     alone.node.close("enough", succeeded=False)
     alone.settle()
     again = alone.node.close("once more", succeeded=False)
@@ -151,7 +152,7 @@ def test_a_request_that_changes_nothing_is_settled_without_a_write(alone):
     assert alone.state.closed.reason == "enough"
 
 
-def test_a_write_that_came_after_anothers_is_decided_anew(alone):
+def test_refused_write_is_decided_again(alone):
     alone.write(lambda state: model.drained(state, "z/1"))
     request = alone.node.close("enough", succeeded=False)
     assert kinds(alone.settle())[:2] == [WriteState, WriteState]
@@ -159,8 +160,8 @@ def test_a_write_that_came_after_anothers_is_decided_anew(alone):
     assert (alone.state.draining, bool(alone.state.closed)) == (("z/1",), True)
 
 
-def test_a_change_that_cannot_be_made_is_settled_with_its_fault_and_the_next_is_made(alone):
-    bad = alone.node.request(ChangeState(goes_wrong))
+def test_failed_change_is_settled_with_its_error(alone):
+    bad = alone.node.request(ChangeState(failing_change))
     good = alone.node.close("enough", succeeded=False)
     alone.settle()
     (first, fault), (second, none) = alone.node.pop_settled()
@@ -168,11 +169,11 @@ def test_a_change_that_cannot_be_made_is_settled_with_its_fault_and_the_next_is_
     assert isinstance(fault, ZeroDivisionError)
 
 
-def test_a_request_that_always_fails_is_settled_with_its_fault_after_a_window_and_the_rest_goes_on(alone):
+def test_failing_request_is_given_up_after_a_timeout(alone):
     alone.faults[WriteState] = fault = RuntimeError("too large")
     request = alone.node.close("enough", succeeded=False)
     alone.run(WINDOW - 1.0)
-    assert alone.node.pop_settled() == ()  # it may pass
+    assert alone.node.pop_settled() == ()  # the error may be temporary
     alone.run(2.0)
     assert alone.node.pop_settled() == ((request, fault),)
     assert alone.asked.count(WriteState) <= 12
@@ -183,7 +184,7 @@ def test_a_request_that_always_fails_is_settled_with_its_fault_after_a_window_an
     assert alone.node.pop_settled() == ((again, None),)
 
 
-def test_a_request_waits_for_the_end_of_an_outage_however_long_that_takes(alone):
+def test_request_waits_for_the_end_of_an_outage(alone):
     alone.backend.reachable = False
     request = alone.node.close("enough", succeeded=False)
     alone.run(1000.0)
@@ -193,8 +194,8 @@ def test_a_request_waits_for_the_end_of_an_outage_however_long_that_takes(alone)
     assert alone.node.pop_settled() == ((request, None),)
 
 
-def test_pauses_between_the_tries_of_a_request_grow_though_all_else_is_answered(alone):
-    """As a store does that has become read-only."""
+def test_retries_of_one_request_back_off(alone):
+    """As when a store has become read-only."""
     alone.faults[WriteState] = OUTAGE
     alone.node.close("enough", succeeded=False)
     alone.run(5.0)
@@ -204,21 +205,21 @@ def test_pauses_between_the_tries_of_a_request_grow_though_all_else_is_answered(
     assert alone.node.connection.outage is OUTAGE
 
 
-def test_a_failure_after_that_of_another_node_is_in_the_entry(pair):
-    """Each node would otherwise wait for the writes of all others when a thousand fail at one time."""
+def test_second_nodes_failure_is_in_its_entry(pair):
+    """Otherwise, when a thousand nodes fail together, each would wait for the writes of all others."""
     leader, other = pair
     leader.node.fail(failure())
     leader.settle()
     other.node.fail(failure())
-    assert kinds(other.settle())[:2] == [WriteState, Announce]  # it had not heard, and its write is refused
+    assert kinds(other.settle())[:2] == [WriteState, Announce]  # it has not read the new state, so its write is refused
     report = other.entries["b/1"].reported
     assert (report.round, report.failure.key) == (leader.state.round, "b/1")
     leader.hear()
     assert [it.key for it in leader.state.end.reports] == ["a/1", "b/1"]
 
 
-def test_a_failure_is_told_before_the_node_is_ready_for_the_next_round(pair):
-    """Who sees it ready must find the report: else the round could end for another cause, and cost nothing."""
+def test_failure_is_written_before_node_is_ready(pair):
+    """A peer that sees it ready must find the report; otherwise the round could end for another cause at no cost."""
     _, other = pair
     other.node.fail(failure())
     other.node.want(WHERE)
@@ -227,10 +228,10 @@ def test_a_failure_is_told_before_the_node_is_ready_for_the_next_round(pair):
     assert (other.state.end.cause, other.entries["b/1"].after.number) == (Cause.FAILURE, 1)
 
 
-# -- answers that are lost
+# -- lost answers
 
 
-def test_an_announcement_whose_answer_was_lost_is_made_again_and_is_one(alone):
+def test_announcement_with_lost_answer_is_repeated_as_one(alone):
     other = OneNode(alone.memory, alone.clock, "b")
     other.backend.lose_answers = 1
     other.join()
@@ -240,17 +241,17 @@ def test_an_announcement_whose_answer_was_lost_is_made_again_and_is_one(alone):
     assert other.node.registered == other.entries["b/1"]
 
 
-def test_a_write_whose_answer_was_lost_is_found_to_stand(alone):
+def test_write_with_a_lost_answer_is_recognized(alone):
     alone.backend.lose_answers = 1
     request = alone.node.close("enough", succeeded=False)
     alone.settle()
     assert alone.node.pop_settled() == ()
     alone.run(0.1)
     assert alone.node.pop_settled() == ((request, None),)
-    assert alone.memory.writes == 2  # and not a third time
+    assert alone.memory.writes == 2  # not a third time
 
 
-def test_a_round_whose_answer_was_lost_is_not_formed_twice():
+def test_round_with_a_lost_answer_forms_once():
     one = OneNode()
     one.node.want(WHERE)
     while not isinstance(one.step(), Announce):
@@ -264,8 +265,8 @@ def test_a_round_whose_answer_was_lost_is_not_formed_twice():
 # -- outages
 
 
-def test_the_entry_that_a_member_writes_after_an_outage_is_not_ready(alone):
-    """Otherwise the node would get a seat in another round while its workers run, if the store has lost its own."""
+def test_members_entry_after_an_outage_is_not_ready(alone):
+    """Otherwise a node whose workers run could get a seat in another round if the store has lost its round."""
     alone.backend.reachable = False
     alone.run(2.0)
     alone.backend.reachable = True
@@ -275,7 +276,7 @@ def test_the_entry_that_a_member_writes_after_an_outage_is_not_ready(alone):
     assert alone.entries["a/1"].waits
 
 
-def test_after_an_outage_it_beats_though_the_state_cannot_be_read_and_puts_that_right(alone):
+def test_unreadable_state_is_repaired_after_an_outage(alone):
     alone.backend.reachable = False
     alone.run(2.0)
     alone.memory.forget()
@@ -287,7 +288,7 @@ def test_after_an_outage_it_beats_though_the_state_cannot_be_read_and_puts_that_
     assert alone.state.round.number == 1
 
 
-def test_whoever_asks_for_something_does_not_wait_for_the_pause(alone):
+def test_new_request_skips_the_retry_pause(alone):
     alone.backend.reachable = False
     alone.run(10.0)
     alone.backend.reachable = True
@@ -296,7 +297,7 @@ def test_whoever_asks_for_something_does_not_wait_for_the_pause(alone):
     assert alone.state.closed
 
 
-def test_what_goes_wrong_is_told_once(alone):
+def test_repeated_fault_is_logged_once(alone):
     alone.faults[Heartbeat] = RuntimeError("odd")
     alone.run(20.0)
     assert alone.notes.count("rendezvous fault") == 1
@@ -306,18 +307,18 @@ def test_what_goes_wrong_is_told_once(alone):
     assert alone.node.fault is None
 
 
-def test_a_long_outage_is_told_once_and_so_is_its_end(alone):
+def test_long_outage_and_its_end_are_logged_once(alone):
     alone.backend.reachable = False
     for _ in range(10):
         alone.run(1.0)
         alone.node.notice(alone.clock.now())
     alone.backend.reachable = True
     alone.run(2.0)
-    told = alone.notes
-    assert (told.count("store out of reach"), told.count("store is back")) == (1, 1)
+    notes = alone.notes
+    assert (notes.count("store out of reach"), notes.count("store is back")) == (1, 1)
 
 
-def test_an_operation_that_hangs_is_an_outage_too(alone):
+def test_hung_operation_is_an_outage(alone):
     alone.clock.advance(INTERVAL)
     assert isinstance(alone.node.next(alone.clock.now()), Heartbeat)
     assert alone.node.fence_at(alone.clock.now(), 0.0) == alone.clock.now() + WINDOW - INTERVAL
@@ -325,7 +326,7 @@ def test_an_operation_that_hangs_is_an_outage_too(alone):
     assert alone.node.verdict(alone.clock.now()).outcome is Outcome.FENCED
 
 
-def test_without_an_answer_a_member_fences_itself_off_and_tells_why_it_wants_another_round(pair):
+def test_fenced_member_reports_that_it_was_cut_off(pair):
     _, other = pair
     other.backend.reachable = False
     other.run(WINDOW - 0.5)
@@ -338,35 +339,35 @@ def test_without_an_answer_a_member_fences_itself_off_and_tells_why_it_wants_ano
     assert (other.state.end.cause, other.state.end.reason) == (Cause.LOST, "b was cut off from the store")
 
 
-def test_workers_may_take_their_time_to_stop_while_the_others_wait(pair):
+def test_stop_deadline_moves_while_the_store_answers(pair):
     _, other = pair
     now = other.clock.now()
-    assert other.node.stop_by(now, 0.0) == now + WINDOW - INTERVAL / 2  # it moves on with every answer of the store
+    assert other.node.stop_by(now, 0.0) == now + WINDOW - INTERVAL / 2  # each answer of the store moves the deadline
     other.node.leave("drained")
     other.run(0.1)
     assert other.node.state.gone == (other.key,)
-    other.backend.reachable = False  # it has gone with the last agent that had workers
+    other.backend.reachable = False  # the store has ended with the last agent that had workers
     other.run(WINDOW + INTERVAL)
     assert other.node.stop_by(other.clock.now(), 0.0) is None
 
 
-def test_workers_may_take_their_time_to_stop_when_the_job_is_over(pair):
+def test_closed_job_sets_no_stop_deadline(pair):
     _, other = pair
     other.node.close("done", succeeded=True)
     other.run(1.0)
     assert other.node.stop_by(other.clock.now(), 0.0) is None
 
 
-def test_workers_of_a_fenced_node_have_half_a_beat(pair):
+def test_workers_of_a_fenced_node_get_half_a_heartbeat(pair):
     _, other = pair
     other.backend.reachable = False
-    other.run(INTERVAL + WINDOW - 0.1)  # the first beat that is not answered is due after an interval
+    other.run(INTERVAL + WINDOW - 0.1)  # the first unanswered heartbeat is due after one interval
     now = other.clock.now()
     assert other.node.stop_by(now, 0.0) - other.node.fence_at(now, 0.0) == pytest.approx(INTERVAL / 2)
     assert other.node.stop_by(now, 0.0) < now
 
 
-def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
+def test_workers_of_a_lost_node_get_no_time(pair):
     one, other = pair
     one.node.request(ChangeState(model.ended, (Cause.LOST, "b", "lost b", (other.key,))))
     one.run(0.1)
@@ -375,7 +376,7 @@ def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
     assert other.node.stop_by(other.clock.now(), 0.0) == LONG_AGO
 
 
-def test_workers_of_a_round_that_has_a_successor_have_no_time():
+def test_workers_of_a_replaced_round_get_no_time():
     one = OneNode(min_nodes=1, max_nodes=2, last_call=0.1)
     other = OneNode(one.memory, one.clock, "b", min_nodes=1, max_nodes=2)
     together((one, other), 0.0)
@@ -393,8 +394,8 @@ def test_workers_of_a_round_that_has_a_successor_have_no_time():
     assert other.node.stop_by(other.clock.now(), 0.0) == LONG_AGO
 
 
-def test_a_failure_of_its_own_does_not_follow_from_its_fence(pair):
-    """Else a budget would never be used up by workers that fail where a link does."""
+def test_own_failure_before_fencing_stays_a_failure(pair):
+    """Otherwise workers that fail whenever a link fails would never use up the restarts."""
     _, other = pair
     other.node.fail({})
     other.backend.reachable = False
@@ -406,8 +407,8 @@ def test_a_failure_of_its_own_does_not_follow_from_its_fence(pair):
     assert other.state.end.cause is Cause.FAILURE
 
 
-def test_a_failure_of_another_node_may_have_followed_from_a_fence(pair):
-    """The fence has stopped workers, and so their peers have failed; the node is back before anybody has missed it."""
+def test_peer_failure_after_fencing_counts_as_loss(pair):
+    """Fencing stopped workers, so their peers failed; the node returns before any peer has missed it."""
     one, other = pair
     other.backend.reachable = False
     other.run(WINDOW + 0.5)
@@ -421,7 +422,7 @@ def test_a_failure_of_another_node_may_have_followed_from_a_fence(pair):
     assert (other.state.end.cause, other.state.end.by, other.state.restarts) == (Cause.LOST, "b", 0)
 
 
-def test_a_store_that_has_never_answered_is_given_less_time_than_other_nodes():
+def test_store_that_never_answered_has_a_shorter_timeout():
     one = OneNode(min_nodes=2, max_nodes=2, join=600.0, connect=10.0)
     one.backend.reachable = False
     one.join()
@@ -434,7 +435,7 @@ def test_a_store_that_has_never_answered_is_given_less_time_than_other_nodes():
     assert "store at here:1 within 10 s (--rdzv-conf=connect_timeout): " in str(error)
 
 
-def test_a_store_that_has_answered_once_may_be_away_for_as_long_as_nodes_may_join():
+def test_store_that_answered_once_has_the_join_timeout():
     one = OneNode(min_nodes=2, max_nodes=2, join=60.0, connect=10.0)
     one.join()
     one.backend.reachable = False
@@ -445,7 +446,7 @@ def test_a_store_that_has_answered_once_may_be_away_for_as_long_as_nodes_may_joi
 
 
 @pytest.mark.parametrize("connect", [None, 100.0])
-def test_nothing_is_waited_for_longer_than_the_join_timeout(connect):
+def test_no_wait_exceeds_the_join_timeout(connect):
     one = OneNode(min_nodes=2, max_nodes=2, join=60.0, connect=connect)
     one.backend.reachable = False
     one.join()
@@ -455,7 +456,7 @@ def test_nothing_is_waited_for_longer_than_the_join_timeout(connect):
     assert "within 60 s (--rdzv-conf=join_timeout)" in str(one.node.obstacle(one.clock.now()))
 
 
-def test_the_time_to_join_begins_anew_while_the_store_is_away():
+def test_join_timeout_restarts_when_the_store_fails():
     one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
     leader = OneNode(one.memory, one.clock, "b", min_nodes=1, max_nodes=1)
     leader.join()
@@ -468,10 +469,10 @@ def test_the_time_to_join_begins_anew_while_the_store_is_away():
     assert isinstance(one.node.obstacle(one.clock.now()), RendezvousConnectionError)
 
 
-# -- a store that forgets
+# -- a store that lost its data
 
 
-def test_the_entry_that_the_store_dropped_is_announced_again(alone):
+def test_dropped_entry_is_announced_again(alone):
     alone.memory.drop("a/1")
     assert Announce in kinds(alone.run(INTERVAL))
     assert list(alone.memory.entries) == ["a/1"]
@@ -479,14 +480,14 @@ def test_the_entry_that_the_store_dropped_is_announced_again(alone):
     assert alone.node.verdict(alone.clock.now()) is None
 
 
-def test_a_look_shows_too_that_the_entry_was_dropped(alone):
+def test_roster_shows_that_the_entry_was_dropped(alone):
     alone.memory.leases = True
     alone.hear()
     alone.memory.drop("a/1")
     assert kinds(alone.hear())[-2:] == [Announce, ReadRoster]
 
 
-def test_a_store_that_forgot_gets_back_what_the_node_knows(alone):
+def test_empty_store_gets_the_known_state_back(alone):
     known = alone.state
     alone.memory.forget()
     assert [kind for kind in kinds(alone.hear()) if kind in (WriteState, Announce)] == [Announce, WriteState]
@@ -494,7 +495,7 @@ def test_a_store_that_forgot_gets_back_what_the_node_knows(alone):
     assert "store lost its state" in alone.notes
 
 
-def test_what_was_given_back_by_another_is_not_given_back_again(pair):
+def test_restored_state_is_not_written_again(pair):
     leader, other = pair
     known = leader.state
     leader.memory.forget()
@@ -506,7 +507,7 @@ def test_what_was_given_back_by_another_is_not_given_back_again(pair):
     assert sorted(leader.memory.entries) == ["a/1", "b/1"]
 
 
-def test_what_could_not_be_given_back_is_given_back_later(alone):
+def test_failed_restoration_is_retried(alone):
     known = alone.state
     alone.memory.forget()
     alone.faults[WriteState] = OUTAGE
@@ -518,7 +519,7 @@ def test_what_could_not_be_given_back_is_given_back_later(alone):
     assert alone.state == known
 
 
-def test_nobody_is_lost_for_having_no_entry_in_a_store_that_forgot_until_a_window_has_passed(pair):
+def test_missing_entry_after_data_loss_has_a_full_timeout(pair):
     leader, _ = pair
     leader.memory.forget()
     leader.hear()
@@ -528,32 +529,32 @@ def test_nobody_is_lost_for_having_no_entry_in_a_store_that_forgot_until_a_windo
     assert leader.state.gone == ("b/1",)
 
 
-def test_beats_that_a_store_counts_anew_after_it_forgot_do_not_stand_still(pair):
+def test_restarted_heartbeat_counter_is_not_late(pair):
     leader, other = pair
     leader.run(WINDOW - 0.5)
     leader.memory.forget()
-    other.hear()  # gives back what it knows
+    other.hear()  # restores the known state
     leader.hear()
-    assert leader.memory.entries["b/1"].beats <= 1  # as few as before
+    assert leader.memory.entries["b/1"].beats <= 1  # as low as before
     leader.run(1.2)
     assert leader.state.open
 
 
-def test_whose_lease_alone_has_ended_is_lost_a_moment_later(pair):
+def test_single_ended_lease_means_loss_after_a_moment(pair):
     leader, _ = pair
     leader.memory.leases = True
     leader.hear()
     leader.memory.drop("b/1")
     leader.hear()
-    assert leader.state.open  # it may not be the last: a store can end all leases at once
+    assert leader.state.open  # a store can end all leases together
     leader.run(1.0)
     assert leader.state.gone == ("b/1",)
 
 
-# -- who leads
+# -- leadership
 
 
-def test_a_leader_who_cannot_do_the_work_stops_leading_and_another_is_let_try(pair):
+def test_leader_without_roster_yields_leadership(pair):
     leader, _ = pair
     leader.faults[ReadRoster] = RuntimeError("no roster today")
     together(pair, 3 * WINDOW)
@@ -561,7 +562,7 @@ def test_a_leader_who_cannot_do_the_work_stops_leading_and_another_is_let_try(pa
     assert "leads no more" in leader.notes
 
 
-def test_a_leader_who_can_look_and_not_write_stops_leading_too(pair):
+def test_leader_that_cannot_write_yields_leadership(pair):
     leader, _ = pair
     leader.faults[WriteState] = RendezvousStateError("expected less than 1 MiB, found more")
     leader.write(lambda state: model.drained(state, "b/1"))
@@ -570,7 +571,7 @@ def test_a_leader_who_can_look_and_not_write_stops_leading_too(pair):
     assert not leader.state.open
 
 
-def test_a_leader_who_cannot_do_the_work_and_beats_is_not_called_lost(pair):
+def test_former_leader_that_sends_heartbeats_is_not_lost(pair):
     leader, _ = pair
     leader.faults[ReadRoster] = RuntimeError("no roster today")
     together(pair, 5 * WINDOW)
@@ -578,7 +579,7 @@ def test_a_leader_who_cannot_do_the_work_and_beats_is_not_called_lost(pair):
     assert leader.memory.entries["a/1"].beats >= 20
 
 
-def test_who_could_not_do_the_work_may_lead_again_after_some_time(alone):
+def test_former_leader_may_lead_again_later(alone):
     alone.faults[ReadRoster] = RuntimeError("no roster today")
     alone.run(5.0)
     assert not alone.node.election.leading
@@ -589,7 +590,7 @@ def test_who_could_not_do_the_work_may_lead_again_after_some_time(alone):
     assert alone.node.election.leading
 
 
-def test_when_the_leader_was_seen_to_go_the_next_in_line_does_not_wait_for_silence(pair):
+def test_departed_leader_is_replaced_immediately(pair):
     leader, other = pair
     leader.memory.drop("a/1")
     leader.memory.vacant = True
@@ -597,7 +598,7 @@ def test_when_the_leader_was_seen_to_go_the_next_in_line_does_not_wait_for_silen
     assert other.node.election.leading
 
 
-def test_who_leads_withdraws_an_entry_that_nobody_renews():
+def test_leader_withdraws_a_dead_entry():
     leader = OneNode(min_nodes=3, max_nodes=3)
     other = OneNode(leader.memory, leader.clock, "b", min_nodes=3, max_nodes=3)
     leader.join()
@@ -608,7 +609,7 @@ def test_who_leads_withdraws_an_entry_that_nobody_renews():
     assert list(leader.memory.entries) == ["a/1"]
 
 
-def test_who_leads_withdraws_what_cannot_be_read_and_nobody_renews():
+def test_leader_withdraws_a_dead_unreadable_entry():
     one = OneNode()
     one.backend.announce("stranger/1", b"not an entry")
     one.join()
@@ -617,7 +618,7 @@ def test_who_leads_withdraws_what_cannot_be_read_and_nobody_renews():
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
-def test_who_sees_that_another_has_ended_tells_it_whoever_leads(pair, leads):
+def test_any_node_reports_an_ended_agent(pair, leads):
     one, ended = pair if leads else pair[::-1]
     one.node.lost(ended.key)
     assert kinds(one.settle()) == [ReadRoster, WriteState, ReadRoster, Withdraw, ReadRoster]
@@ -627,7 +628,7 @@ def test_who_sees_that_another_has_ended_tells_it_whoever_leads(pair, leads):
     assert kinds(one.run(1.0)) == [Heartbeat, ReadRoster]
 
 
-def test_the_next_round_forms_without_waiting_for_who_has_ended():
+def test_next_round_does_not_wait_for_an_ended_agent():
     leader = OneNode(max_nodes=2, last_call=0.0)
     other = OneNode(leader.memory, leader.clock, "b", max_nodes=2, last_call=0.0)
     for one in (other, leader):
@@ -642,7 +643,7 @@ def test_the_next_round_forms_without_waiting_for_who_has_ended():
     assert (other.state.round.number, other.members) == (leader.node.membership.round.number + 1, ["b/1"])
 
 
-def test_a_failure_that_was_told_before_the_end_of_another_agent_followed_from_it(pair):
+def test_failure_before_an_agents_end_counts_as_loss(pair):
     _, other = pair
     other.node.fail({})
     other.settle()
@@ -651,10 +652,10 @@ def test_a_failure_that_was_told_before_the_end_of_another_agent_followed_from_i
     assert other.state.end.cause is Cause.LOST
     assert other.state.end.reason.startswith("lost a: its agent has ended; what followed: ")
     assert (other.state.restarts, other.state.gone) == (0, ("a/1",))
-    assert other.node.election.leading  # who led has gone
+    assert other.node.election.leading  # the former leader has left
 
 
-def test_who_had_succeeded_before_its_agent_ended_is_not_lost(pair):
+def test_ended_agent_that_had_succeeded_is_not_lost(pair):
     leader, other = pair
     leader.node.succeed()
     leader.settle()
@@ -664,7 +665,7 @@ def test_who_had_succeeded_before_its_agent_ended_is_not_lost(pair):
     assert (other.state.open, other.state.done) == (True, ("a/1",))
 
 
-def test_who_had_left_is_not_lost(pair):
+def test_agent_that_had_left_is_not_lost(pair):
     leader, other = pair
     leader.node.retire("it goes")
     leader.settle()
@@ -673,8 +674,8 @@ def test_who_had_left_is_not_lost(pair):
     assert other.state.end.cause is Cause.LEFT
 
 
-def test_who_was_told_to_have_ended_and_comes_back_counts_again(pair):
-    """It was not so, whatever it was that ended."""
+def test_node_wrongly_reported_as_ended_rejoins(pair):
+    """The report was wrong, whatever it was that ended."""
     leader, other = pair
     other.node.lost("a/1")
     other.settle()
@@ -687,7 +688,7 @@ def test_who_was_told_to_have_ended_and_comes_back_counts_again(pair):
     assert other.state.round.number == 2
 
 
-def test_whom_a_node_watches(pair):
+def test_members_with_lifelines_watch_their_neighbors(pair):
     leader, other = pair
     assert (leader.node.neighbour, other.node.neighbour) == (None, None)  # they have no lifeline
     for one in pair:
@@ -699,7 +700,7 @@ def test_whom_a_node_watches(pair):
     assert other.node.neighbour is None
 
 
-def test_an_entry_that_cannot_be_read_stays_outside():
+def test_unreadable_entry_gets_no_seat():
     one = OneNode()
     one.backend.announce("stranger/1", b"not an entry")
     one.join()
@@ -707,7 +708,7 @@ def test_an_entry_that_cannot_be_read_stays_outside():
     assert one.members == ["a/1"]
 
 
-def test_an_entry_that_stands_under_the_key_of_another_stays_outside():
+def test_entry_under_another_key_gets_no_seat():
     one = OneNode()
     one.backend.announce("stranger/1", encoded_entry(Entry("ghost/1", "ghost")))
     one.join()
@@ -716,13 +717,13 @@ def test_an_entry_that_stands_under_the_key_of_another_stays_outside():
     assert one.node.election.leading
 
 
-def test_whose_store_falls_silent_while_it_waits_for_a_round_to_end_gives_up_after_the_join_timeout(pair):
+def test_spare_of_a_silent_store_has_the_join_timeout(pair):
     leader, _ = pair
     spare = OneNode(leader.memory, leader.clock, "c", min_nodes=2, max_nodes=2, join=60.0)
     spare.join()
     leader.clock.advance(100.0)
     assert spare.node.obstacle(spare.clock.now()) is None
-    assert not isinstance(spare.node.next(spare.clock.now()), Idle)  # it has asked, and there is no answer
+    assert not isinstance(spare.node.next(spare.clock.now()), Idle)  # it has sent a request and has no answer
     spare.clock.advance(59.0)
     assert spare.node.obstacle(spare.clock.now()) is None
     spare.clock.advance(2.0)
@@ -732,7 +733,7 @@ def test_whose_store_falls_silent_while_it_waits_for_a_round_to_end_gives_up_aft
 # -- joining again, leaving, and the end
 
 
-def test_who_wants_a_new_round_while_its_own_runs_ends_that_for_all(pair):
+def test_member_that_wants_a_new_round_ends_its_own(pair):
     leader, other = pair
     other.node.begin(other.clock.now())
     other.node.want(WHERE)
@@ -742,16 +743,18 @@ def test_who_wants_a_new_round_while_its_own_runs_ends_that_for_all(pair):
     assert leader.node.verdict(leader.clock.now()).outcome is Outcome.RESTART
 
 
-def test_a_round_that_was_over_before_its_member_looked_is_behind_it(pair):
+def test_member_of_an_unseen_round_is_ready_for_the_next(pair):
     leader, _ = pair
     leader.node.fail(failure())
     leader.settle()
-    late = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)  # the same node, that has not looked
+    late = OneNode(
+        leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2
+    )  # the same node, which has not read the state yet
     late.join()
     assert late.entries["b/1"].after == leader.state.round
 
 
-def test_a_node_that_slept_is_not_ready(pair):
+def test_node_that_slept_is_not_ready(pair):
     leader, other = pair
     leader.write(lambda state: model.ended(state, Cause.LOST, "b", "lost b", ("b/1",)))
     leader.write(lambda state: model.formed(state, [state.seats[0]], 3, "", {"a/1", "b/1"}))
@@ -764,7 +767,7 @@ def test_a_node_that_slept_is_not_ready(pair):
     assert (other.entries["b/1"].after, other.entries["b/1"].waits) == (leader.state.round, True)
 
 
-def test_who_leaves_says_so_and_its_entry_goes_when_its_workers_have_stopped(pair):
+def test_leaving_nodes_entry_goes_when_its_workers_stop(pair):
     leader, other = pair
     request = other.node.leave("it was asked to")
     assert [kind for kind in kinds(other.settle()) if kind in (WriteState, Withdraw)] == [WriteState]
@@ -779,7 +782,7 @@ def test_who_leaves_says_so_and_its_entry_goes_when_its_workers_have_stopped(pai
     assert list(leader.memory.entries) == ["a/1"]
 
 
-def test_who_leaves_without_workers_takes_its_entry_along(alone):
+def test_leaving_without_workers_withdraws_the_entry(alone):
     one = OneNode(alone.memory, alone.clock, "b", min_nodes=2, max_nodes=2)
     one.join()
     one.node.leave("it was asked to")
@@ -787,7 +790,7 @@ def test_who_leaves_without_workers_takes_its_entry_along(alone):
     assert "b/1" not in alone.memory.entries
 
 
-def test_who_leaves_after_its_success_ends_no_round(pair):
+def test_leaving_after_success_keeps_the_round(pair):
     leader, other = pair
     other.node.succeed()
     other.node.leave("it was shut down")
@@ -795,14 +798,14 @@ def test_who_leaves_after_its_success_ends_no_round(pair):
     assert (leader.state.open, leader.state.done) == (True, ("b/1",))
 
 
-def test_who_leaves_before_it_was_announced_has_nothing_to_withdraw():
+def test_leaving_before_announcing_withdraws_nothing():
     one = OneNode()
     request = one.node.leave("it was asked to")
     assert kinds(one.settle()) == [ReadState]
     assert one.node.pop_settled()[-1] == (request, None)
 
 
-def test_to_begin_after_it_left_does_not_undo_that(alone):
+def test_joining_after_leaving_is_refused(alone):
     alone.node.retire("it was asked to")
     alone.settle()
     alone.join()
@@ -810,7 +813,7 @@ def test_to_begin_after_it_left_does_not_undo_that(alone):
     assert isinstance(alone.node.obstacle(alone.clock.now()), RendezvousGracefulExitError)
 
 
-def test_to_want_a_round_after_it_was_shut_down_does_nothing():
+def test_joining_after_shutdown_is_refused():
     one = OneNode()
     one.node.shut_down()
     one.join()
@@ -819,7 +822,7 @@ def test_to_want_a_round_after_it_was_shut_down_does_nothing():
     assert isinstance(one.node.obstacle(one.clock.now()), RendezvousGracefulExitError)
 
 
-def test_who_steps_back_takes_its_entry_back():
+def test_withdrawn_join_withdraws_the_entry():
     one = OneNode(min_nodes=2, max_nodes=2)
     one.join()
     one.node.step_back()
@@ -827,7 +830,7 @@ def test_who_steps_back_takes_its_entry_back():
     assert not one.memory.entries
 
 
-def test_who_wants_again_before_its_entry_was_taken_back_keeps_it():
+def test_repeated_join_keeps_the_entry():
     one = OneNode(min_nodes=2, max_nodes=2)
     one.join()
     one.node.step_back()
@@ -836,7 +839,7 @@ def test_who_wants_again_before_its_entry_was_taken_back_keeps_it():
     assert list(one.memory.entries) == ["a/1"]
 
 
-def test_who_joins_a_job_that_is_over_learns_how_it_ended(alone):
+def test_joining_a_closed_job_raises(alone):
     alone.node.close("enough", succeeded=False)
     alone.settle()
     late = OneNode(alone.memory, alone.clock, "b")
@@ -844,7 +847,7 @@ def test_who_joins_a_job_that_is_over_learns_how_it_ended(alone):
     assert isinstance(late.node.obstacle(late.clock.now()), RendezvousClosedError)
 
 
-def test_the_host_of_the_store_lingers_until_the_others_have_gone(pair):
+def test_store_host_lingers_until_the_other_nodes_leave(pair):
     leader, other = pair
     leader.node.close("enough", succeeded=True)
     leader.node.retire("it was shut down")
@@ -859,7 +862,7 @@ def test_the_host_of_the_store_lingers_until_the_others_have_gone(pair):
     assert not leader.node.lingers
 
 
-def test_nobody_lingers_while_the_job_goes_on_or_in_an_outage(alone):
+def test_store_host_lingers_only_in_a_closed_job(alone):
     alone.node.linger()
     assert not alone.node.lingers
     alone.node.close("enough", succeeded=True)
@@ -870,21 +873,21 @@ def test_nobody_lingers_while_the_job_goes_on_or_in_an_outage(alone):
     assert not alone.node.lingers
 
 
-# -- a state that is signed with another secret, where no node of this job knows one
+# -- a foreign state, signed with another secret, before the first round
 
 
 @pytest.fixture
 def guarded():
-    """A node with a secret, and the state of nodes that have another one."""
+    """A node with a secret, and a state written by nodes with another secret."""
     one, others = OneNode(), HmacSeal("job", [b"another secret, also"])
     one.operations = Operations(SignedBackend(one.backend, HmacSeal("job", [b"a secret of the job"])))
-    theirs = others.sealed("state", encoded_state(State(round=model.RoundId(4), open=True)))
-    one.write_theirs = lambda: MemoryBackend(one.memory).set_state(theirs, one.memory.state and one.memory.state[1])
-    one.write_theirs()
+    foreign = others.sealed("state", encoded_state(State(round=model.RoundId(4), open=True)))
+    one.write_foreign = lambda: MemoryBackend(one.memory).set_state(foreign, one.memory.state and one.memory.state[1])
+    one.write_foreign()
     return one
 
 
-def test_if_nobody_puts_it_back_it_was_a_strangers(guarded):
+def test_unclaimed_foreign_state_is_overwritten(guarded):
     guarded.join()
     assert WriteState not in guarded.asked, "those whose it may be have time to do it"
     guarded.run(20.0)
@@ -892,16 +895,16 @@ def test_if_nobody_puts_it_back_it_was_a_strangers(guarded):
     assert guarded.node.obstacle(guarded.clock.now()) is None
 
 
-def test_nodes_that_live_put_theirs_back_and_this_one_may_not_take_part(guarded):
-    theirs = guarded.memory.state[0]
+def test_state_restored_by_foreign_nodes_ends_the_join(guarded):
+    foreign = guarded.memory.state[0]
     guarded.join()
     for _ in range(60):
         guarded.run(0.5)
-        if guarded.memory.state[0] != theirs:
-            guarded.write_theirs()
+        if guarded.memory.state[0] != foreign:
+            guarded.write_foreign()
             guarded.hear()
     error = guarded.node.obstacle(guarded.clock.now())
     assert isinstance(error, RendezvousStateError)
     assert "--rdzv-secret-file" in str(error)
     assert guarded.asked.count(WriteState) == 3
-    assert guarded.memory.state[0] == theirs
+    assert guarded.memory.state[0] == foreign

@@ -21,26 +21,26 @@ def looked(seen, beats, now, state=NONE):
 
 
 def watched(looks, value=7):
-    """After looks at these times, which found the counter unchanged."""
+    """Read the counter at these times, each time with this value."""
     seen = Observation(INTERVAL, ATTEMPTS)
     for now in looks:
         seen = looked(seen, {"a": value}, now)
     return seen
 
 
-def test_a_counter_that_stands_still_for_all_attempts_is_late():
+def test_unchanged_counter_makes_a_node_late():
     seen = watched(range(6))
     assert seen.late("a", Instant(5.0))
     assert not watched(range(5)).late("a", Instant(4.9))
 
 
-def test_a_beat_refutes_it():
+def test_heartbeat_ends_lateness():
     seen = looked(watched(range(20)), {"a": 8}, 20)
     assert not seen.late("a", Instant(100))
 
 
-def test_so_does_an_entry_that_it_has_written_anew():
-    """A leader that was cut off is back, and its next beat is not due yet."""
+def test_new_entry_ends_lateness():
+    """A leader that was cut off has returned, and its next heartbeat is not due yet."""
     seen, entry = Observation(INTERVAL, ATTEMPTS), Entry.of(Node("a"), "a")
     for now in range(8):
         seen = seen.after_look((Registration("a", entry, 7),), NONE, Instant(now))
@@ -50,27 +50,27 @@ def test_so_does_an_entry_that_it_has_written_anew():
     assert not seen.roster[0].late
 
 
-def test_time_alone_makes_nobody_late():
-    """The observer slept, or its store did: it has not looked."""
+def test_time_alone_makes_no_node_late():
+    """The observer or its store slept, so it read nothing."""
     assert not watched([0]).late("a", Instant(1000))
     assert not watched([0, 1000]).late("a", Instant(1000))
 
 
-def test_many_looks_right_after_an_outage_are_one():
-    """Nobody could beat during the outage, and nobody has had the time to beat since."""
+def test_looks_right_after_an_outage_count_once():
+    """No node could send a heartbeat during the outage, nor has one had time to since."""
     seen = watched([0, *(100 + 0.01 * i for i in range(40))])
     assert not seen.late("a", Instant(100.4))
 
 
-def test_many_looks_alone_make_nobody_late():
+def test_frequent_looks_make_no_node_late():
     assert not watched([0.1 * i for i in range(45)]).late("a", Instant(4.4))
 
 
-def test_looks_at_an_uneven_pace_count_too():
+def test_unevenly_spaced_looks_count():
     assert watched([0, 0.8, 1.9, 2.7, 3.9, 5.0]).late("a", Instant(5.0))
 
 
-def test_who_should_lead_and_does_not_is_late_at_once_and_until_its_next_beat():
+def test_overdue_leader_is_late_until_its_next_heartbeat():
     seen = looked(Observation(INTERVAL, ATTEMPTS), {"a": 7, "b": 3, "c": 1}, 0.0)
     seen = seen.overdue_by_log(["b"], ["c"], Instant(2.5))
     assert [seen.late(key, Instant(2.5)) for key in "abc"] == [False, True, False]
@@ -78,37 +78,37 @@ def test_who_should_lead_and_does_not_is_late_at_once_and_until_its_next_beat():
     assert not looked(seen, {"b": 4}, 2.6).late("b", Instant(2.6))
     for now in (3.6, 4.6):
         seen = looked(seen, {"b": 3, "c": 1}, now)
-    assert seen.late("c", Instant(4.6))  # it may have been about to step in itself
+    assert seen.late("c", Instant(4.6))  # it may have been about to take over as leader
 
 
-def test_who_should_lead_is_not_late_if_it_may_have_beaten_since_the_look_before():
-    """It may have been cut off and be back, and not have had the time to lead."""
+def test_recent_look_keeps_overdue_leader_alive():
+    """It may have just returned from an outage, without time to lead."""
     for pause, late in ((1.0, False), (1.4, False), (1.6, True)):
         seen = looked(looked(Observation(INTERVAL, ATTEMPTS), {"b": 3}, 0.0), {"b": 3}, pause)
         assert seen.overdue_by_log(["b"], [], Instant(pause)).late("b", Instant(pause)) is late
 
 
-def test_who_was_looked_at_before_an_outage_is_late_after_two_more_looks_at_the_earliest():
-    """Nobody could beat meanwhile, and looks are taken at once when the store is back."""
+def test_lateness_after_outage_needs_two_more_looks():
+    """No node could send a heartbeat, and the observer reads immediately when the store is back."""
     seen = watched([0, 1, 2, 3]).after_outage(Instant(9.0))
     for now, late in ((9.0, False), (9.4, False), (10.0, False), (11.0, True)):
         seen = looked(seen, {"a": 7}, now)
         assert seen.late("a", Instant(now)) is late
 
 
-def test_who_is_not_there_any_more_is_forgotten():
+def test_missing_node_is_forgotten():
     seen = looked(watched(range(20)), {}, 20)
     assert not seen.late("a", Instant(21))
     assert seen.age("a", Instant(21)) is None
 
 
-def test_the_age_of_the_last_beat():
+def test_age_of_last_heartbeat():
     assert watched([3, 4, 5]).age("a", Instant(6.5)) == 3.5
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 3.0), st.booleans()), max_size=60))
-def test_late_means_silent_for_the_window_and_looked_at_often_enough(looks):
-    """Compared with the dumb version: keep all looks since the last change, and count those half an interval apart."""
+def test_lateness_matches_reference_implementation(looks):
+    """The reference keeps all reads since the last change, and counts those that are half an interval apart."""
     seen, now, value = looked(Observation(INTERVAL, ATTEMPTS), {"a": 0}, 0.0), 0.0, 0
     same = [0.0]
     for pause, beats in looks:
@@ -129,14 +129,14 @@ def test_late_means_silent_for_the_window_and_looked_at_often_enough(looks):
 LEASED = Observation(INTERVAL, ATTEMPTS)
 
 
-def test_a_store_that_shows_no_beats_drops_who_is_gone(say):
-    seen = looked(LEASED, {"a": None, "b": None}, 0.0, say.state("ab"))
+def test_store_with_leases_drops_dead_nodes(build):
+    seen = looked(LEASED, {"a": None, "b": None}, 0.0, build.state("ab"))
     assert seen.leased
     assert not any(seen.late(key, Instant(1000.0)) for key in "ab")
 
 
-def test_who_is_absent_for_the_first_time_may_not_be_the_last(say):
-    state = say.state("abc")
+def test_each_missing_entry_is_confirmed_after_a_delay(build):
+    state = build.state("abc")
     seen = looked(LEASED, {"a": None, "b": None, "c": None}, 0.0, state)
     assert seen.settled < 0.0
     seen = looked(seen, {"a": None, "b": None}, 10.0, state)
@@ -145,10 +145,10 @@ def test_who_is_absent_for_the_first_time_may_not_be_the_last(say):
     assert looked(seen, {"a": None}, 11.0, state).settled == 11.0 + CONFIRM
 
 
-def test_a_member_that_was_seen_to_be_done_is_so_after_its_lease_has_ended(say):
-    """Until that is noted: who led may have died before it could."""
-    state = say.state("ab")
-    both = (Registration("a", say.entry("a", done=1), None), Registration("b", say.entry("b"), None))
+def test_finished_member_stays_finished_after_its_lease(build):
+    """Until the state records it, because the leader may have died before that."""
+    state = build.state("ab")
+    both = (Registration("a", build.entry("a", done=1), None), Registration("b", build.entry("b"), None))
     seen = LEASED.after_look(both, state, Instant(0.0)).after_look(both[1:], state, Instant(6.0))
     assert [(item.entry.key, item.late) for item in seen.roster] == [("a", True), ("b", False)]
     assert seen.dead(state, Instant(60.0)) is None
@@ -158,37 +158,37 @@ def test_a_member_that_was_seen_to_be_done_is_so_after_its_lease_has_ended(say):
     assert [item.entry.key for item in lost.roster] == ["a"]
 
 
-def test_everybody_gets_the_time_to_come_back():
+def test_latest_return_deadline_is_kept():
     assert LEASED.all_back_by(Instant(5.0)).all_back_by(Instant(3.0)).settled == 5.0
 
 
-def test_a_store_has_dropped_an_entry_that_was_seen_there():
+def test_dropped_entry_is_noticed_once():
     found = (Registration("b", None, None),)
     seen = looked(LEASED, {"a": None, "b": None}, 0.0)
     assert seen.drops("a", found)
-    assert not looked(seen, {"b": None}, 1.0).drops("a", found)  # told once
+    assert not looked(seen, {"b": None}, 1.0).drops("a", found)  # reported only once
     assert not seen.drops("b", found)
-    assert LEASED.drops("a", found)  # what it announced stood there, though it has not looked before
+    assert LEASED.drops("a", found)  # its own announcement was there, though it has not read the roster before
 
 
-def test_a_store_with_beats_drops_nobody_unless_it_is_empty():
+def test_store_with_heartbeats_drops_only_if_empty():
     seen = looked(Observation(INTERVAL, ATTEMPTS), {"a": 1, "b": 1}, 0.0)
     assert not seen.drops("a", (Registration("b", None, 2),))
     assert seen.drops("a", ())
 
 
-# -- entries that are of no use any more
+# -- dead entries
 
 
-def entries(say, *keys):
-    return tuple(Registration(key, say.entry(key), 1) for key in keys)
+def entries(build, *keys):
+    return tuple(Registration(key, build.entry(key), 1) for key in keys)
 
 
-def test_an_entry_that_was_late_for_another_window_is_dead(say):
-    seen, found = Observation(INTERVAL, ATTEMPTS), entries(say, "a")
+def test_entry_late_for_two_timeouts_is_dead(build):
+    seen, found = Observation(INTERVAL, ATTEMPTS), entries(build, "a")
     for now in range(10):
         seen = seen.after_look(found, State(), Instant(now))
         assert seen.dead(State(), Instant(now)) is None
     seen = seen.after_look(found, State(), Instant(10.0))
     assert seen.dead(State(), Instant(10.0)) == "a"
-    assert seen.dead(say.state("a"), Instant(10.0)) is None  # first the round ends
+    assert seen.dead(build.state("a"), Instant(10.0)) is None  # the round must end first

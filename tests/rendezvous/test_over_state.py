@@ -1,4 +1,4 @@
-"""A store made of a backend of two methods keeps the contract of stores."""
+"""A store on top of a backend of two methods fulfills the contract of stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Silent(MemoryBackend):
         super().set_state(state, token)
 
 
-def test_a_backend_that_does_not_tell_is_asked():
+def test_backend_without_write_result_is_read_back():
     store = StateStore(Silent(SharedMemory()))
     assert [store.add("n", 1), store.add("n", 1)] == [1, 2]
     assert store.compare_set("k", "", "v") == b"v"
@@ -37,13 +37,13 @@ def test_a_backend_that_does_not_tell_is_asked():
 @pytest.mark.parametrize(
     "found", [b"", b"hello", b"[]", b'{"version":2,"values":{}}', b'{"version":1,"values":{"k":1}}']
 )
-def test_a_foreign_state_is_named(found):
+def test_foreign_state_is_an_error(found):
     backend = MemoryBackend(SharedMemory(state=(found, 1)))
     with pytest.raises(RendezvousStateError, match="no other program uses the same endpoint"):
         StateStore(backend).get("k")
 
 
-def test_an_outage_is_told():
+def test_outage_raises_connection_error():
     backend = MemoryBackend(SharedMemory())
     backend.reachable = False
     store = StateStore(backend)
@@ -52,13 +52,13 @@ def test_an_outage_is_told():
             call()
 
 
-def test_a_key_that_never_comes_is_named():
+def test_timeout_names_the_missing_key():
     store = StateStore(MemoryBackend(SharedMemory()), timeout=timedelta(milliseconds=30))
     with pytest.raises(TimeoutError, match=r"\['k'\] to be set within 0.03 s"):
         store.get("k")
 
 
-def test_rounds_are_kept_apart_by_their_prefix():
+def test_prefix_separates_rounds():
     memory = SharedMemory()
     one, two = (PrefixedStore(f"elastic/job/{n}", StateStore(MemoryBackend(memory))) for n in (1, 2))
     waiting = Background(lambda: two.get("k"))

@@ -30,11 +30,11 @@ NOW = Instant(100.0)
 
 
 @pytest.fixture
-def choose(say):
-    """`decide`, with bounds 2:4 unless told otherwise."""
+def choose(build):
+    """`decide`, by default with bounds 2:4."""
 
     def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4), settled=LONG_AGO):
-        return decide(roster, state, say.settings(*bounds), now, enough_since, settled)
+        return decide(roster, state, build.settings(*bounds), now, enough_since, settled)
 
     return call
 
@@ -48,42 +48,43 @@ def members(decision):
 # -- a new job
 
 
-def test_too_few_wait_without_limit(say, choose):
-    decision = choose(say.roster("a"), State())
+def test_too_few_nodes_wait_without_limit(build, choose):
+    decision = choose(build.roster("a"), State())
     assert decision == Wait("1 of 2 nodes joined", None, 1, 2)
-    assert not enough(say.roster("a"), State(), say.settings(2))
+    assert not enough(build.roster("a"), State(), build.settings(2))
 
 
-def test_all_that_may_be_are_there(say, choose):
-    decision = choose(say.roster("abcd"), State())
+def test_full_job_forms_immediately(build, choose):
+    decision = choose(build.roster("abcd"), State())
     assert members(decision) == "abcd"
     assert (decision.state.round.number, decision.reason) == (1, "all 4 nodes have joined")
     assert (decision.state.min_nodes, decision.state.max_nodes) == (2, 4)
 
 
-def test_with_enough_a_new_job_waits_for_the_last_call(say, choose):
-    roster = say.roster("abc")
-    assert enough(roster, State(), say.settings(2))
+def test_enough_nodes_wait_for_the_last_call(build, choose):
+    roster = build.roster("abc")
+    assert enough(roster, State(), build.settings(2))
     decision = choose(roster, State(), enough_since=Instant(98.0))
     assert decision == Wait("3 nodes joined, waiting for the last call", Instant(103.0), 3, 4)
     assert members(choose(roster, State(), enough_since=Instant(95.0))) == "abc"
-    assert choose(roster, State()).until == Instant(105.0)  # seen just now
+    assert choose(roster, State()).until == Instant(105.0)  # enough nodes since now
 
 
-def test_what_others_know_of_a_round_that_the_store_has_lost_is_waited_for(say, choose):
-    """Or the first to host it anew would begin the count of restarts again."""
-    roster = (*say.roster("a"), *say.roster("bcd", after=11))
+def test_newcomers_wait_for_the_lost_state(build, choose):
+    """Otherwise the first node to host a new store would reset the restart count."""
+    roster = (*build.roster("a"), *build.roster("bcd", after=11))
     decision = choose(roster, State(), enough_since=Instant(98.0), bounds=(1, 4))
     assert decision == Wait("1 nodes joined, waiting for the state that the store has lost", Instant(103.0), 1, 4)
-    assert members(choose(roster, State(), enough_since=Instant(95.0), bounds=(1, 4))) == "a"  # no node gives it back
+    assert members(choose(roster, State(), enough_since=Instant(95.0), bounds=(1, 4))) == "a"  # not restored
 
 
-def test_the_older_ones_are_taken_and_the_rest_are_spares(say, choose):
-    assert members(choose(say.roster("fedcba"), State())) == "cdef"  # in the order of their hosts
+def test_older_nodes_get_the_seats(build, choose):
+    assert members(choose(build.roster("fedcba"), State())) == "cdef"  # ordered by host
 
 
-def test_the_budget_is_that_of_the_members(say, choose):
-    roster = (say.seen("a", max_restarts=1), say.seen("b", max_restarts=3), say.seen("c", late=True, max_restarts=9))
+def test_members_set_the_restart_budget(build, choose):
+    late = build.seen("c", late=True, max_restarts=9)
+    roster = (build.seen("a", max_restarts=1), build.seen("b", max_restarts=3), late)
     assert choose(roster, State(), bounds=(2, 2)).state.max_restarts == 3
 
 
@@ -91,25 +92,25 @@ def test_the_budget_is_that_of_the_members(say, choose):
 
 
 @pytest.mark.parametrize("roster", ["late", "without an entry"])
-def test_a_member_that_is_lost_ends_it(say, choose, roster):
-    seen = say.roster("ab", late="b") if roster == "late" else say.roster("a")
-    decision = choose(seen, say.state("ab"))
+def test_lost_member_ends_the_round(build, choose, roster):
+    seen = build.roster("ab", late="b") if roster == "late" else build.roster("a")
+    decision = choose(seen, build.state("ab"))
     assert decision.reason == f"lost b: {'no heartbeat for 5 s' if roster == 'late' else 'its entry has disappeared'}"
     assert (decision.state.open, decision.state.gone, decision.state.end.cause) == (False, ("b",), Cause.LOST)
 
 
-def test_a_newcomer_ends_it_if_there_is_room(say, choose):
-    decision = choose(say.roster("abc", after=1), say.state("ab"))
+def test_newcomer_ends_a_round_with_free_seats(build, choose):
+    decision = choose(build.roster("abc", after=1), build.state("ab"))
     assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to join")
-    assert choose(say.roster("abcd", after=1), say.state("ab")).reason == "c, d want to join"
-    assert isinstance(choose(say.roster("abc", after=1), say.state("ab"), bounds=(2, 2)), Wait)
+    assert choose(build.roster("abcd", after=1), build.state("ab")).reason == "c, d want to join"
+    assert isinstance(choose(build.roster("abc", after=1), build.state("ab"), bounds=(2, 2)), Wait)
 
 
 @pytest.mark.parametrize("who", ["late", "drained", "refused", "of the past"])
-def test_who_cannot_take_part_does_not_end_it(say, choose, who):
-    state = say.state("ab", round=2)
+def test_ineligible_node_does_not_end_the_round(build, choose, who):
+    state = build.state("ab", round=2)
     late, after = "c" if who == "late" else "", 1 if who == "of the past" else 2
-    roster = say.roster("abc", late=late, after=after)
+    roster = build.roster("abc", late=late, after=after)
     if who == "drained":
         state = replace(state, draining=("c",))
     elif who == "refused":
@@ -117,146 +118,146 @@ def test_who_cannot_take_part_does_not_end_it(say, choose, who):
     assert isinstance(choose(roster, state), Wait)
 
 
-def test_when_all_members_are_done_the_job_is_over(say, choose):
-    roster = say.roster("ab", done=1)
-    decision = choose(roster, say.state("ab"))
+def test_job_closes_when_all_members_are_done(build, choose):
+    roster = build.roster("ab", done=1)
+    decision = choose(roster, build.state("ab"))
     assert (decision.state.closed.succeeded, decision.reason) == (True, "every worker succeeded")
 
 
-def test_a_member_that_is_done_is_not_lost(say, choose):
-    """Nor is it when its entry is dropped: the state keeps it in mind."""
-    roster = (say.seen("a"), say.seen("b", late=True, done=1))
-    decision = choose(roster, say.state("ab"))
+def test_finished_member_is_not_lost(build, choose):
+    """Nor when its entry is dropped, because the state remembers the success."""
+    roster = (build.seen("a"), build.seen("b", late=True, done=1))
+    decision = choose(roster, build.state("ab"))
     assert (decision.reason, decision.state.done, decision.state.open) == ("1 of 2 nodes are done", ("b",), True)
     assert isinstance(choose(roster, decision.state), Wait)
-    assert isinstance(choose(say.roster("a"), decision.state), Wait)
+    assert isinstance(choose(build.roster("a"), decision.state), Wait)
 
 
-def test_who_is_done_is_noted_also_when_another_is_lost(say, choose):
-    decision = choose((say.seen("a", done=1), say.seen("b", late=True), say.seen("c")), say.state("abc"))
+def test_success_is_recorded_with_a_loss(build, choose):
+    decision = choose((build.seen("a", done=1), build.seen("b", late=True), build.seen("c")), build.state("abc"))
     assert (decision.state.end.cause, decision.state.gone, decision.state.done) == (Cause.LOST, ("b",), ("a",))
 
 
-def test_a_member_that_is_to_be_drained_ends_it(say, choose):
-    decision = choose(say.roster("ab"), drained(say.state("ab"), "b"))
+def test_drained_member_ends_the_round(build, choose):
+    decision = choose(build.roster("ab"), drained(build.state("ab"), "b"))
     assert (decision.state.end.cause, decision.reason, decision.state.gone) == (Cause.DRAINED, "b is drained", ())
 
 
-def test_nobodys_workers_are_touched_for_a_member_that_is_drained_and_done(say, choose):
-    state = drained(succeeded(say.state("ab"), ["b"], RoundId(1)), "b")
-    assert isinstance(choose((say.seen("a"), say.seen("b", done=1)), state), Wait)
-    assert isinstance(choose(say.roster("a"), state), Wait)
+def test_drained_finished_member_disturbs_no_worker(build, choose):
+    state = drained(succeeded(build.state("ab"), ["b"], RoundId(1)), "b")
+    assert isinstance(choose((build.seen("a"), build.seen("b", done=1)), state), Wait)
+    assert isinstance(choose(build.roster("a"), state), Wait)
 
 
-def test_once_the_first_is_done_nobody_is_let_in(say, choose):
-    roster = (say.seen("a"), say.seen("b", done=1), say.seen("c"))
-    assert choose(roster, say.state("ab")).state.open
-    assert isinstance(choose((say.seen("a"), say.seen("c")), succeeded(say.state("ab"), ["b"], RoundId(1))), Wait)
+def test_newcomer_waits_once_a_member_is_done(build, choose):
+    roster = (build.seen("a"), build.seen("b", done=1), build.seen("c"))
+    assert choose(roster, build.state("ab")).state.open
+    assert isinstance(choose((build.seen("a"), build.seen("c")), succeeded(build.state("ab"), ["b"], RoundId(1))), Wait)
 
 
 # -- the next round
 
 
-def test_when_everybody_is_back_the_next_round_forms_at_once(say, choose):
-    state = ended(say.state("ab"), Cause.LOST, "c", "silent")
-    decision = choose(say.roster("ab", after=1), state)
+def test_next_round_forms_when_all_members_are_back(build, choose):
+    state = ended(build.state("ab"), Cause.LOST, "c", "silent")
+    decision = choose(build.roster("ab", after=1), state)
     assert (members(decision), decision.state.round.number, decision.reason) == ("ab", 2, "all members have rejoined")
 
 
-def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
-    state = ended(say.state("abc"), Cause.JOINED, "d", "")
-    roster = (say.seen("a", after=1), say.seen("b", after=1), say.seen("c", after=0))
+def test_live_member_is_awaited(build, choose):
+    state = ended(build.state("abc"), Cause.JOINED, "d", "")
+    roster = (build.seen("a", after=1), build.seen("b", after=1), build.seen("c", after=0))
     decision = choose(roster, state, enough_since=Instant(50.0))
     assert decision == Wait("2 nodes joined, waiting for c to rejoin", Instant(110.0), 2, 4, ("c",))
     decision = choose(roster, state, enough_since=Instant(40.0))
     assert (members(decision), decision.reason) == ("ab", "c did not rejoin in time")
 
 
-def test_nobody_waits_for_the_lost_and_the_done(say, choose):
-    state = ended(say.state("abcd"), Cause.LOST, "b", "", ("b",))
-    roster = (say.seen("a", after=1), say.seen("b", late=True), say.seen("c", after=1))
+def test_lost_members_are_not_awaited(build, choose):
+    state = ended(build.state("abcd"), Cause.LOST, "b", "", ("b",))
+    roster = (build.seen("a", after=1), build.seen("b", late=True), build.seen("c", after=1))
     assert members(choose(roster, state)) == "ac"
 
 
-def test_who_was_lost_and_is_heard_of_again_is_waited_for_until_its_workers_have_stopped(say, choose):
-    state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
-    decision = choose((say.seen("a", after=1), say.seen("b")), state)
+def test_lost_member_is_awaited_until_its_workers_stop(build, choose):
+    state = ended(build.state("ab"), Cause.LOST, "b", "", ("b",))
+    decision = choose((build.seen("a", after=1), build.seen("b")), state)
     assert isinstance(decision, Wait)
     assert decision.missing == ("b",)
-    assert members(choose(say.roster("ab", after=1), state)) == "ab"
+    assert members(choose(build.roster("ab", after=1), state)) == "ab"
 
 
-def test_who_is_drained_is_waited_for_until_its_workers_have_stopped(say, choose):
-    state = drained(ended(say.state("abc"), Cause.DRAINED, "b", ""), "b")
-    roster = (say.seen("a", after=1), say.seen("b", stop_timeout=30.0), say.seen("c", after=1))
+def test_drained_member_is_awaited_until_its_workers_stop(build, choose):
+    state = drained(ended(build.state("abc"), Cause.DRAINED, "b", ""), "b")
+    roster = (build.seen("a", after=1), build.seen("b", stop_timeout=30.0), build.seen("c", after=1))
     decision = choose(roster, state)
     assert isinstance(decision, Wait)
     assert decision.missing == ("b",)
     assert members(choose((roster[0], roster[2]), left(state, "b", "it ends"))) == "ac"
 
 
-def test_a_member_that_was_lost_and_is_back_is_taken(say, choose):
-    state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
-    assert members(choose(say.roster("ab", after=1), state)) == "ab"
+def test_lost_member_that_returned_gets_a_seat(build, choose):
+    state = ended(build.state("ab"), Cause.LOST, "b", "", ("b",))
+    assert members(choose(build.roster("ab", after=1), state)) == "ab"
 
 
-def test_members_come_before_older_nodes_that_wait(say, choose):
-    state = ended(say.state("bc"), Cause.LEFT, "c", "")
-    roster = (say.seen("a"), say.seen("b", after=1), say.seen("c", after=1))
+def test_members_come_before_older_waiting_nodes(build, choose):
+    state = ended(build.state("bc"), Cause.LEFT, "c", "")
+    roster = (build.seen("a"), build.seen("b", after=1), build.seen("c", after=1))
     assert members(choose(roster, state, bounds=(2, 2))) == "bc"
 
 
-def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(say, choose):
-    """Spares are ready the moment that a round ends; members have to hear of it, and their workers to stop first."""
-    state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
-    roster = (say.seen("b", stop_timeout=30.0), say.seen("c", after=1), say.seen("d", after=1))
+def test_spare_does_not_take_a_returning_members_seat(build, choose):
+    """Spares are ready as soon as a round ends; members must first learn of it and stop their workers."""
+    state = ended(build.state("ab"), Cause.LOST, "a", "", ("a",))
+    roster = (build.seen("b", stop_timeout=30.0), build.seen("c", after=1), build.seen("d", after=1))
     decision = choose(roster, state, bounds=(2, 2), enough_since=NOW)
     assert (decision.reason, decision.until) == ("2 nodes joined, waiting for b to rejoin", Instant(135.0))
-    back = say.roster("bcd", after=1)
+    back = build.roster("bcd", after=1)
     assert members(choose(back, state, bounds=(2, 2), enough_since=NOW)) == "bc"
     assert members(choose(roster, state, bounds=(2, 2), enough_since=Instant(65.0))) == "cd"
 
 
-def test_a_member_that_takes_long_to_stop_is_waited_for_that_long(say, choose):
-    state = ended(say.state("ab"), Cause.LEFT, "c", "")
-    roster = (say.seen("a", after=1), say.seen("b", stop_timeout=90.0), say.seen("c", after=1))
+def test_member_is_awaited_for_its_stop_timeout(build, choose):
+    state = ended(build.state("ab"), Cause.LEFT, "c", "")
+    roster = (build.seen("a", after=1), build.seen("b", stop_timeout=90.0), build.seen("c", after=1))
     assert choose(roster, state, enough_since=NOW, bounds=(2, 3)).until == Instant(195.0)
     assert choose(roster, state, enough_since=NOW, bounds=(2, 2)).until == Instant(195.0)
 
 
-def test_when_nobody_of_the_last_round_is_left_the_last_call_is_waited_for(say, choose):
-    state = ended(say.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
-    decision = choose(say.roster("cd", after=1), state, enough_since=NOW)
+def test_last_call_applies_if_no_member_is_left(build, choose):
+    state = ended(build.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
+    decision = choose(build.roster("cd", after=1), state, enough_since=NOW)
     assert (decision.reason, decision.until) == ("2 nodes joined, waiting for the last call", Instant(105.0))
-    assert members(choose(say.roster("cd", after=1), state, enough_since=Instant(95.0))) == "cd"
+    assert members(choose(build.roster("cd", after=1), state, enough_since=Instant(95.0))) == "cd"
 
 
-# -- failures that nobody was certain about
+# -- uncertain failures
 
 
 @pytest.fixture
-def uncertain(say):
-    return failed(say.state("ab"), RoundId(1), say.report("a", certain=False))
+def uncertain(build):
+    return failed(build.state("ab"), RoundId(1), build.report("a", certain=False))
 
 
-def test_with_everybody_back_it_costs_a_restart(say, choose, uncertain):
-    decision = choose(say.roster("ab", after=1), uncertain)
+def test_uncertain_failure_with_all_back_costs_a_restart(build, choose, uncertain):
+    decision = choose(build.roster("ab", after=1), uncertain)
     assert (decision.state.restarts, decision.state.round.number, decision.state.end.counted) == (1, 2, True)
 
 
-def test_with_everybody_back_and_none_left_it_closes_the_job(say, choose, uncertain):
-    decision = choose(say.roster("ab", after=1), replace(uncertain, restarts=3))
+def test_uncertain_failure_without_restarts_closes_the_job(build, choose, uncertain):
+    decision = choose(build.roster("ab", after=1), replace(uncertain, restarts=3))
     assert decision.state.closed is not None
     assert decision.state.round.number == 1
 
 
 @pytest.mark.parametrize("loss", ["late", "no entry", "left", "left, and stops its workers"])
-def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose, uncertain, loss):
+def test_uncertain_failure_with_a_loss_costs_no_restart(build, choose, uncertain, loss):
     roster = {
-        "late": (say.seen("a", after=1), say.seen("b", late=True)),
-        "no entry": (say.seen("a", after=1),),
-        "left": (say.seen("a", after=1),),
-        "left, and stops its workers": (say.seen("a", after=1), say.seen("b")),
+        "late": (build.seen("a", after=1), build.seen("b", late=True)),
+        "no entry": (build.seen("a", after=1),),
+        "left": (build.seen("a", after=1),),
+        "left, and stops its workers": (build.seen("a", after=1), build.seen("b")),
     }[loss]
     state = ended(uncertain, Cause.LEFT, "b", "", ("b",)) if loss.startswith("left") else uncertain
     decision = choose(roster, state, enough_since=Instant(0.0), bounds=(1, 2))
@@ -272,8 +273,8 @@ def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose,
 
 
 @pytest.mark.parametrize("loss", ["late", "no entry"])
-def test_a_member_that_is_gone_is_named_also_if_no_round_can_form_without_it(say, choose, uncertain, loss):
-    roster = (say.seen("a", after=1), *([say.seen("b", late=True)] if loss == "late" else []))
+def test_loss_is_recorded_even_if_no_round_can_form(build, choose, uncertain, loss):
+    roster = (build.seen("a", after=1), *([build.seen("b", late=True)] if loss == "late" else []))
     decision = choose(roster, uncertain, bounds=(2, 2))
     assert (decision.state.open, decision.state.end.cause, decision.state.end.by) == (False, Cause.LOST, "b")
     assert decision.reason == decision.state.end.reason
@@ -282,22 +283,22 @@ def test_a_member_that_is_gone_is_named_also_if_no_round_can_form_without_it(say
 
 
 @pytest.mark.parametrize("where", ["stops its workers", "has lost its entry with the store's data"])
-def test_nobody_is_named_before_it_is_known(say, choose, uncertain, where):
-    roster = (say.seen("a", after=1), *([say.seen("b")] if where == "stops its workers" else []))
+def test_no_loss_is_recorded_before_it_is_certain(build, choose, uncertain, where):
+    roster = (build.seen("a", after=1), *([build.seen("b")] if where == "stops its workers" else []))
     settled = Instant(0.0) if where == "stops its workers" else later(NOW, 1.0)
     assert isinstance(choose(roster, uncertain, bounds=(2, 2), settled=settled), Wait)
 
 
-def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertain):
-    roster = (say.seen("a", after=1), say.seen("b"))
+def test_slow_member_is_not_blamed(build, choose, uncertain):
+    roster = (build.seen("a", after=1), build.seen("b"))
     decision = choose(roster, uncertain, enough_since=Instant(0.0), bounds=(1, 2))
     assert (members(decision), decision.state.restarts) == ("a", 1)
 
 
-def test_failures_that_entries_report_become_one_write(say, choose):
-    first = failed(say.state("abc"), RoundId(1), say.report("a", certain=False))
+def test_reported_failures_become_one_write(build, choose):
+    first = failed(build.state("abc"), RoundId(1), build.report("a", certain=False))
     entries = [
-        say.seen(key, reported=Reported(RoundId(1), say.report(key, rank=rank))) for rank, key in enumerate("abc")
+        build.seen(key, reported=Reported(RoundId(1), build.report(key, rank=rank))) for rank, key in enumerate("abc")
     ]
     decision = choose(tuple(entries), first)
     assert [report.key for report in decision.state.end.reports] == ["a", "b", "c"]
@@ -305,17 +306,17 @@ def test_failures_that_entries_report_become_one_write(say, choose):
     assert isinstance(choose(tuple(entries), decision.state), Wait)
 
 
-def test_a_failure_of_a_round_that_the_store_lost_is_not_counted(say, choose):
-    lost = Reported(RoundId(1, "h.1"), say.report("a"))
-    running = say.state("ab", round=RoundId(1, "b.1"))
-    assert isinstance(choose((say.seen("a", reported=lost), say.seen("b")), running), Wait)
+def test_failure_in_a_lost_round_is_ignored(build, choose):
+    lost = Reported(RoundId(1, "h.1"), build.report("a"))
+    running = build.state("ab", round=RoundId(1, "b.1"))
+    assert isinstance(choose((build.seen("a", reported=lost), build.seen("b")), running), Wait)
 
 
-# -- one name, two agents
+# -- two agents of one name
 
 
-def test_a_younger_agent_of_a_name_is_refused_when_the_older_would_be_late_by_now(say, choose):
-    older, younger = say.seen("a/1", node="a", address="10.0.0.1"), say.seen("a/2", node="a", since=89.9)
+def test_younger_agent_of_a_live_name_is_refused(build, choose):
+    older, younger = build.seen("a/1", node="a", address="10.0.0.1"), build.seen("a/2", node="a", since=89.9)
     decision = choose((older, younger), State())
     assert decision.reason == "two agents have one name"
     assert decision.state.refused == (("a/2", "the name a is taken by a live agent at 10.0.0.1"),)
@@ -323,104 +324,104 @@ def test_a_younger_agent_of_a_name_is_refused_when_the_older_would_be_late_by_no
     assert isinstance(choose((replace(older, late=True), younger), State()), Wait)
 
 
-def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
-    roster = (say.seen("a/1", node="a"), say.seen("a/2", node="a"), say.seen("b"))
-    decision = choose(roster, say.state(["a/2", "b"]))
+def test_member_is_not_refused_for_a_returning_older_agent(build, choose):
+    roster = (build.seen("a/1", node="a"), build.seen("a/2", node="a"), build.seen("b"))
+    decision = choose(roster, build.state(["a/2", "b"]))
     assert [key for key, _ in decision.state.refused] == ["a/1"]
-    state = formed(State(round=RoundId(4)), say.seats(["a/2", "b"]), 3, "", {"a/1", "a/2", "b"})
+    state = formed(State(round=RoundId(4)), build.seats(["a/2", "b"]), 3, "", {"a/1", "a/2", "b"})
     assert [key for key, _ in choose(roster, state).state.refused] == ["a/1"]
 
 
-def test_who_left_without_a_word_is_told_apart_from_who_is_silent(say):
-    decision = decide(say.roster("ac", late="c"), say.state("abc"), say.settings(), Instant(0.0), None)
+def test_missing_entry_and_silence_have_different_reasons(build):
+    decision = decide(build.roster("ac", late="c"), build.state("abc"), build.settings(), Instant(0.0), None)
     assert decision.reason == "lost c: no heartbeat for 5 s; lost b: its entry has disappeared"
     assert set(decision.state.gone) == {"b", "c"}
 
 
-def over(say, keys, ended):
-    return tuple(replace(say.seen(key), late=key in ended, ended=key in ended) for key in keys)
+def over(build, keys, ended):
+    return tuple(replace(build.seen(key), late=key in ended, ended=key in ended) for key in keys)
 
 
-def test_a_member_whose_agent_has_ended_is_lost(say):
-    decision = decide(over(say, "abc", "bc"), say.state("abc"), say.settings(), Instant(0.0), None)
+def test_member_whose_agent_ended_is_lost(build):
+    decision = decide(over(build, "abc", "bc"), build.state("abc"), build.settings(), Instant(0.0), None)
     assert (decision.state.open, decision.state.gone) == (False, ("b", "c"))
     assert (decision.state.end.cause, decision.reason) == (Cause.LOST, "lost b, c: its agent has ended")
 
 
 @pytest.mark.parametrize("cause", [Cause.FAILURE, Cause.LEFT])
-def test_a_member_whose_agent_ends_while_nodes_gather_is_gone(say, cause):
-    state = say.state("abc", open=False, end=End(cause, "c", "why"))
-    decision = decide(over(say, "abc", "b"), state, say.settings(), Instant(0.0), None)
+def test_member_that_ends_while_nodes_gather_is_removed(build, cause):
+    state = build.state("abc", open=False, end=End(cause, "c", "why"))
+    decision = decide(over(build, "abc", "b"), state, build.settings(), Instant(0.0), None)
     assert decision.state.gone == ("b",)
     lost = (Cause.LOST, "lost b: its agent has ended; what followed: why")
     assert (decision.state.end.cause, decision.state.end.reason) == (lost if cause is Cause.FAILURE else (cause, "why"))
-    after = decide(over(say, "abc", "b"), decision.state, say.settings(), Instant(0.0), None)
+    after = decide(over(build, "abc", "b"), decision.state, build.settings(), Instant(0.0), None)
     assert "b" not in getattr(after, "missing", ())
 
 
-def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):
-    state, settings, until = say.state("abc"), say.settings(), Instant(5.0)
-    decision = decide(say.roster("ab"), state, settings, Instant(4.0), None, until)
+def test_after_outage_only_missing_entries_are_awaited(build):
+    state, settings, until = build.state("abc"), build.settings(), Instant(5.0)
+    decision = decide(build.roster("ab"), state, settings, Instant(4.0), None, until)
     assert (type(decision), decision.until) == (Wait, until)
-    assert decide(say.roster("ab"), state, settings, until, None, until).state.gone == ("c",)
-    silent = decide(say.roster("ab", late="b"), state, settings, Instant(4.0), None, until)
+    assert decide(build.roster("ab"), state, settings, until, None, until).state.gone == ("c",)
+    silent = decide(build.roster("ab", late="b"), state, settings, Instant(4.0), None, until)
     assert (silent.state.gone, silent.reason) == (("b",), "lost b: no heartbeat for 5 s")
 
 
-def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
-    settings, now, until = say.settings(), Instant(0.0), Instant(5.0)
-    over = decide(say.roster("ab", done=1), say.state("ab"), settings, now, None, until)
+def test_after_outage_success_and_newcomers_do_not_wait(build):
+    settings, now, until = build.settings(), Instant(0.0), Instant(5.0)
+    over = decide(build.roster("ab", done=1), build.state("ab"), settings, now, None, until)
     assert over.state.closed.succeeded
-    joined = decide(say.roster("abn", after=1), say.state("abc"), settings, now, None, until)
+    joined = decide(build.roster("abn", after=1), build.state("abc"), settings, now, None, until)
     assert joined.state.end.cause is Cause.JOINED
-    again = decide(say.roster("ab", after=1), say.state("ab", open=False), settings, now, None, until)
+    again = decide(build.roster("ab", after=1), build.state("ab", open=False), settings, now, None, until)
     assert again.state.round.number == 2
 
 
-def test_after_an_outage_no_round_forms_without_a_member_that_has_no_entry(say):
-    state = ended(say.state("abc"), Cause.FAILURE, "a", "")
-    settings, until = say.settings(), Instant(5.0)
-    decision = decide(say.roster("ab", after=1), state, settings, Instant(4.0), Instant(4.0), until)
+def test_after_outage_members_without_entry_are_awaited(build):
+    state = ended(build.state("abc"), Cause.FAILURE, "a", "")
+    settings, until = build.settings(), Instant(5.0)
+    decision = decide(build.roster("ab", after=1), state, settings, Instant(4.0), Instant(4.0), until)
     assert (decision.until, decision.missing) == (until, ("c",))
-    assert members(decide(say.roster("ab", after=1), state, settings, until, Instant(4.0), until)) == "ab"
+    assert members(decide(build.roster("ab", after=1), state, settings, until, Instant(4.0), until)) == "ab"
 
 
 # -- nodes that cannot reach each other
 
 
-def test_those_that_cannot_reach_each_other_do_not_meet(say, choose):
-    state = ended(say.state("abc"), Cause.FAILURE, "a", "connection closed by peer")
+def test_unreachable_node_gets_no_seat(build, choose):
+    state = ended(build.state("abc"), Cause.FAILURE, "a", "connection closed by peer")
     roster = (
-        say.seen("a", after=1, unreachable=("c",)),
-        say.seen("b", after=1),
-        say.seen("c", after=1, unreachable=("a",)),
+        build.seen("a", after=1, unreachable=("c",)),
+        build.seen("b", after=1),
+        build.seen("c", after=1, unreachable=("a",)),
     )
     decision = choose(roster, state)
     assert (members(decision), decision.reason) == ("ab", "c cannot be reached by the other nodes")
 
 
-def test_who_reaches_nobody_goes_first(say, choose):
-    state = ended(say.state("abcd"), Cause.FAILURE, "a", "")
+def test_node_that_reaches_none_is_left_out_first(build, choose):
+    state = ended(build.state("abcd"), Cause.FAILURE, "a", "")
     roster = (
-        say.seen("a", after=1, unreachable=("b", "c", "d")),
-        *(say.seen(key, after=1, unreachable=("a",)) for key in "bcd"),
+        build.seen("a", after=1, unreachable=("b", "c", "d")),
+        *(build.seen(key, after=1, unreachable=("a",)) for key in "bcd"),
     )
     assert members(choose(roster, state)) == "bcd"
 
 
-def test_if_too_few_can_they_all_meet(say, choose):
-    state = ended(say.state("ab"), Cause.FAILURE, "a", "")
-    assert members(choose(say.roster("ab", after=1, unreachable=("a", "b")), state)) == "ab"
+def test_unreachable_nodes_are_seated_if_needed(build, choose):
+    state = ended(build.state("ab"), Cause.FAILURE, "a", "")
+    assert members(choose(build.roster("ab", after=1, unreachable=("a", "b")), state)) == "ab"
 
 
-def test_who_cannot_reach_the_members_does_not_end_their_round(say, choose):
-    cut_off = say.seen("c", after=1, unreachable=("a",))
-    assert isinstance(choose((*say.roster("ab"), cut_off), say.state("ab")), Wait)
-    assert choose((*say.roster("ab"), say.seen("c", after=1)), say.state("ab")).state.end.cause is Cause.JOINED
+def test_unreachable_newcomer_does_not_end_the_round(build, choose):
+    cut_off = build.seen("c", after=1, unreachable=("a",))
+    assert isinstance(choose((*build.roster("ab"), cut_off), build.state("ab")), Wait)
+    assert choose((*build.roster("ab"), build.seen("c", after=1)), build.state("ab")).state.end.cause is Cause.JOINED
 
 
-def dumb_meeting(entries, least):
-    """Who meets, counted anew for everybody who goes."""
+def reference_members(entries, least):
+    """The seated nodes, with all counts repeated after each node that is left out."""
     left = list(entries)
     while True:
         here = {entry.key for entry in left}
@@ -432,33 +433,33 @@ def dumb_meeting(entries, least):
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh")), min_size=8, max_size=8), st.integers(1, 8))
-def test_who_meets_is_what_the_dumb_version_says(unreachable, least):
+def test_seats_match_the_reference_implementation(unreachable, least):
     cut_off = zip("abcdefgh", unreachable, strict=True)
     entries = [Entry(key, key, after=RoundId(1), unreachable=tuple(sorted(keys))) for key, keys in cut_off]
     state = ended(formed(State(), [entry.seat for entry in entries], 3, ""), Cause.LEFT, "a", "")
     roster = tuple(ObservedEntry(entry, late=False, since=NOW) for entry in entries)
     decision = decide(roster, state, RendezvousSettings("job", least, 8, RendezvousTimeout()), NOW, None)
-    assert members(decision) == dumb_meeting(entries, least)
+    assert members(decision) == reference_members(entries, least)
 
 
-# -- many nodes: what takes time that grows with the square of their number holds up the leader's own beats. It takes
-# minutes here; how long it takes as it is `benchmarks.paper` measures.
+# -- many nodes: work that grows with the square of their number would delay the leader's own heartbeats. It would take
+# minutes here; `benchmarks.paper` measures how long it really takes.
 
 
 MANY = 10_000
-at_once = pytest.mark.timeout(60)
+quickly = pytest.mark.timeout(60)
 
 
-@at_once
-def test_a_round_of_thousands_forms_at_once(say, choose):
-    roster = say.roster([f"node{number}" for number in range(MANY)])
+@quickly
+def test_round_of_thousands_forms_quickly(build, choose):
+    roster = build.roster([f"node{number}" for number in range(MANY)])
     assert len(choose(roster, State(), bounds=(1, MANY)).state.seats) == MANY
 
 
-@at_once
-def test_thousands_that_cannot_reach_some_meet_at_once(say, choose):
+@quickly
+def test_partly_unreachable_thousands_form_quickly(build, choose):
     keys = [f"node{number}" for number in range(MANY)]
     apart = {key: tuple(keys[at + 1 : at + 32]) if at % 8 == 0 else () for at, key in enumerate(keys)}
-    state = ended(say.state(keys), Cause.FAILURE, keys[0], "")
-    roster = tuple(say.seen(key, after=1, unreachable=apart[key]) for key in keys)
+    state = ended(build.state(keys), Cause.FAILURE, keys[0], "")
+    roster = tuple(build.seen(key, after=1, unreachable=apart[key]) for key in keys)
     assert set(choose(roster, state, bounds=(1, MANY)).state.seats.keys) == {key for key in keys if not apart[key]}

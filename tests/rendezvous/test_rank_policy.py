@@ -1,4 +1,4 @@
-"""Handlers that order the nodes of a round by a policy."""
+"""Handlers that assign ranks by a policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def raising(candidates):
 
 @pytest.fixture
 def hosts_of_a_round():
-    """A function that forms a round of three nodes under a policy, and returns their hosts in the order of ranks."""
+    """Function that forms a round of three nodes under a policy and returns their hosts in rank order."""
     handlers = []
 
     def hosts_of_a_round(policy):
@@ -48,23 +48,23 @@ def hosts_of_a_round():
         handler.shutdown()
 
 
-def test_without_a_policy_by_host(hosts_of_a_round):
+def test_nodes_without_policy_are_ordered_by_host(hosts_of_a_round):
     assert hosts_of_a_round(None) == ["node3", "node9", "node10"]
 
 
-def test_the_policy_has_the_last_word(hosts_of_a_round):
+def test_policy_decides_the_ranks(hosts_of_a_round):
     assert hosts_of_a_round(backwards) == ["node10", "node9", "node3"]
 
 
-def test_it_is_told_what_the_nodes_are(hosts_of_a_round):
-    told = []
+def test_policy_sees_labels_and_last_ranks(hosts_of_a_round):
+    seen = []
 
     def policy(candidates):
-        told.extend((it.node.labels["rack"], it.last_rank) for it in candidates)
+        seen.extend((it.node.labels["rack"], it.last_rank) for it in candidates)
         return candidates
 
     hosts_of_a_round(policy)
-    assert told == [("node3", None), ("node9", None), ("node10", None)]
+    assert seen == [("node3", None), ("node9", None), ("node10", None)]
 
 
 def leaving(candidates):
@@ -76,7 +76,7 @@ def taking(candidates):
     return candidates
 
 
-def test_the_policy_may_return_what_can_be_read_once(hosts_of_a_round):
+def test_policy_may_return_an_iterator(hosts_of_a_round):
     assert hosts_of_a_round(reversed) == ["node10", "node9", "node3"]
 
 
@@ -84,9 +84,9 @@ def test_the_policy_may_return_what_can_be_read_once(hosts_of_a_round):
     "policy",
     [raising, leaving, taking, lambda candidates: candidates[1:], lambda candidates: candidates * 2, lambda _: None],
 )
-def test_one_that_fails_is_told_and_the_nodes_have_their_ranks(policy, hosts_of_a_round, capsys):
+def test_failed_policy_is_logged_and_ranks_stay(policy, hosts_of_a_round, capsys):
     log.configure("human", "warning")
     assert hosts_of_a_round(policy) == ["node3", "node9", "node10"]
-    told = capsys.readouterr().err
-    assert 'plugin failed: part="rank policy"' in told
-    assert told.count("the nodes keep their ranks") == 1
+    logged = capsys.readouterr().err
+    assert 'plugin failed: part="rank policy"' in logged
+    assert logged.count("the nodes keep their ranks") == 1

@@ -20,23 +20,23 @@ def ranks(keys, before="", hosts=None, hints=None):
     ("keys", "before", "expected"),
     [
         ("abc", "", "abc"),
-        ("cab", "abc", "abc"),  # everybody is back
-        ("abd", "abc", "abd"),  # a newcomer takes the place of who is gone
+        ("cab", "abc", "abc"),  # all members are back
+        ("abd", "abc", "abd"),  # a newcomer takes the rank of a lost member
         ("acd", "abc", "adc"),
-        ("abcd", "abc", "abcd"),  # or the end
-        ("bc", "abc", "bc"),  # all move up
-        ("bcd", "abc", "bdc"),  # rank 0 is gone: the first survivor leads, and only it moves
+        ("abcd", "abc", "abcd"),  # or the last rank
+        ("bc", "abc", "bc"),  # later ranks move up
+        ("bcd", "abc", "bdc"),  # rank 0 is lost: the first survivor takes it, and no other moves
         ("bd", "ab", "bd"),
-        ("de", "abc", "de"),  # nobody is left
+        ("de", "abc", "de"),  # no member is left
         ("bdef", "abc", "bdef"),
         ("a", "abc", "a"),
     ],
 )
-def test_survivors_keep_their_places(keys, before, expected):
+def test_survivors_keep_their_ranks(keys, before, expected):
     assert ranks(keys, before) == expected
 
 
-def test_newcomers_are_ordered_by_host_in_natural_order_and_then_by_age():
+def test_newcomers_are_ordered_by_host_then_age():
     assert ranks("abc", hosts={"a": "node66", "b": "node7", "c": "node7"}) == "bca"
 
 
@@ -45,41 +45,41 @@ def test_newcomers_are_ordered_by_host_in_natural_order_and_then_by_age():
     [
         ({"c": 0}, "cab"),
         ({"a": 2}, "bca"),
-        ({"a": 1, "b": 1}, "bac"),  # the first of two gets it
-        ({"a": 3}, "abc"),  # there is no such rank
+        ({"a": 1, "b": 1}, "bac"),  # the first of the two gets it
+        ({"a": 3}, "abc"),  # no such rank
         ({"a": -1}, "abc"),
         ({"a": 2, "b": 1, "c": 0}, "cba"),
     ],
 )
-def test_who_asks_for_a_rank_that_exists_gets_it(hints, expected):
+def test_rank_hint_is_honored_if_the_rank_exists(hints, expected):
     assert ranks("abc", hints=hints) == expected
 
 
-def test_natural_order():
+def test_natural_order_compares_numbers_by_value():
     names = ["node66", "node7", "node", "node7b", "node07a", "", "7", "a-1-10", "a-1-9"]
     assert sorted(names, key=natural) == ["", "7", "a-1-9", "a-1-10", "node", "node7", "node07a", "node7b", "node66"]
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_any_two_names_can_be_ordered(one, other):
-    """What is a digit elsewhere (², ٣) is a letter here."""
+def test_any_two_names_have_an_order(one, other):
+    """Unicode digits (², ٣) are treated as letters."""
     assert sorted([one, other], key=natural)
 
 
-def test_a_number_may_be_longer_than_python_reads():
+def test_number_may_exceed_pythons_digit_limit():
     assert natural("1" * 5000) < natural("1" * 5001)
 
 
 @given(st.lists(st.from_regex(r"\A[a-c]{0,2}[0-9]{0,3}\Z")))
-def test_natural_order_is_that_of_the_dumb_version(names):
-    def dumb(name):
+def test_natural_order_matches_reference_implementation(names):
+    def reference(name):
         return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
-    assert sorted(names, key=natural) == sorted(names, key=dumb)
+    assert sorted(names, key=natural) == sorted(names, key=reference)
 
 
-def dumb_order(entries, before):
-    """Without hints: walk the old places, then append."""
+def reference_order(entries, before):
+    """The reference, without hints: walk the old ranks, then append."""
     here = {entry.key: entry for entry in entries}
     survivors = [key for key in before if key in here]
     newcomers = sorted(
@@ -100,13 +100,13 @@ members = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
-def test_ranks_are_those_of_the_dumb_version(keys, before, data):
+def test_ranks_match_reference_implementation(keys, before, data):
     entries = [Entry(key, key, data.draw(st.sampled_from(["n1", "n2", "n10"]))) for key in keys]
-    assert ordered(entries, before) == dumb_order(entries, before)
+    assert ordered(entries, before) == reference_order(entries, before)
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True))
-def test_survivors_keep_their_order_and_one_of_them_leads(keys, before):
+def test_survivors_keep_their_order_and_lead(keys, before):
     order = [entry.key for entry in ordered([Entry(key, key) for key in keys], before)]
     survivors = [key for key in before if key in keys]
     assert [key for key in order if key in survivors] == survivors
@@ -115,7 +115,7 @@ def test_survivors_keep_their_order_and_one_of_them_leads(keys, before):
 
 
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
-def test_everybody_gets_one_rank_whatever_is_asked_for(keys, before, data):
+def test_hints_leave_one_rank_for_each_node(keys, before, data):
     hints = {key: data.draw(st.none() | st.integers(-2, 12)) for key in keys}
     entries = [Entry(key, key, rank_hint=hints[key]) for key in keys]
     order = ordered(entries, before)

@@ -25,7 +25,7 @@ def parameters(backend="memory", nodes=(1, 1), **config):
     return RendezvousParameters(backend, "", "job", *nodes, **config)
 
 
-def test_what_is_registered_makes_handlers():
+def test_registered_creator_makes_handlers():
     registry = RendezvousHandlerRegistry()
     registry.register("memory", memory_handler)
     registry.register("memory", memory_handler)
@@ -33,7 +33,7 @@ def test_what_is_registered_makes_handlers():
     assert registry.create_handler(parameters()).get_backend() == "memory"
 
 
-def test_names_are_unique_and_not_empty():
+def test_duplicate_or_empty_name_is_an_error():
     registry = RendezvousHandlerRegistry()
     registry.register("memory", memory_handler)
     with pytest.raises(ValueError, match="'memory' already has a creator"):
@@ -42,7 +42,7 @@ def test_names_are_unique_and_not_empty():
         registry.register("", memory_handler)
 
 
-def test_what_nobody_registered():
+def test_unknown_backend_names_the_known_ones():
     registry = RendezvousHandlerRegistry()
     with pytest.raises(ValueError, match=r"\(none\), found 'memory'"):
         registry.create_handler(parameters())
@@ -51,14 +51,14 @@ def test_what_nobody_registered():
         registry.create_handler(parameters())
 
 
-def test_a_handler_for_another_backend():
+def test_handler_of_another_backend_is_an_error():
     registry = RendezvousHandlerRegistry()
     registry.register("other", memory_handler)
     with pytest.raises(RuntimeError, match="for 'other', found one for 'memory'"):
         registry.create_handler(parameters("other"))
 
 
-def test_the_registry_of_the_process_comes_first():
+def test_process_registry_comes_first():
     rendezvous_handler_registry.register("memory", memory_handler)
     handler = get_rendezvous_handler(parameters())
     assert isinstance(handler, DynamicRendezvousHandler)
@@ -66,27 +66,27 @@ def test_the_registry_of_the_process_comes_first():
 
 
 @pytest.mark.integration
-def test_built_in_backends_are_there():
+def test_local_backend_is_built_in():
     handler = get_rendezvous_handler(parameters("local"))
     assert handler.next_rendezvous().world_size == 1
     assert handler.shutdown()
 
 
-def test_options_are_checked():
+def test_unknown_option_is_an_error():
     with pytest.raises(ConfigurationError, match="tiemout"):
         get_rendezvous_handler(parameters("local", tiemout=3))
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["static", "tcp"])
-def test_a_handler_has_the_name_by_which_it_was_chosen(name):
+def test_handler_keeps_the_alias_that_was_used(name):
     handler = get_rendezvous_handler(RendezvousParameters(name, "127.0.0.1:29400", "job", 1, 1))
     assert handler.get_backend() == name
     assert handler.shutdown()
 
 
 @pytest.mark.torch
-def test_an_installed_plugin_is_found_by_name():
+def test_installed_plugin_is_found_by_name():
     params = RendezvousParameters("c10d", "127.0.0.1:29400", "job", 1, 1, join_timeout="20", keep_alive_interval="0.5")
     handler = get_rendezvous_handler(params)
     try:

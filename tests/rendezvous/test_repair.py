@@ -1,4 +1,4 @@
-"""What a node does about a state that something else has overwritten."""
+"""How a node reacts to a state that another program has overwritten."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SEEN = replace(WELL, since=Instant(100.0))
         (OF_ANOTHER_SECRET, None, LATE, Remedy.CHALLENGE),
     ],
 )
-def test_what_nodes_have_agreed_on_holds_and_others_have_time_to_say_so(found, known, now, remedy):
+def test_remedy_depends_on_state_and_time(found, known, now, remedy):
     assert SEEN.sees(found, known, now)[1] is remedy
 
 
-def test_others_that_answer_each_challenge_live():
+def test_refusal_follows_three_answered_challenges():
     repair, remedies = SEEN, []
     for _ in range(5):
         repair, remedy = repair.sees(OF_ANOTHER_SECRET, None, LATE)
@@ -49,7 +49,7 @@ def test_others_that_answer_each_challenge_live():
     assert remedies == [Remedy.CHALLENGE] * 3 + [Remedy.REFUSE] * 2
 
 
-def test_a_state_of_no_round_may_be_overwritten_by_who_was_challenged():
+def test_challenger_ignores_state_without_round():
     challenged, _ = SEEN.sees(OF_ANOTHER_SECRET, None, LATE)
     assert challenged.distrusts(NEW, Instant(109.9))
     assert challenged.distrusts(None, Instant(109.9))
@@ -58,9 +58,9 @@ def test_a_state_of_no_round_may_be_overwritten_by_who_was_challenged():
     assert not SEEN.distrusts(NEW, EARLY)
 
 
-def test_who_leads_puts_back_now_and_then_and_who_challenges_at_once():
+def test_leader_repairs_periodically_challenger_immediately():
     assert not SEEN.is_due(False, EARLY, LATE)
     assert SEEN.is_due(True, LATE, LATE)
     assert not SEEN.is_due(True, LATE, EARLY)
     assert replace(SEEN, challenges=1).is_due(False, LATE, EARLY)
-    assert WELL.is_due(False, LATE, EARLY)  # what the store has lost
+    assert WELL.is_due(False, LATE, EARLY)  # data that the store has lost

@@ -10,58 +10,58 @@ def keys(entries):
     return [entry.key for entry in entries]
 
 
-def test_the_late_do_not_count(say):
-    assert keys(alive(say.roster("abc", late="b"), State())) == ["a", "c"]
+def test_late_nodes_are_not_alive(build):
+    assert keys(alive(build.roster("abc", late="b"), State())) == ["a", "c"]
 
 
-def test_of_two_agents_of_one_name_the_older_counts(say):
-    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
+def test_older_of_two_agents_holds_the_name(build):
+    roster = (build.seen("x/1", node="x"), build.seen("x/2", node="x"))
     assert keys(alive(roster, State())) == ["x/1"]
-    roster = (say.seen("x/1", node="x", late=True), say.seen("x/2", node="x"))
+    roster = (build.seen("x/1", node="x", late=True), build.seen("x/2", node="x"))
     assert keys(alive(roster, State())) == ["x/2"]
 
 
-def test_a_member_has_its_name_although_an_older_agent_of_that_name_wakes_up(say):
-    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
-    state = say.state(["x/2"])
+def test_member_holds_its_name_against_an_older_agent(build):
+    roster = (build.seen("x/1", node="x"), build.seen("x/2", node="x"))
+    state = build.state(["x/2"])
     assert keys(alive(roster, state)) == ["x/2"]
     assert holders(roster, state)["x"].key == "x/2"
     gone = ended(state, Cause.LOST, "x", "silent", ("x/2",))
     assert keys(alive(roster, gone)) == ["x/1"]
 
 
-def test_a_member_that_was_lost_and_is_heard_of_again_does_not_keep_its_name_from_the_one_that_replaces_it(say):
-    """Only an entry of it may be there, of before: the agent behind it sleeps, or is cut off."""
-    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x", after=1))
-    gone = ended(say.state(["x/1", "a"]), Cause.LOST, "x", "silent", ("x/1",))
+def test_lost_member_yields_its_name_to_its_replacement(build):
+    """Its old entry may remain while the agent behind it sleeps or is cut off."""
+    roster = (build.seen("x/1", node="x"), build.seen("x/2", node="x", after=1))
+    gone = ended(build.state(["x/1", "a"]), Cause.LOST, "x", "silent", ("x/1",))
     assert keys(alive(roster, gone)) == ["x/2"]
-    assert keys(alive((say.seen("x/1", node="x", after=1), roster[1]), gone)) == ["x/1"]
+    assert keys(alive((build.seen("x/1", node="x", after=1), roster[1]), gone)) == ["x/1"]
 
 
 @pytest.mark.parametrize(("after", "ready"), [(0, False), (1, True), (2, False), (RoundId(1, "another"), False)])
-def test_a_node_is_ready_if_it_knows_of_the_last_round(say, after, ready):
-    state = ended(say.state("ab"), Cause.LEFT, "b", "goes")
-    assert is_ready(say.entry("a", after=after), state) is ready
-    assert not is_ready(say.entry("a", after=after, waits=False), state)
+def test_node_that_knows_the_last_round_is_ready(build, after, ready):
+    state = ended(build.state("ab"), Cause.LEFT, "b", "goes")
+    assert is_ready(build.entry("a", after=after), state) is ready
+    assert not is_ready(build.entry("a", after=after, waits=False), state)
 
 
-def test_a_member_of_a_round_that_runs_is_not_ready(say):
-    assert not is_ready(say.entry("a", after=1), say.state("ab"))
+def test_member_of_running_round_is_not_ready(build):
+    assert not is_ready(build.entry("a", after=1), build.state("ab"))
 
 
-def test_a_newcomer_is_ready_once_it_knows_of_the_last_round(say):
-    """What it announced before may have been put back by somebody: the node has left long ago."""
-    assert is_ready(say.entry("c", after=1), say.state("ab"))
-    assert not is_ready(say.entry("c"), say.state("ab"))
+def test_newcomer_that_knows_the_last_round_is_ready(build):
+    """A node may have restored an old announcement of an agent that left long ago."""
+    assert is_ready(build.entry("c", after=1), build.state("ab"))
+    assert not is_ready(build.entry("c"), build.state("ab"))
 
 
-def test_who_was_lost_is_ready_only_after_it_announced_itself_anew(say):
-    state = ended(say.state("ab"), Cause.LOST, "b", "silent", ("b",))
-    later = formed(state, say.seats("a"), 3, "", {"a", "b"})
-    assert not is_ready(say.entry("b", after=1), later)
-    assert is_ready(say.entry("b", after=2), later)
+def test_lost_node_is_ready_after_announcing_again(build):
+    state = ended(build.state("ab"), Cause.LOST, "b", "silent", ("b",))
+    later = formed(state, build.seats("a"), 3, "", {"a", "b"})
+    assert not is_ready(build.entry("b", after=1), later)
+    assert is_ready(build.entry("b", after=2), later)
 
 
-def test_who_is_drained_or_refused_does_not_wait(say):
+def test_drained_or_refused_node_does_not_wait(build):
     state = State(draining=("b",), refused=(("c", "why"),))
-    assert keys(waiting(say.roster("abcd", late="d"), state)) == ["a"]
+    assert keys(waiting(build.roster("abcd", late="d"), state)) == ["a"]

@@ -1,4 +1,4 @@
-"""The log of announcements: holes in it, readers that were left behind, and what is left of it in the store."""
+"""The roster log: holes, readers that fell behind, and the keys that remain in the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(backend):
 
 
 class Pruned(MemoryStore):
-    """Somebody deletes whatever was seen to be there, as those do who shorten the log."""
+    """Deletes every key right after a check has found it, as nodes that prune the log do."""
 
     def check(self, keys):
         found = super().check(keys)
@@ -45,17 +45,17 @@ class Pruned(MemoryStore):
         raise AssertionError(f"this would wait for {key}, which is gone")
 
 
-def test_a_key_that_goes_while_it_is_read_is_not_waited_for():
-    """A `get` waits for the store's own timeout, minutes long; the node would be gone for the others."""
+def test_key_deleted_while_read_is_not_awaited():
+    """A `get` would wait for the store's own timeout of minutes, and the peers would consider the node lost."""
     store = Pruned(timedelta(seconds=30))
     store.set("beats", b"7")
     assert values_there(store, ["beats"]) == {}
 
 
-# -- holes: somebody has taken a slot, and not filled it
+# -- holes: slots that were taken and not filled
 
 
-def test_a_joiner_that_died_between_its_two_writes_holds_up_nobody_for_long(place, clock):
+def test_hole_of_a_dead_joiner_delays_readers_briefly(place, clock):
     watcher = place.backend(clock=clock)
     dead = place.store.add(KEYS.slots, 1)
     place.backend().announce("a/1", b"1")
@@ -78,7 +78,7 @@ def test_several_holes_are_given_up_together(place, clock):
     assert shown(watcher) == [("a/1", b"1")]
 
 
-def test_a_joiner_that_was_merely_slow_takes_another_slot(place, clock):
+def test_slow_joiner_takes_another_slot(place, clock):
     watcher, slow = place.backend(clock=clock), place.backend()
 
     def lose_patience():
@@ -94,14 +94,14 @@ def test_a_joiner_that_was_merely_slow_takes_another_slot(place, clock):
     assert shown(watcher) == shown(place.backend()) == [("a/1", b"2")]
 
 
-def test_a_hole_is_looked_after_even_if_nothing_else_happens(place, clock):
+def test_hole_ends_a_wait_for_news(place, clock):
     watcher = place.backend(clock=clock, hole_patience=0.05)
     place.store.add(KEYS.slots, 1)
     watcher.roster()
     assert watcher.wait_for_roster(LONG) is True
 
 
-def test_an_observer_gives_up_no_hole(place, clock):
+def test_observer_gives_up_no_hole(place, clock):
     observer = place.backend(clock=clock, observes=True)
     place.store.add(KEYS.slots, 1)
     place.backend().announce("a/1", b"1")
@@ -114,14 +114,14 @@ def test_an_observer_gives_up_no_hole(place, clock):
 # -- readers
 
 
-def test_more_entries_than_fit_into_one_reading(place):
+def test_roster_exceeds_one_read(place):
     backend = place.backend()
     for number in range(2 * CHUNK + 7):
         backend.announce(f"node{number}/1", b"x")
     assert len(backend.roster()) == len(place.backend().roster()) == 2 * CHUNK + 7
 
 
-def test_a_reader_that_was_left_behind_folds_the_log_anew(place):
+def test_outdated_reader_rereads_the_log(place):
     sleeper, watcher, node = (place.backend() for _ in range(3))
     node.announce("gone/1", b"")
     node.announce("a/1", b"0")
@@ -133,7 +133,7 @@ def test_a_reader_that_was_left_behind_folds_the_log_anew(place):
     assert shown(sleeper) == [("a/1", b"19")]
 
 
-def test_a_node_that_announces_again_while_the_log_is_read_is_there(place):
+def test_node_announcing_during_a_read_is_shown(place):
     node, other = place.backend(), place.backend()
     node.announce("a/1", b"1")
     other.announce("b/1", b"1")
@@ -143,15 +143,15 @@ def test_a_node_that_announces_again_while_the_log_is_read_is_there(place):
     assert shown(newcomer) == [("a/1", b"1"), ("b/1", b"2")]
 
 
-def test_a_node_that_announces_again_behind_a_hole_is_there(place, clock):
+def test_node_announcing_behind_a_hole_is_shown(place, clock):
     node = place.backend()
     node.announce("a/1", b"1")
-    place.store.add(KEYS.slots, 1)  # and does not fill it
+    place.store.add(KEYS.slots, 1)  # never filled
     node.announce("a/1", b"2")
     assert shown(place.backend(clock=clock)) == [("a/1", b"1")]
 
 
-def test_a_node_that_announces_again_while_a_reader_finds_that_it_was_left_behind_is_there(place):
+def test_node_announcing_during_a_reread_is_shown(place):
     sleeper, watcher, node = (place.backend() for _ in range(3))
     node.announce("a/1", b"0")
     sleeper.roster()
@@ -159,15 +159,15 @@ def test_a_node_that_announces_again_while_a_reader_finds_that_it_was_left_behin
     node.announce("a/1", b"2")
     watcher.roster()
 
-    def once_more():
+    def announce_once_more():
         node.announce("a/1", b"3")
         watcher.roster()
 
-    place.before("compare_set", KEYS.base, once_more)
+    place.before("compare_set", KEYS.base, announce_once_more)
     assert shown(sleeper) == [("a/1", b"3")]
 
 
-def test_an_observer_folds_it_anew_as_well(place):
+def test_outdated_observer_rereads_the_log(place):
     observer, watcher, node = place.backend(observes=True), place.backend(), place.backend()
     node.announce("a/1", b"0")
     assert shown(observer) == [("a/1", b"0")]
@@ -177,7 +177,7 @@ def test_an_observer_folds_it_anew_as_well(place):
     assert shown(observer) == [("a/1", b"19")]
 
 
-def test_readers_agree_on_the_order_whenever_they_came(place):
+def test_all_readers_agree_on_the_order(place):
     nodes = [place.backend() for _ in range(6)]
     for number, node in enumerate(nodes):
         node.announce(f"n{number}/1", b"")
@@ -191,10 +191,10 @@ def test_readers_agree_on_the_order_whenever_they_came(place):
         assert [key for key, _ in shown(reader)] == expected
 
 
-# -- what is left in the store
+# -- remaining keys
 
 
-def test_dead_slots_at_the_front_are_deleted_and_void_ones_as_well(place, clock):
+def test_dead_and_void_slots_at_the_front_are_deleted(place, clock):
     watcher, node = place.backend(clock=clock), place.backend()
     void_slot = place.store.add(KEYS.slots, 1)
     watcher.roster()
@@ -225,7 +225,7 @@ def test_next_reader_deletes_what_a_dead_one_left(place, died_at):
     assert not place.store.check([KEYS.beats(2, "gone/1")])
 
 
-def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):
+def test_failed_deletion_is_not_retried_for_long(place):
     def cannot(key):
         raise NotImplementedError
 
@@ -241,7 +241,7 @@ def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):
     assert len(asked) < 20
 
 
-def test_a_thousand_joins_and_leaves_leave_little_in_the_store(place):
+def test_thousand_joins_and_leaves_leave_few_keys(place):
     watcher, node = place.backend(), place.backend()
     node.connect()
     before = place.store.num_keys()
@@ -255,7 +255,7 @@ def test_a_thousand_joins_and_leaves_leave_little_in_the_store(place):
     assert place.store.num_keys() - before < 20
 
 
-def test_an_entry_that_stays_for_long_does_not_hold_up_the_log(place):
+def test_old_entry_does_not_block_deletion(place):
     old, others = place.backend(), place.backend()
     old.announce("old/1", b"")
     before = place.store.num_keys()
@@ -268,10 +268,10 @@ def test_an_entry_that_stays_for_long_does_not_hold_up_the_log(place):
     for _ in range(20):
         old.roster()
     assert [seen.key for seen in place.backend().roster()] == ["old/1"]
-    assert place.store.num_keys() - before < 2000  # at most what comes between two of its looks
+    assert place.store.num_keys() - before < 2000  # at most the entries between two of its reads
 
 
-def test_what_may_be_of_nodes_with_another_secret_stays_for_long_but_not_for_ever(place):
+def test_entry_of_another_secret_is_deleted_eventually(place):
     ours, theirs = place.backend(), place.backend()
     ours.sign_with(HmacSeal("job", [b"0123456789abcdef"]))
     theirs.sign_with(HmacSeal("job", [b"fedcba9876543210"]))

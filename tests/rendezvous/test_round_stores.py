@@ -19,7 +19,7 @@ def stores():
 
 
 def free(port):
-    """Whether somebody else may have the port."""
+    """Whether another process could bind the port."""
     with socket.socket(socket.AF_INET6) as sock:
         try:
             sock.bind(("::", port))
@@ -28,7 +28,7 @@ def free(port):
     return True
 
 
-def test_the_port_is_held_until_it_is_let_go(stores):
+def test_port_is_held_until_release(stores):
     where = stores.reserve()
     assert where.master_addr == "10.0.0.1"
     assert not free(where.master_port)
@@ -37,7 +37,7 @@ def test_the_port_is_held_until_it_is_let_go(stores):
     assert free(where.master_port)
 
 
-def test_a_new_reservation_replaces_the_one_before(stores):
+def test_new_reservation_replaces_the_previous_one(stores):
     first = stores.reserve()
     second = stores.reserve()
     assert second.master_port != first.master_port
@@ -45,7 +45,7 @@ def test_a_new_reservation_replaces_the_one_before(stores):
     assert not free(second.master_port)
 
 
-def test_rank_0_keeps_the_port_and_the_others_let_go(stores):
+def test_rank_0_keeps_its_port_and_other_ranks_release_theirs(stores):
     where = stores.reserve()
     stores.open("1-a", where, is_host=True)
     assert not free(where.master_port)
@@ -53,7 +53,7 @@ def test_rank_0_keeps_the_port_and_the_others_let_go(stores):
     assert free(where.master_port)
 
 
-def test_rounds_do_not_see_each_other(stores):
+def test_rounds_share_no_keys(stores):
     where = stores.reserve()
     one, two = stores.open("1-a", where, True), stores.open("2-a", where, True)
     one.set("key", "1")
@@ -62,7 +62,7 @@ def test_rounds_do_not_see_each_other(stores):
     assert (one.get("key"), two.get("key")) == (b"1", b"2")
 
 
-def test_a_store_is_one_of_ours():
+def test_prefixed_store_has_all_operations():
     inner = MemoryStore(timedelta(seconds=0.1))
     store = PrefixedStore("p", inner)
     assert store.add("n", 2) == 2
@@ -83,7 +83,7 @@ def test_a_store_is_one_of_ours():
 
 
 @pytest.mark.torch
-def test_of_a_torch_store_every_round_has_a_torch_store():
+def test_rounds_of_a_torch_store_get_torch_stores():
     from torch.distributed import HashStore, PrefixStore
 
     stores = PrefixedStores(HashStore(), "job", "10.0.0.1")
@@ -102,7 +102,7 @@ class Closable(MemoryStore):
         Closable.closed += 1
 
 
-def test_what_was_made_for_a_round_is_closed_with_it_and_made_only_if_it_was_used():
+def test_made_store_is_lazy_and_closed_with_its_round():
     made = []
 
     def make():

@@ -1,4 +1,4 @@
-"""Signatures: what passes for a node's, what does not, and what is told of that."""
+"""Signatures: which values are accepted, which are refused, and what is logged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seal():
 
 
 @given(st.binary(max_size=200), st.text(max_size=20))
-def test_what_is_signed_for_a_place_is_read_there_and_nowhere_else(data, place):
+def test_value_is_valid_only_in_its_place(data, place):
     seal = HmacSeal("job", [SECRET])
     value = seal.sealed(place, data)
     assert seal.opened(place, value) == data
@@ -30,43 +30,43 @@ def test_what_is_signed_for_a_place_is_read_there_and_nowhere_else(data, place):
 
 
 @given(st.data())
-def test_no_byte_of_it_may_be_another(data):
+def test_changed_byte_invalidates_the_value(data):
     seal = HmacSeal("job", [SECRET])
-    value = bytearray(seal.sealed(PLACE, b"what a node says"))
+    value = bytearray(seal.sealed(PLACE, b"a value of a node"))
     at = data.draw(st.integers(0, len(value) - 1))
     value[at] ^= data.draw(st.integers(1, 255))
     assert seal.opened(PLACE, bytes(value)) is None
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=120).map(lambda tail: b"signed " + tail))
-def test_nothing_that_somebody_else_made_up_passes(value):
+def test_invented_values_are_refused(value):
     assert HmacSeal("job", [SECRET]).opened(PLACE, value) is None
 
 
-def test_parts_of_place_and_data_cannot_be_moved_between_them(seal):
+def test_place_and_data_cannot_be_shifted(seal):
     value = seal.sealed("a", b"1:b")
     assert seal.opened("a1:", value) is None
     assert seal.opened("a", value[:-3] + b"b") is None
 
 
-def test_each_job_has_a_key_of_its_own(seal):
+def test_each_job_has_a_separate_key(seal):
     assert HmacSeal("job2", [SECRET]).opened(PLACE, seal.sealed(PLACE, b"x")) is None
 
 
-def test_without_a_secret_all_passes_as_it_is():
+def test_values_pass_unsigned_without_a_secret():
     free = HmacSeal("job")
     assert not free.signs
     assert free.sealed(PLACE, b"x") == free.opened(PLACE, b"x") == free.state(PLACE, b"x", 1) == b"x"
 
 
-def test_of_two_secrets_the_first_signs_and_both_count(seal):
+def test_first_secret_signs_and_both_are_accepted(seal):
     both, newer = HmacSeal("job", [OTHER, SECRET]), HmacSeal("job", [OTHER])
     assert both.opened(PLACE, seal.sealed(PLACE, b"x")) == b"x"
     assert newer.opened(PLACE, both.sealed(PLACE, b"x")) == b"x"
     assert seal.opened(PLACE, both.sealed(PLACE, b"x")) is None
 
 
-def test_a_secret_that_is_new_is_looked_up_once_it_is_met(seal, capsys):
+def test_new_secret_is_read_when_first_seen(seal, capsys):
     secrets = [SECRET]
     old = HmacSeal("job", [SECRET], lambda: tuple(secrets))
     value = HmacSeal("job", [OTHER]).sealed(PLACE, b"x")
@@ -78,17 +78,17 @@ def test_a_secret_that_is_new_is_looked_up_once_it_is_met(seal, capsys):
     assert "signed with another secret" in capsys.readouterr().err
 
 
-def test_what_is_refused_is_counted_and_told_once_with_its_place(seal, capsys):
+def test_refused_values_are_counted_and_logged_once(seal, capsys):
     for _ in range(3):
         assert seal.opened(PLACE, b"rubbish") is None
     assert seal.opened(PLACE, HmacSeal("job", [OTHER]).sealed(PLACE, b"x")) is None
     assert seal.opened(PLACE, seal.sealed("elsewhere", b"x")) is None
     assert seal.refused == 3
-    told = capsys.readouterr().err
-    assert told.count(PLACE) == 3
-    assert SECRET.decode() not in told and OTHER.decode() not in told
+    logged = capsys.readouterr().err
+    assert logged.count(PLACE) == 3
+    assert SECRET.decode() not in logged and OTHER.decode() not in logged
     for reason in ("what is not signed", "with another secret", "for another place or was changed"):
-        assert told.count(reason) == 1
+        assert logged.count(reason) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_refused_is_counted_and_told_once_with_its_place(seal, capsys):
         (HmacSeal("job", [SECRET]).sealed("elsewhere", b"x"), False),
     ],
 )
-def test_a_state_that_may_be_of_other_nodes_is_told_from_rubbish(seal, value, others):
+def test_signed_foreign_state_is_distinguished(seal, value, others):
     with pytest.raises(ForeignStateError, match="--rdzv-secret-file") as caught:
         seal.state(PLACE, value, 7)
     assert (caught.value.token, caught.value.others) == (7, others)
@@ -119,7 +119,7 @@ def written(path, content):
     return path
 
 
-def test_the_file_holds_a_secret_on_each_line(tmp_path):
+def test_file_holds_one_secret_per_line(tmp_path):
     path = written(tmp_path / "secret", b"\n" + OTHER + b"\r\n\n" + SECRET + b"\n")
     found = seal_of(params(path))
     assert found.signs
@@ -127,7 +127,7 @@ def test_the_file_holds_a_secret_on_each_line(tmp_path):
     assert found.opened(PLACE, HmacSeal("job", [SECRET]).sealed(PLACE, b"y")) == b"y"
 
 
-def test_no_file_is_no_secret():
+def test_without_a_file_nothing_is_signed():
     assert not seal_of(RendezvousParameters("c10d", "", "job", 1, 2)).signs
 
 
@@ -141,7 +141,7 @@ def test_no_file_is_no_secret():
         ((SECRET + b"\n") * 9, "found 9"),
     ],
 )
-def test_what_is_no_secret_is_told_without_it(tmp_path, content, found):
+def test_invalid_file_is_an_error_without_its_content(tmp_path, content, found):
     path = written(tmp_path / "secret", content)
     with pytest.raises(ConfigurationError, match=found) as caught:
         seal_of(params(path))
@@ -149,7 +149,7 @@ def test_what_is_no_secret_is_told_without_it(tmp_path, content, found):
     assert SECRET.decode() not in str(caught.value)
 
 
-def test_a_file_that_others_can_read_is_refused(tmp_path):
+def test_world_readable_file_is_refused(tmp_path):
     path = written(tmp_path / "secret", SECRET)
     path.chmod(0o644)
     with pytest.raises(ConfigurationError, match="others cannot read"):

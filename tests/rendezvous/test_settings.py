@@ -16,17 +16,17 @@ def test_timeouts_are_timedeltas_or_seconds():
 
 @pytest.mark.parametrize("name", ["join", "close", "heartbeat"])
 @pytest.mark.parametrize("value", [0, -1, timedelta(0)])
-def test_a_timeout_of_nothing_is_refused(name, value):
+def test_zero_timeout_is_refused(name, value):
     with pytest.raises(ValueError, match=f"expected a {name} timeout above 0 s, found"):
         RendezvousTimeout(**{name: value})
 
 
-def test_a_timeout_without_an_end_is_refused():
+def test_infinite_timeout_is_refused():
     with pytest.raises(ValueError, match="expected a timeout of at most 999999999 days, found inf s"):
         RendezvousTimeout(join=float("inf"))
 
 
-def test_there_may_be_no_last_call_but_none_below_zero():
+def test_negative_last_call_is_refused():
     with pytest.raises(ValueError, match="expected a last_call timeout of 0 s or more, found -1"):
         RendezvousTimeout(last_call=-1)
 
@@ -47,5 +47,5 @@ def test_bounds_are_checked(changes, what):
         RendezvousSettings(**given)
 
 
-def test_the_window_is_the_silence_after_which_a_node_is_gone(say):
-    assert say.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).failure_timeout == 2.0
+def test_failure_timeout_is_interval_times_attempts(build):
+    assert build.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).failure_timeout == 2.0

@@ -1,4 +1,4 @@
-"""Backends whose states and entries are signed: they keep the contract, and show nothing that strangers write."""
+"""Backends with signed states and entries fulfill the contract, and hide everything that third parties write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET, OTHER = b"a secret of the job", b"another secret, also"
 
 
 class TestSigned(BackendContract):
-    """A backend that keeps entries, and does not sign by itself."""
+    """A backend that keeps entries but does not sign them itself."""
 
     @pytest.fixture
     def backend(self):
@@ -55,7 +55,7 @@ class TestSignedOverAStore(BackendContract):
 
 @pytest.fixture(params=[TestSigned, TestSignedOverAStore], ids=["entries", "store"])
 def makers(request):
-    """Functions that make a client of one job, with the secret or without."""
+    """Functions that create clients of one job, each with or without a secret."""
     if request.param is TestSigned:
         memory = SharedMemory()
         yield lambda *secrets: with_roster(MemoryBackend(memory), SystemClock(), seal=HmacSeal("job", secrets))
@@ -65,26 +65,26 @@ def makers(request):
         place.close()
 
 
-def test_entries_of_strangers_are_not_seen(makers):
-    ours, strangers, others = makers(SECRET), makers(), makers(OTHER)
+def test_foreign_entries_are_ignored(makers):
+    ours, third_party, others = makers(SECRET), makers(), makers(OTHER)
     ours.announce("a/1", b"entry")
-    strangers.announce("b/1", b"entry")
+    third_party.announce("b/1", b"entry")
     others.announce("c/1", b"entry")
     assert [item.key for item in ours.roster()] == ["a/1"]
     assert [item.key for item in others.roster()] == ["c/1"]
 
 
-def test_a_state_of_strangers_can_be_replaced(makers):
-    ours, strangers = makers(SECRET), makers()
+def test_foreign_state_can_be_replaced(makers):
+    ours, third_party = makers(SECRET), makers()
     _, token, _ = ours.set_state(b"1")
-    assert strangers.set_state(b"2", token)[2]
+    assert third_party.set_state(b"2", token)[2]
     with pytest.raises(ForeignStateError) as caught:
         ours.get_state()
     assert ours.set_state(b"3", caught.value.token)[2]
     assert makers(SECRET).get_state()[0] == b"3"
 
 
-def test_a_store_that_is_connected_already_signs_from_then_on():
+def test_connected_store_signs_from_then_on():
     place = Place().begin()
     backend = place.backend()
     backend.connect()
@@ -95,7 +95,7 @@ def test_a_store_that_is_connected_already_signs_from_then_on():
     place.close()
 
 
-def test_in_a_store_a_withdrawal_and_a_record_from_another_slot_are_not_ours(capsys):
+def test_foreign_withdrawal_and_copied_record_are_ignored(capsys):
     place = Place().begin()
     node, leader = (TestSignedOverAStore.peer(SimpleNamespace(place=place), None) for _ in range(2))
     node.announce("a/1", b"1")

@@ -1,5 +1,5 @@
-"""Many nodes fail, leave or are lost at one moment. The store operations until the next round grow with their number,
-not with its square."""
+"""Many nodes fail, leave or are lost together. The number of store operations until the next round grows linearly with
+the number of nodes, not quadratically."""
 
 import pytest
 from one_node import WHERE, OneNode
@@ -29,7 +29,7 @@ def job(size, least=0):
 
 
 def interleaved(nodes):
-    """One operation each, in turn; then each hears what has changed, and time passes where all rest."""
+    """Run one operation of each node in turn, then deliver the news. Time passes when all nodes rest."""
     memory, heard = nodes[0].memory, {one.key: (nodes[0].memory.writes, nodes[0].memory.rosters) for one in nodes}
     for _ in range(100 * len(nodes)):
         faults_forgotten = [isinstance(one.step(), Idle) for one in nodes]
@@ -99,8 +99,8 @@ def test_nodes_lost_together_are_all_removed():
     assert sorted(nodes[0].entries) == sorted(nodes[0].members) == [one.key for one in nodes[::2]]
 
 
-def test_a_node_leaves_though_the_leader_does_not_look():
-    """After some time it writes that by itself."""
+def test_node_leaves_despite_inactive_leader():
+    """After some time the node writes that itself."""
     nodes = job(4)
     leader, others = nodes[0], nodes[1:]
     for one in others:
@@ -126,8 +126,8 @@ def test_lost_leaders_entry_does_not_delay_next_round(watcher):
     assert nodes[0].clock.now() - begun < 1.0
 
 
-def test_a_node_that_leaves_gets_no_seat():
-    """The leader sees that the node leaves while its entry still waits for the round."""
+def test_leaving_node_gets_no_seat():
+    """The leader reads the roster while the leaving node's entry is still ready for the round."""
     nodes = job(4)
     leader, leaver = nodes[0], nodes[3]
     nodes[1].node.fail(FAILURE)
@@ -144,8 +144,8 @@ def test_a_node_that_leaves_gets_no_seat():
     assert leader.members == [one.key for one in nodes[:3]]
 
 
-def test_a_reported_failure_is_not_lost_if_its_node_leaves():
-    """The leader does not look."""
+def test_reported_failure_survives_its_node():
+    """The leader does not read the roster."""
     nodes = job(4)
     nodes[3].node.fail({})
     nodes[3].settle()
@@ -160,7 +160,7 @@ def test_a_reported_failure_is_not_lost_if_its_node_leaves():
     assert failed.key not in failed.entries
 
 
-def test_all_leave_though_the_leader_is_lost():
+def test_all_nodes_leave_although_the_leader_is_lost():
     counts = []
     for size in (FEW, MANY):
         nodes = job(size)
@@ -175,7 +175,7 @@ def test_all_leave_though_the_leader_is_lost():
     assert counts[1] <= 1.5 * MANY / FEW * counts[0]
 
 
-def test_all_agents_that_one_node_saw_end_are_known():
+def test_many_ended_agents_are_all_removed():
     nodes = job(100, least=10)
     watcher, dead = nodes[9], [one.key for one in nodes[10:90]]
     living = nodes[:10] + nodes[90:]

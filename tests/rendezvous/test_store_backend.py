@@ -1,5 +1,5 @@
-"""A backend over a store: it keeps the contract of backends, begins anew with its store, and takes no harm from what
-others write under its keys."""
+"""A backend over a store fulfills the contract of backends, starts a new epoch with an empty store, and survives what
+other programs write under its keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestOverStore(BackendContract):
 
 
 def losses_only(contract):
-    """Leave the promises about a store that comes back empty; the others hold as over any store."""
+    """Drop all tests but those of a store that returns empty; the rest hold as over any store."""
     for name in dir(contract):
         if name.startswith("test_") and not name.startswith("test_a_store_that_comes_back_empty"):
             setattr(contract, name, None)
@@ -54,7 +54,7 @@ def losses_only(contract):
 
 @losses_only
 class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
-    """Nobody is told that it began anew."""
+    """No node is notified that the store restarted."""
 
     def forget(self, backend):
         self.place.empty()
@@ -62,11 +62,11 @@ class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
 
 @losses_only
 class TestOverAStoreThatComesBackWithOlderData(TestOverStore):
-    """With what stood there before anybody took part, but for the name of its epoch."""
+    """With the data from before any node joined, except the name of the epoch."""
 
     def peer(self, backend):
         made = self.place.backend()
-        made.connect()  # which begins the epoch
+        made.connect()  # creates the epoch
         return made
 
     def forget(self, backend):
@@ -95,7 +95,7 @@ def shown(backend):
 
 
 def fails(call):
-    """Whether it says that the store is out of reach."""
+    """Whether the call reports that the store is unreachable."""
     try:
         call()
     except RendezvousConnectionError:
@@ -106,13 +106,13 @@ def fails(call):
 # -- connections
 
 
-def test_a_store_that_cannot_be_had_is_told_with_its_place_and_its_words(place):
+def test_unreachable_store_error_names_place_and_cause(place):
     place.away = True
     with pytest.raises(RendezvousConnectionError, match="connecting at a place in memory failed: connection refused"):
         place.backend().get_state()
 
 
-def test_a_connection_that_broke_is_made_anew_with_the_next_call(place):
+def test_broken_connection_is_replaced_on_the_next_call(place):
     backend = place.backend()
     backend.announce("a/1", b"1")
     place.away = True
@@ -123,7 +123,7 @@ def test_a_connection_that_broke_is_made_anew_with_the_next_call(place):
 
 
 @pytest.mark.parametrize("error", [ValueError("I/O operation on closed file"), AttributeError("no recv")])
-def test_a_client_that_is_broken_for_good_is_replaced_whatever_it_says(place, error):
+def test_client_that_raises_any_error_is_replaced(place, error):
     backend = place.backend()
     backend.announce("a/1", b"1")
 
@@ -138,7 +138,7 @@ def test_a_client_that_is_broken_for_good_is_replaced_whatever_it_says(place, er
     assert place.connections == made + 1
 
 
-def test_a_wait_that_is_cut_by_the_end_leaves_no_connection(place):
+def test_closing_ends_a_wait_and_its_connection(place):
     backend = place.backend()
     backend.announce("a/1", b"1")
     waiting = Background(lambda: backend.wait_for_state(None, LONG))
@@ -148,41 +148,41 @@ def test_a_wait_that_is_cut_by_the_end_leaves_no_connection(place):
     assert place.closed == 2
 
 
-def test_a_withdrawal_by_another_node_does_not_take_what_was_announced_since(place):
+def test_withdrawal_by_another_node_spares_a_new_entry(place):
     node, leader = place.backend(), place.backend()
     node.announce("a/1", b"1")
     leader.roster()
 
-    def comes_back():
+    def reannounce():
         with pytest.raises(EntryDroppedError):
             node.beat("a/1", False, False)
         node.announce("a/1", b"2")
 
-    place.before("add", KEYS.slots, comes_back)
+    place.before("add", KEYS.slots, reannounce)
     leader.withdraw("a/1")
     assert shown(leader) == [("a/1", b"2")]
 
 
-def test_to_connect_is_no_more_than_that(place):
+def test_connecting_changes_nothing_in_the_store(place):
     place.backend(observes=True).connect()
-    assert place.store.num_keys() == 1  # the name of the epoch, which was there
+    assert place.store.num_keys() == 1  # the name of the epoch, which existed
     place.away = True
     assert fails(place.backend().connect)
 
 
-# -- a store that began anew, empty
+# -- a store that restarted empty
 
 
 def beats(backend, key, entry):
-    """A beat of a node, which announces itself again if the store has lost its entry."""
+    """Send a node's heartbeat; announce the node again if the store has lost its entry."""
     try:
         backend.beat(key, leading=False, look=False)
     except EntryDroppedError:
         backend.announce(key, entry)
 
 
-def test_a_store_that_began_anew_is_noticed_and_the_entry_is_dropped(place):
-    """Only the node knows what it has to announce in a store that has lost the state."""
+def test_empty_store_is_noticed_and_entries_are_dropped(place):
+    """Only the node knows what to announce in a store that has lost the state."""
     one = place.backend()
     one.announce("a/1", b"1")
     one.announce("a/1", b"2")
@@ -198,7 +198,7 @@ def test_a_store_that_began_anew_is_noticed_and_the_entry_is_dropped(place):
 
 
 def test_deleted_keys_end_a_wait_for_the_state(place):
-    """No connection broke, and no node writes the version that was waited for."""
+    """No connection broke, and no node will write the awaited version."""
     one, begun = place.backend(), threading.Event()
     one.announce("a/1", b"")
     token = written(one, b"1", None)
@@ -212,7 +212,7 @@ def test_deleted_keys_end_a_wait_for_the_state(place):
     assert waiting.result() is True
 
 
-def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):
+def test_observer_writes_nothing_to_an_empty_store(place):
     place.restart()
     one, observer = place.backend(), place.backend(observes=True)
     assert (observer.get_state(), observer.roster()) == (None, ())
@@ -225,12 +225,12 @@ def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):
     assert place.store.num_keys() == 0
 
 
-# -- answers that are lost
+# -- lost answers
 
 
 @pytest.mark.parametrize("lands", [False, True])
 @pytest.mark.parametrize(("operation", "key"), [("add", KEYS.slots), ("compare_set", KEYS.slot(1))])
-def test_an_announcement_that_broke_off_is_made_again_and_is_one(place, operation, key, lands):
+def test_interrupted_announcement_is_repeated_as_one(place, operation, key, lands):
     backend = place.backend()
     place.lose(operation, key, lands)
     assert fails(lambda: backend.announce("a/1", b"1"))
@@ -241,7 +241,7 @@ def test_an_announcement_that_broke_off_is_made_again_and_is_one(place, operatio
 
 @pytest.mark.parametrize("lands", [False, True])
 @pytest.mark.parametrize(("operation", "key"), [("add", KEYS.slots), ("compare_set", KEYS.slot(2))])
-def test_a_withdrawal_that_broke_off_is_made_again(place, operation, key, lands):
+def test_interrupted_withdrawal_is_repeated(place, operation, key, lands):
     backend = place.backend()
     backend.announce("a/1", b"1")
     place.lose(operation, key, lands)
@@ -250,7 +250,7 @@ def test_a_withdrawal_that_broke_off_is_made_again(place, operation, key, lands)
     assert shown(place.backend(hole_patience=0.0)) == []
 
 
-def test_a_node_that_was_about_to_withdraw_does_not_come_back_with_a_new_store(place):
+def test_withdrawing_node_does_not_return_with_a_new_store(place):
     backend = place.backend()
     backend.announce("a/1", b"1")
     place.lose("add", KEYS.slots, lands=False)
@@ -261,7 +261,7 @@ def test_a_node_that_was_about_to_withdraw_does_not_come_back_with_a_new_store(p
 
 
 @pytest.mark.parametrize("lands", [False, True])
-def test_a_state_whose_answer_was_lost_is_written_once(place, lands):
+def test_state_with_a_lost_answer_is_written_once(place, lands):
     backend = place.backend()
     _, token, _ = backend.set_state(b"1")
     place.lose("compare_set", KEYS.state(2), lands)
@@ -272,10 +272,10 @@ def test_a_state_whose_answer_was_lost_is_written_once(place, lands):
     assert newer.number == token.number + 1
 
 
-# -- jobs, and what others write under the keys of one
+# -- keys that other programs have overwritten
 
 
-def test_the_epoch_of_a_store_may_have_any_name(place):
+def test_epoch_may_have_any_name(place):
     place.store.set(KEYS.id, b"\xff\x00 any bytes")
     one, two = place.backend(), place.backend()
     _, token, _ = one.set_state(b"1")
@@ -287,8 +287,8 @@ def test_the_epoch_of_a_store_may_have_any_name(place):
 
 @pytest.mark.parametrize("value", [b"hello", b"", b"-1", b"1.5", b"9" * 5000])
 @pytest.mark.parametrize("key", ["head", "slots", "base"])
-def test_what_is_no_number_where_one_belongs_is_named_and_left_behind(place, key, value, capsys):
-    """An observer changes nothing. An empty value is none, as it is for the store itself."""
+def test_invalid_number_raises_for_observers_and_ends_epoch(place, key, value, capsys):
+    """An observer changes nothing. An empty value is like a missing one, as for the store itself."""
     name = getattr(KEYS, key)
     place.store.set(name, value)
     observer, node = place.backend(observes=True), place.backend()
@@ -305,7 +305,7 @@ def test_what_is_no_number_where_one_belongs_is_named_and_left_behind(place, key
 
 
 def state_of(backend):
-    """What stands there, with nothing for what something else has written."""
+    """The state in the store; empty for a foreign one."""
     try:
         return backend.get_state()
     except ForeignStateError as error:
@@ -313,8 +313,7 @@ def state_of(backend):
 
 
 def foreign_state(place, act):
-    """A node, and a leader that has seen it, once something else has done that to the keys of their job, and one of
-    them has looked."""
+    """A node, and a leader that has seen it, after another program has changed the keys of their job."""
     node, leader = place.backend(hole_patience=0.0), place.backend(hole_patience=0.0)
     node.announce("a/1", b"1")
     leader.announce("b/1", b"2")
@@ -339,8 +338,8 @@ ACTS = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
-    """As a store that began anew: whoever waits for the state is told, and the nodes announce themselves again."""
+def test_all_nodes_leave_an_epoch_with_contradictory_keys(place, act):
+    """As with a restarted store: waits for the state end, and the nodes announce themselves again."""
     node, leader, token = foreign_state(place, act)
     waiting = Background(lambda: node.wait_for_state(token, 10 * LONG))
     eventually(lambda: place.connections == 3)
@@ -369,7 +368,7 @@ def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
         one.beat(key, leading=False, look=False)
 
 
-def test_a_slot_that_something_else_has_filled_is_told_once_and_passed_over(place, capsys):
+def test_foreign_slot_is_logged_once_and_skipped(place, capsys):
     place.store.set(KEYS.slot(1), "hello")
     backend = place.backend()
     backend.announce("a/1", b"1")
@@ -378,7 +377,7 @@ def test_a_slot_that_something_else_has_filled_is_told_once_and_passed_over(plac
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-", b"1", b"1 ", b"x a/1", b"9" * 19 + b" a/1", b"1 \xff entry"])
-def test_whatever_fills_a_slot_the_log_is_read_on(place, value):
+def test_log_continues_after_any_slot_value(place, value):
     place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), value)
     backend = place.backend()
     backend.announce("b/1", b"2")
@@ -386,7 +385,7 @@ def test_whatever_fills_a_slot_the_log_is_read_on(place, value):
 
 
 @pytest.mark.parametrize("value", [b"hello", b"", b"-7", b"9" * 5000])
-def test_a_counter_of_beats_that_something_else_has_written_to_is_that_nodes_affair_alone(place, value):
+def test_invalid_heartbeat_counter_affects_only_its_node(place, value):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"1")
     two.announce("b/1", b"2")
@@ -400,7 +399,7 @@ def test_a_counter_of_beats_that_something_else_has_written_to_is_that_nodes_aff
 
 
 @pytest.mark.parametrize("value", [b"hello", b"-7", b"9" * 5000])
-def test_a_counter_of_leaders_that_something_else_has_written_to_begins_anew(place, value):
+def test_invalid_leader_counter_restarts_from_zero(place, value):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"")
     two.announce("b/1", b"")
@@ -410,11 +409,11 @@ def test_a_counter_of_leaders_that_something_else_has_written_to_begins_anew(pla
     assert two.beat("b/1", leading=False, look=True) == 2
 
 
-# -- what is left in the store
+# -- remaining keys
 
 
 class Counting:
-    """How many keys there were at most, from now on."""
+    """Counts keys: the maximum since it was created."""
 
     def __init__(self, place):
         self._place = place
@@ -425,7 +424,7 @@ class Counting:
 
 
 def rounds(place, count, during):
-    """So many rounds of two nodes, as their backends see them; the most keys that there were."""
+    """Run this many rounds of two nodes, as their backends see them. Returns the maximum number of keys."""
     leader, member, keys = place.backend(), place.backend(), Counting(place)
     token = None
     for number in range(count):
@@ -446,7 +445,7 @@ def test_two_hundred_rounds_leave_few_keys(place):
     assert rounds(place, 200, lambda number, leader: None) < KEPT + 20
 
 
-def test_nodes_that_died_and_were_withdrawn_by_others_leave_few_keys(place):
+def test_dead_nodes_withdrawn_by_others_leave_few_keys(place):
     def die(number, leader):
         place.backend().announce(f"dead{number}/1", b"x" * 200)
         assert f"dead{number}/1" in [seen.key for seen in leader.roster()]
@@ -455,7 +454,7 @@ def test_nodes_that_died_and_were_withdrawn_by_others_leave_few_keys(place):
     assert rounds(place, 200, die) < KEPT + 30
 
 
-def test_nodes_that_only_seemed_dead_leave_few_keys(place):
+def test_withdrawn_live_nodes_leave_few_keys(place):
     slow = place.backend()
 
     def seem_dead(number, leader):
@@ -468,12 +467,12 @@ def test_nodes_that_only_seemed_dead_leave_few_keys(place):
     assert rounds(place, 200, seem_dead) < KEPT + 30
 
 
-def test_a_node_that_marks_its_last_slot_late_does_not_bring_it_back(place):
-    """A reader has seen its next announcement by then, and deleted the one before."""
+def test_slot_deleted_while_announcing_is_not_restored(place):
+    """By then, a reader has seen the next announcement and deleted the previous one."""
     node, leader = place.backend(), place.backend()
 
     def announce_while_it_is_read(number, _):
-        last = KEYS.slot(3 * number)  # the two others have announced themselves since
+        last = KEYS.slot(3 * number)  # both other announcements came first
         place.before("compare_set", last, leader.roster)
         place.before("set", last, leader.roster)
         node.announce("node/1", b"%d" % number)
@@ -481,7 +480,7 @@ def test_a_node_that_marks_its_last_slot_late_does_not_bring_it_back(place):
     assert rounds(place, 100, announce_while_it_is_read) < KEPT + 30
 
 
-def test_a_store_that_cannot_delete_works_as_well(place):
+def test_store_without_deletion_works(place):
     def refuse():
         raise NotImplementedError
 
@@ -490,25 +489,25 @@ def test_a_store_that_cannot_delete_works_as_well(place):
     assert [seen.key for seen in place.backend().roster()] == ["leader/1", "member/1"]
 
 
-# -- a store that came back with data of an earlier time
+# -- a store that returned with older data
 
 
 def written(backend, state, token):
-    """The token of a write that has to succeed."""
+    """Write the state, which must succeed. Returns the token."""
     standing, token, wrote = backend.set_state(state, token)
     assert wrote and standing == state
     return token
 
 
 def as_it_is(store):
-    """What a backup of it has."""
+    """All keys of the store, as a backup would have them."""
     names = [KEYS.id, KEYS.head, KEYS.slots, KEYS.base, KEYS.lead]
     for number in range(1, 9):
         names += [KEYS.state(number), KEYS.slot(number), *(KEYS.beats(number, key) for key in ("a/1", "b/1"))]
     return {name: store.get(name) for name in names if store.check([name])}
 
 
-def test_nodes_that_know_more_than_a_store_of_older_data_leave_that_behind(place):
+def test_nodes_with_newer_state_leave_an_older_epoch(place):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"")
     two.announce("b/1", b"")
@@ -533,7 +532,7 @@ def test_nodes_that_know_more_than_a_store_of_older_data_leave_that_behind(place
     assert {seen.key for seen in one.roster()} == {"a/1", "b/1"}
 
 
-def test_a_head_that_lags_because_its_writer_died_is_no_older_data(place):
+def test_lagging_head_of_a_dead_writer_is_no_older_data(place):
     one, two = place.backend(), place.backend()
     token = written(one, b"1", None)
     place.lose("compare_set", KEYS.head, lands=False)
@@ -543,7 +542,7 @@ def test_a_head_that_lags_because_its_writer_died_is_no_older_data(place):
     assert place.store.get(KEYS.id) == name
 
 
-def test_an_observer_of_older_data_changes_nothing(place):
+def test_observer_changes_nothing_in_older_data(place):
     node, observer = place.backend(), place.backend(observes=True)
     token = written(node, b"1", None)
     older = as_it_is(place.store)
@@ -557,13 +556,13 @@ def test_an_observer_of_older_data_changes_nothing(place):
     assert as_it_is(place.store) == older
 
 
-def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
-    """It would wait for a version of the epoch before, which nobody writes any more."""
+def test_wait_that_connects_to_an_emptied_store_returns(place):
+    """Otherwise it would wait for a version of the previous epoch, which no node will write."""
     connections = []
 
     def client():
         connections.append(1)
-        if len(connections) == 2:  # the one that only waits
+        if len(connections) == 2:  # the connection for the wait
             place.empty()
             node.roster()
         return place.client()
@@ -574,8 +573,8 @@ def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
     node.close()
 
 
-def test_another_version_in_the_place_of_the_newest_known_is_noticed(place):
-    """A store that came back with older data was written to before this node looked."""
+def test_replaced_newest_version_is_noticed(place):
+    """A store that returned with older data was written to before this node read it."""
     one, other = place.backend(), place.backend()
     _, token, _ = one.set_state(b"first")
     backup = as_it_is(place.store)
@@ -586,4 +585,4 @@ def test_another_version_in_the_place_of_the_newest_known_is_noticed(place):
     found, token = other.get_state()
     assert other.set_state(b"another", token)[2]
     assert (found, one.get_state()) == (b"first", None)
-    assert other.get_state() is None  # all have left that epoch, and give back what they know
+    assert other.get_state() is None  # all nodes have left that epoch, and restore what they know

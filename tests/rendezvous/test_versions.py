@@ -17,7 +17,7 @@ def store():
 
 @pytest.fixture
 def client():
-    """A function that makes what one node reads and writes with."""
+    """Function that creates the reader and writer of one node."""
     return lambda: Versions(KEYS, HmacSeal("job"))
 
 
@@ -27,7 +27,7 @@ def write(versions, store, count, after=0):
 
 
 @pytest.mark.parametrize("slept", [1, KEPT - 1, KEPT, KEPT + 1, 5 * KEPT])
-def test_an_old_writer_never_succeeds_however_long_it_slept(store, client, slept):
+def test_outdated_writer_never_succeeds(store, client, slept):
     sleeper, others = client(), client()
     write(sleeper, store, 1)
     write(others, store, slept, after=1)
@@ -37,7 +37,7 @@ def test_an_old_writer_never_succeeds_however_long_it_slept(store, client, slept
 
 
 @pytest.mark.parametrize("slept", [1, KEPT - 1, KEPT, KEPT + 1, 5 * KEPT])
-def test_a_reader_finds_the_newest_from_wherever_it_stopped(store, client, slept):
+def test_reader_finds_the_newest_version(store, client, slept):
     reader, writer = client(), client()
     write(writer, store, 1)
     assert reader.newest(store)[1].number == 1
@@ -45,13 +45,13 @@ def test_a_reader_finds_the_newest_from_wherever_it_stopped(store, client, slept
     assert reader.newest(store) == client().newest(store) == (b"%d" % (slept + 1), Version(KEYS.epoch, slept + 1))
 
 
-def test_a_newcomer_walks_on_from_a_hint_that_lags(store, client):
+def test_newcomer_reads_past_a_lagging_hint(store, client):
     write(client(), store, 10)
-    store.set(KEYS.head, "3")  # seven writers died before they could tell
+    store.set(KEYS.head, "3")  # seven writers died before they updated the hint
     assert client().newest(store) == (b"10", Version(KEYS.epoch, 10))
 
 
-def test_a_writer_goes_on_from_a_hint_that_lags(store, client):
+def test_writer_continues_from_a_lagging_hint(store, client):
     write(client(), store, 10)
     store.set(KEYS.head, "3")
     assert client().write(store, b"11", 10)[2]
@@ -63,9 +63,9 @@ def test_old_versions_are_deleted(store, client):
     assert store.num_keys() <= KEPT + 2
 
 
-def test_what_writers_did_not_come_to_delete_is_deleted_by_the_next_one(store, client):
+def test_next_writer_deletes_what_dead_writers_left(store, client):
     write(client(), store, KEPT)
-    for number in range(KEPT + 1, KEPT + 4):  # three that died before they could delete anything
+    for number in range(KEPT + 1, KEPT + 4):  # three writers that died before they could delete versions
         store.compare_set(KEYS.state(number), "", b"%08d:x" % number)
     write(client(), store, 1, after=KEPT + 3)
     assert not any(store.check([KEYS.state(number)]) for number in range(1, 5))
@@ -73,8 +73,8 @@ def test_what_writers_did_not_come_to_delete_is_deleted_by_the_next_one(store, c
 
 
 @pytest.mark.parametrize("between", ["check", "compare_set"])
-def test_a_newcomer_is_neither_misled_nor_held_up_by_versions_that_are_deleted_while_it_looks(client, between):
-    """It reads the head, and before it reads that version many others are written."""
+def test_newcomer_copes_with_concurrent_deletion(client, between):
+    """After it has read the head, and before it reads that version, many more are written."""
     place, reader, writer = Place(), client(), client()
     write(writer, place.store, 5)
     key = [KEYS.state(5)] if between == "check" else KEYS.state(5)
@@ -82,8 +82,8 @@ def test_a_newcomer_is_neither_misled_nor_held_up_by_versions_that_are_deleted_w
     assert reader.newest(place.client()) == (b"%d" % (5 + 2 * KEPT), Version(KEYS.epoch, 5 + 2 * KEPT))
 
 
-def test_a_reader_is_not_misled_by_a_version_that_is_written_while_it_looks(client):
-    """It finds no next version, and before it reads the head there is one."""
+def test_reader_copes_with_concurrent_write(client):
+    """It finds no next version, and one is written before it reads the head."""
     place, reader, writer = Place(), client(), client()
     write(writer, place.store, 5)
     reader.newest(place.store)
@@ -91,7 +91,7 @@ def test_a_reader_is_not_misled_by_a_version_that_is_written_while_it_looks(clie
     assert reader.newest(place.client()) == (b"6", Version(KEYS.epoch, 6))
 
 
-def test_a_foreign_value_is_named(store, client):
+def test_foreign_value_is_named(store, client):
     store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"/s/1'.*found b'hello'; choose another run id"):
         client().newest(store)
@@ -103,5 +103,5 @@ def test_state_stays_readable_when_its_secret_is_replaced(store):
     seal = HmacSeal("job", [old], reread=lambda: [new])
     reader = Versions(KEYS, seal)
     state = reader.newest(store)
-    assert seal.opened("entry", HmacSeal("job", [new]).sealed("entry", b"x")) == b"x"  # which rereads the secrets
+    assert seal.opened("entry", HmacSeal("job", [new]).sealed("entry", b"x")) == b"x"  # which reads the secrets again
     assert reader.newest(store) == state

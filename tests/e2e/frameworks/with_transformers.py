@@ -1,4 +1,4 @@
-"""A training with transformers as its users write it; `STEPS` names the file into which it tells its steps."""
+"""Training with transformers as its users write it. It records its steps in the file `STEPS`."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A handler and an agent of the program's own making, three times: all well, one failure, failures for good."""
+"""The program's own handler and agent, three times: success, one failure, permanent failure."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Processes without an agent: functions that end well, fail and hang, and a command."""
+"""Processes without an agent: functions that succeed, fail and hang, and a command."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ def work(rank, what, said):
     return rank * 2
 
 
-def told(failure):
+def summary(failure):
     message = failure.message["message"] if isinstance(failure.message, dict) else failure.message.splitlines()[-1]
     return failure.local_rank, failure.exitcode, message, failure.signal_name()
 
@@ -47,7 +47,7 @@ if __name__ == "__main__":
         print(what, len(context.pids()), result is None)
         context.close()
         if result is not None:
-            print(result.is_failed(), result.return_values, {r: told(f) for r, f in result.failures.items()})
+            print(result.is_failed(), result.return_values, {r: summary(f) for r, f in result.failures.items()})
             print([Path(path).read_text() for path in result.stdouts.values()])
             print([Path(path).read_text().splitlines()[0] for path in result.stderrs.values()])
     context = start_processes("command", "sh", {0: ("-c", "exit $ME")}, {0: {"ME": "3"}}, DefaultLogsSpecs())

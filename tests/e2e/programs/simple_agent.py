@@ -1,4 +1,4 @@
-"""An agent whose workers are no processes: it counts how often it is asked."""
+"""An agent whose workers are not processes: it counts how often it is polled."""
 
 import sys
 
