@@ -46,7 +46,7 @@ def handler(etcd, prefix):
         one.shutdown()
 
 
-def test_nodes_whose_clocks_are_an_hour_off(handler, background, eventually):
+def test_nodes_with_clocks_an_hour_apart_form_a_round(handler, background, eventually):
     nodes = [handler("job", name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
     joins = [background(node.next_rendezvous) for node in nodes]
     assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]

@@ -63,42 +63,42 @@ def test_cluster_starts_only_if_all_other_hosts_refuse():
 
 
 @pytest.mark.parametrize("other", [refuses(1), told(1, *BEGINNING, healthy=False), silent(1)])
-def test_none_begins_while_a_host_is_silent(other):
+def test_cluster_does_not_start_while_a_host_is_silent(other):
     """It may be slow, cut off or stopped, and hold what was acknowledged."""
     found = decided(other, silent(2))
     assert isinstance(found, Wait)
     assert "n2:2379" in found.reason
 
 
-def test_one_that_was_there_is_replaced():
+def test_lost_member_is_replaced():
     assert decided(told(1, *ALL), told(2, *ALL)) == Join(PLACES[1], "id0")
     assert decided(told(1, *ALL), silent(2)) == Join(PLACES[1], "id0")
     assert decided(told(1, *ALL, healthy=False), told(2, *ALL)) == Join(PLACES[2], "id0")
 
 
-def test_one_that_has_left_is_added():
+def test_departed_member_is_added_again():
     assert decided(silent(1), told(2, *ALL[1:])) == Join(PLACES[2], "")
 
 
-def test_one_that_was_added_and_has_not_served_is_added_anew():
+def test_added_member_that_never_served_is_replaced():
     """It may have been started, and have lost what it was told."""
     assert decided(told(1, member(0, False, True), *ALL[1:])) == Join(PLACES[1], "id0")
     assert decided(told(1, BEGINNING[0], *ALL[1:])) == Join(PLACES[1], "id0")
 
 
-def test_without_a_majority_it_waits_and_says_what_remains_to_do():
+def test_without_majority_member_waits_and_names_missing_hosts():
     found = decided(told(1, *ALL, healthy=False), refuses(2))
     assert isinstance(found, Wait)
     assert "1 of 3 members answer, and 2 are needed; bring back 1 of n0:2379, n2:2379" in found.reason
 
 
-def test_hosts_that_the_endpoint_does_not_name_are_not_joined():
+def test_cluster_with_hosts_outside_the_endpoint_is_not_joined():
     found = decided(told(1, *ALL[:2], member(3)), refuses(2))
     assert isinstance(found, Wait)
     assert "http://n3:2380" in found.reason
 
 
-def test_any_order_of_the_hosts_is_the_same_cluster():
+def test_order_of_hosts_does_not_change_the_cluster():
     assert Cluster("job", PLACES[2::-1]).initial == CLUSTER.initial
 
 
@@ -214,7 +214,7 @@ def test_no_acknowledged_write_is_lost_in_random_schedules():
     assert explored(decide) == 8000
 
 
-def test_the_etcd_of_another_job_is_left_alone():
+def test_etcd_of_another_job_is_not_joined():
     other = Cluster("another", PLACES[:3])
     found = decided(refuses(1), told(2, *(member(number, cluster=other) for number in range(3))))
     assert isinstance(found, Wait)
@@ -233,11 +233,11 @@ def test_the_last_member_does_not_leave():
     assert leaving(PLACES[0], (told(1, ALL[0], member(1, learner=True)),)) is False
 
 
-def test_one_that_is_not_listed_has_left():
+def test_unlisted_member_has_left():
     assert leaving(PLACES[0], (told(1, *ALL[1:]),)) is True
 
 
-def test_a_majority_is_of_the_members_that_there_are():
+def test_majority_counts_current_members_only():
     assert majority_lost(CLUSTER, (told(0, *ALL), told(1, *ALL))) == ""
     assert majority_lost(CLUSTER, (told(0, ALL[0]),)) == ""  # the others have left
     assert "0 of 3 members answer, and 2 are needed; bring back 2 of n0:2379, n1:2379, n2:2379" in majority_lost(
@@ -246,7 +246,7 @@ def test_a_majority_is_of_the_members_that_there_are():
     assert "bring back 1 of n1:2379, n2:2379" in majority_lost(CLUSTER, (told(0, *ALL, healthy=False), refuses(1)))
 
 
-def test_names_and_token_are_of_the_job():
+def test_token_and_member_names_depend_on_the_job():
     assert CLUSTER.token != Cluster("another", PLACES).token
     assert CLUSTER.initial == ",".join(f"{CLUSTER.token}-n{number}:2379=http://n{number}:2380" for number in range(3))
     after = (ALL[1], ALL[2], member(0, False, True))
@@ -254,7 +254,7 @@ def test_names_and_token_are_of_the_job():
     assert sorted(told.split(",")) == sorted(CLUSTER.initial.split(","))
 
 
-def test_what_etcd_tells_is_read():
+def test_member_lists_of_both_ports_are_parsed():
     """At the port for clients, and at the one for members."""
     found = [
         {"ID": "1", "name": "a", "peerURLs": ["http://n0:2380"], "clientURLs": ["http://n0:2379"]},
@@ -275,13 +275,13 @@ def test_what_etcd_tells_is_read():
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )
-def test_what_cannot_be_served_is_told(endpoint, options, said):
+def test_unservable_configuration_is_refused(endpoint, options, said):
     params = RendezvousParameters("etcd", endpoint, "job", 1, 3, **{"serve": True, **options})
     with pytest.raises(ConfigurationError, match=said):
         served_cluster(params, read_parameters(params.endpoint, params.config))
 
 
-def test_how_each_member_stands():
+def test_status_shows_the_role_of_each_member():
     away = (told(0, *ALL), told(1, *ALL), refuses(2))
     assert shown(CLUSTER, away, "id1") == ("n0:2379 follows", "n1:2379 leads", "n2:2379 does not answer")
     learner = (ALL[0], member(2, False, True))

@@ -222,13 +222,13 @@ def site(shared_servers):
         guardian.close()
 
 
-def test_every_block_is_run():
+def test_every_command_of_the_guide_is_tested():
     blocks = blocks_on("docs/guides/etcd.md", "sh")
     assert len(blocks) == len(BLOCKS)
     assert [block for block in blocks if not any(words in block for words in BLOCKS)] == []
 
 
-def test_the_table_of_options_is_that_of_the_backend():
+def test_guide_lists_the_options_of_the_backend():
     table = PAGE.read_text().partition("\n## Options\n")[2].partition("\n## ")[0]
     listed = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
     (record,) = elastic_rendezvous_backends()
@@ -243,7 +243,7 @@ def one_node(site, change="", code=0, run_id=""):
     return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id {run_id} nothing.py", code)
 
 
-def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
+def test_guide_commands_run_inspect_and_drain_a_job(site):
     command = site.page.block("elastic run")
     agents = [site.shell.start(command, f"agent{number}") for number in range(3)]
     for agent in agents:
@@ -256,17 +256,17 @@ def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
     assert sorted(agent.code() for agent in agents) == [0, 0, 9]
 
 
-def test_permissions_are_of_the_prefix(site):
+def test_user_cannot_run_jobs_under_another_prefix(site):
     assert "/elastic/" in site.shell.run(site.page.block("role get trainer"))
     said = one_node(site, "ELASTIC_RDZV_CONF+=,prefix=elasticsearch", code=7)
     assert "needs permission to read and write our keys" in said
 
 
-def test_a_certificate_may_stand_for_the_user(site):
+def test_client_certificate_identifies_the_user(site):
     assert "round formed" in one_node(site, "ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF%,user=trainer}")
 
 
-def test_a_team_has_a_prefix_of_its_own(site):
+def test_team_user_is_limited_to_its_prefix(site):
     site.shell.run(site.page.block("VISION_PASSWORD"))
     assert "`prefix=teams/vision`" in PAGE.read_text()
     theirs = "ELASTIC_ETCD_PASSWORD=$VISION_PASSWORD ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF//trainer/vision}"
@@ -276,7 +276,7 @@ def test_a_team_has_a_prefix_of_its_own(site):
     assert "needs permission" in one_node(site, "ELASTIC_RDZV_CONF+=,prefix=teams/vision", code=7)
 
 
-def test_a_job_has_a_user_of_its_own(site):
+def test_job_user_is_limited_to_its_job(site):
     """Made as the page makes that of a team, for the prefix of one job."""
     theirs = site.page.block("VISION_PASSWORD").replace("VISION", "JOB8")
     site.shell.run(theirs.replace("/teams/vision/", "/elastic/job8/").replace("vision", "job8"))
@@ -286,7 +286,7 @@ def test_a_job_has_a_user_of_its_own(site):
     assert "needs permission" in one_node(site, its, code=7, run_id="job9")
 
 
-def test_a_quota_that_is_used_up_is_made_room_in(site):
+def test_guide_commands_free_an_exhausted_quota(site):
     filler = site.shell.folder / "filler"
     filler.write_bytes(os.urandom(FILLER // 2).hex().encode())
     fill = "for turn in $(seq 30); do etcdctl put /filler < filler || exit 3; done"

@@ -57,7 +57,7 @@ def on(elastic):
     return make
 
 
-def test_an_endpoint_where_nothing_listens(on):
+def test_unreachable_endpoint_ends_agent_with_its_exit_code(on):
     conf = {
         "read_timeout": "0.5",
         "join_timeout": "10",
@@ -67,7 +67,7 @@ def test_an_endpoint_where_nothing_listens(on):
     assert "expected etcd to answer" in agent.report
 
 
-def test_some_endpoints_are_wrong(on, etcd_endpoint, tmp_path):
+def test_job_uses_the_endpoint_that_works(on, etcd_endpoint, tmp_path):
     wrong = f"127.0.0.1:{free_port()}"
     job = on(f"{wrong},{etcd_endpoint}", prefix=tmp_path.name)
     agents = job.agents("a b", "--nnodes=2")
@@ -76,19 +76,19 @@ def test_some_endpoints_are_wrong(on, etcd_endpoint, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_one_node_without_an_endpoint_brings_its_own_etcd(elastic):
+def test_single_node_without_endpoint_starts_its_own_etcd(elastic):
     done = elastic.run("--rdzv-backend=etcd", elastic.script("hello.py", "print('hello')\n"))
     assert (done.code, done.out) == (0, "hello\n")
     eventually(lambda: not elastic.living(), "its etcd ends with it")
 
 
-def test_an_endpoint_that_cannot_be_one(on):
+def test_malformed_endpoint_is_bad_configuration(on):
     agent = on("127.0.0.1:port").agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.BAD_CONFIGURATION
     assert "expected endpoints host[:port]" in agent.err
 
 
-def test_a_wrong_password_is_told_at_once(on, servers):
+def test_wrong_password_ends_agent_immediately(on, servers):
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),))
     job = on(member.endpoint, user="trainer")
     agent = job.agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="wrong-word")
@@ -121,7 +121,7 @@ def site(tmp_path):
 
 @pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
 @pytest.mark.parametrize("where", ["ELASTIC_ETCD_PASSWORD", "MINE", "options", "file"])
-def test_the_password_reaches_no_worker_and_no_output(elastic, servers, site, where, flags, tmp_path):
+def test_password_reaches_no_worker_and_no_output(elastic, servers, site, where, flags, tmp_path):
     member = servers.single(users=(User("trainer", "s3cret", b"/elastic/"),))
     path = tmp_path / "password"
     path.write_text("s3cret\n")
@@ -138,7 +138,7 @@ def test_the_password_reaches_no_worker_and_no_output(elastic, servers, site, wh
     assert "s3cret" not in done.err
 
 
-def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
+def test_forbidden_prefix_ends_agent_immediately(on, servers):
     member = servers.single(users=(User("trainer", "right", b"/mine/"),))
     agent = on(member.endpoint, user="trainer", prefix="theirs").agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
@@ -151,7 +151,7 @@ def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
 
 
 @pytest.mark.nightly
-def test_tokens_that_expire_while_the_job_runs(on, servers):
+def test_job_survives_expired_login_tokens(on, servers):
     if version() < (3, 5):
         pytest.skip("this etcd cannot be told how long tokens live")
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),), token_ttl=2)
@@ -167,7 +167,7 @@ def test_tokens_that_expire_while_the_job_runs(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_server_that_ends_the_leases_of_all_nodes_ends_no_round(on, servers):
+def test_round_survives_revoked_leases_of_all_nodes(on, servers):
     """Clusters before 3.5.11 do so when a member that led sleeps and wakes."""
     member = servers.single()
     job = on(member.endpoint)
@@ -183,7 +183,7 @@ def test_a_server_that_ends_the_leases_of_all_nodes_ends_no_round(on, servers):
     assert [found.port for found in job.rounds()] == [first.port]
 
 
-def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
+def test_state_of_a_newer_version_is_refused(on, etcd_endpoint, tmp_path):
     from elastic_etcd import EtcdRendezvousBackend
     from elastic_etcd.client.client import EtcdClient
 
@@ -197,7 +197,7 @@ def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
     assert f"of version {VERSION}, found version {VERSION + 1}" in agent.report
 
 
-def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
+def test_job_runs_over_mutual_tls(on, servers, tmp_path):
     from cluster import make_certificates
 
     certificates = make_certificates(tmp_path)
@@ -213,7 +213,7 @@ def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
 
 
 @pytest.mark.nightly
-def test_certificates_are_renewed_while_the_job_runs(on, servers, tmp_path):
+def test_job_survives_renewed_certificates(on, servers, tmp_path):
     """All of them, with the authority, in the same files; the server has been restarted with the new ones."""
     from cluster import make_certificates
 
@@ -237,7 +237,7 @@ def test_certificates_are_renewed_while_the_job_runs(on, servers, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_full_server_is_named_and_the_job_goes_on_when_it_has_room(on, servers):
+def test_job_recovers_once_a_full_etcd_has_room(on, servers):
     """Workers run on meanwhile; that one of them fails can be told only then."""
     member = servers.single()
     job = on(member.endpoint)
@@ -268,11 +268,11 @@ def launched(elastic, etcd_endpoint):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_functions_over_etcd(launched, method):
+def test_launched_functions_run_over_etcd(launched, method):
     assert launched(method).stdout == "{0: 0, 1: 1}\n"
 
 
-def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
+def test_launch_by_fork_is_refused_with_etcd_client(launched):
     done = launched("fork")
     assert done.returncode == 1
     assert (
@@ -282,7 +282,7 @@ def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
 
 
 @pytest.mark.nightly
-def test_the_only_server_is_gone_for_good(on, servers):
+def test_permanent_loss_of_etcd_ends_the_job(on, servers):
     """Workers are kept for the grace, then the agents wait for the join timeout, and end with the documented code."""
     member = servers.single()
     job = on(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
@@ -300,7 +300,7 @@ def test_the_only_server_is_gone_for_good(on, servers):
 
 
 @pytest.mark.nightly
-def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
+def test_outage_beyond_the_grace_uses_up_no_restart(on, servers):
     """The workers are stopped, and start again when it wakes; that costs no restart."""
     member = servers.single()
     job = on(member.endpoint, outage_grace="0", **SOON)
@@ -318,7 +318,7 @@ def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
 
 
 @pytest.mark.nightly
-def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
+def test_minute_long_outage_with_default_grace_costs_no_restart(on, servers):
     member = servers.single()
     job = on(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
     agents = job.agents("a b c", "--nnodes=3", "--max-restarts=3")
@@ -332,7 +332,7 @@ def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
     assert job.rounds() == [first, second]
 
 
-def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):
+def test_outage_within_the_grace_disturbs_no_worker(on, servers):
     member = servers.single()
     job = on(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -349,7 +349,7 @@ def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):
 
 
 @pytest.mark.nightly
-def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
+def test_thousand_joins_and_leaves_leak_nothing(servers):
     """Threads, files and memory of this process, which takes part again and again; keys and leases of the server."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
@@ -410,7 +410,7 @@ LOSSES = ["wiped", "replaced", "restored", "snapshot"]
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
 @pytest.mark.parametrize("nodes", ["a", "a b"])
-def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers, which, nodes, time_):
+def test_job_recovers_worker_after_etcd_lost_data(on, servers, which, nodes, time_):
     """The nodes write back what they know, and the failure is healed as always."""
     member = servers.single()
     saving(member, which)
@@ -431,7 +431,7 @@ def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers,
 @pytest.mark.nightly
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
-def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, which, time_):
+def test_job_survives_data_loss_after_an_earlier_restart(on, servers, which, time_):
     """The backup has the state of an earlier round."""
     member = servers.single()
     job = on(member.endpoint)
@@ -449,7 +449,7 @@ def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, whi
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_signal_ends_an_agent_while_etcd_is_away(on, servers):
+def test_sigterm_ends_agent_during_an_etcd_outage(on, servers):
     member = servers.single()
     job = on(member.endpoint)
     agent = job.agent("a", "--nnodes=1")

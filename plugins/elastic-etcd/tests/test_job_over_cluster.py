@@ -59,7 +59,7 @@ def unharmed(job, last, seconds=0.0):
     assert all(lives(int(pid)) for pid in last.all("pid"))
 
 
-def test_the_leader_of_the_cluster_is_killed(job, cluster, running):
+def test_job_survives_killed_etcd_leader(job, cluster, running):
     agents, first = running
     cluster.leader().kill()
     second = heal(job, first)
@@ -67,7 +67,7 @@ def test_the_leader_of_the_cluster_is_killed(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_the_leader_of_the_cluster_sleeps(job, cluster, running):
+def test_job_survives_paused_etcd_leader(job, cluster, running):
     agents, first = running
     leader = cluster.leader()
     leader.stop()
@@ -79,7 +79,7 @@ def test_the_leader_of_the_cluster_sleeps(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_all_members_are_restarted_one_after_the_other(job, cluster, running):
+def test_job_survives_rolling_restart_of_etcd(job, cluster, running):
     """A worker fails while the last of them is away."""
     agents, first = running
     *others, last = cluster.members
@@ -95,7 +95,7 @@ def test_all_members_are_restarted_one_after_the_other(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_the_quorum_is_lost_for_a_while(job, cluster, running):
+def test_job_survives_temporary_quorum_loss(job, cluster, running):
     """A worker fails meanwhile: its agent keeps that until it can be told."""
     agents, first = running
     away = cluster.followers()
@@ -110,7 +110,7 @@ def test_the_quorum_is_lost_for_a_while(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_an_agent_that_sleeps_longer_than_its_lease_comes_back_to_another_round(job, running):
+def test_agent_paused_beyond_its_lease_joins_a_new_round(job, running):
     """The other one goes on without it; when it wakes it takes part again, and is no ghost of the round before."""
     agents, first = running
     sleeper = agents[0]

@@ -113,7 +113,7 @@ def served(elastic, machines):
         yield lambda count=3, members=3: Served(elastic, machines, folder, count, members)
 
 
-def test_it_forms_and_ends(served):
+def test_job_forms_and_ends_with_served_etcd(served):
     """In any order, one much later than the others; members leave last, and nothing is left."""
     made = served()
     made.start(2)
@@ -130,7 +130,7 @@ def test_it_forms_and_ends(served):
     assert "store out of reach" not in "".join(agent.err for agent in made.agents.values())
 
 
-def test_each_in_turn_is_told_to_go(served):
+def test_cluster_shrinks_as_agents_are_terminated(served):
     """The cluster shrinks with the job, down to one member."""
     made = served()
     last = made.formed("--nnodes=1:3", "--max-restarts=3")
@@ -151,7 +151,7 @@ def test_each_in_turn_is_told_to_go(served):
     assert [agent.code() for agent in made.agents.values()] == [0]
 
 
-def test_each_machine_in_turn_is_lost_and_comes_back_empty(served):
+def test_job_survives_loss_of_each_machine_in_turn(served):
     """A round for the loss, and one with the machine that is back, whose member votes again before the next is lost."""
     made = served()
     last = made.formed()
@@ -178,7 +178,7 @@ def test_each_machine_in_turn_is_lost_and_comes_back_empty(served):
     assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
 
 
-def test_the_leader_is_cut_off_one_way(served):
+def test_job_continues_when_etcd_leader_cannot_send(served):
     """What it sends does not arrive; it hears the others, who elect another leader and go on without its node."""
     made = served()
     first = made.formed()
@@ -200,7 +200,7 @@ def test_the_leader_is_cut_off_one_way(served):
     assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
 
 
-def test_two_machines_are_lost(served):
+def test_loss_of_two_in_three_machines_ends_the_job_with_advice(served):
     """It is told as that, by who is left and by who comes back empty, with what remains to do."""
     made = served()
     made.job.conf |= {"outage_grace": "0", "join_timeout": "30"}
@@ -219,7 +219,7 @@ def test_two_machines_are_lost(served):
     assert "stop all agents, then start the job again" in left.report
 
 
-def test_two_machines_are_cut_off_for_a_while(served):
+def test_job_recovers_when_two_cut_off_machines_return(served):
     """Their members keep what they have, and the job goes on when they are back."""
     made = served()
     first = made.formed()
@@ -238,7 +238,7 @@ def test_two_machines_are_cut_off_for_a_while(served):
     assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
 
 
-def test_more_nodes_than_members(served):
+def test_node_without_a_member_survives_loss_of_a_member(served):
     """A node that serves nothing is a client, and its loss is that of a node only; it outlives a member, too."""
     made = served(4, 3)
     four = made.formed("--nnodes=2:4", "--max-restarts=3")
@@ -253,7 +253,7 @@ def test_more_nodes_than_members(served):
     assert [made.agents[number].code() for number in (1, 2, 3)] == [0, 0, 0]
 
 
-def test_two_of_five_machines_are_lost(served):
+def test_job_survives_loss_of_two_in_five_machines(served):
     """Each replaces its own member; etcd adds the first when the second has removed its old one."""
     made = served(5, 5)
     five = made.formed("--nnodes=3:5", "--max-restarts=3")
@@ -274,7 +274,7 @@ def test_two_of_five_machines_are_lost(served):
     assert [agent.code() for agent in made.agents.values()] == [0] * 5
 
 
-def test_a_host_is_replaced_for_good(served):
+def test_replaced_host_does_not_become_a_member_again(served):
     """As in `docs/guides/etcd.md`. The lost machine comes back later, and does not become a member again."""
     made = served(4, 3)
     made.start(0)

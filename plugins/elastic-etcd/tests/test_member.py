@@ -79,7 +79,7 @@ def together(eventually, agents, security=None):
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_so_many_form_a_cluster(agents, eventually, count):
+def test_agents_form_a_cluster(agents, eventually, count):
     made = agents(count)
     assert len({agent.own for agent in made}) == count
     together(eventually, made)
@@ -88,7 +88,7 @@ def test_so_many_form_a_cluster(agents, eventually, count):
     assert sorted(stands) == ["follows"] * (count - 1) + ["leads"]
 
 
-def test_an_agent_too_many_has_no_member(agents, eventually):
+def test_agent_without_a_place_serves_no_member(agents, eventually):
     made = agents(1)
     together(eventually, made)
     other = ServedCluster(Cluster("job", (made[0].own,)))
@@ -100,7 +100,7 @@ def test_an_agent_too_many_has_no_member(agents, eventually):
 
 
 @pytest.mark.parametrize("before", ["", "192.0.2.1"], ids=["no address", "the address of the pod before"])
-def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventually, tmp_path, monkeypatch, before):
+def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path, monkeypatch, before):
     """As that of a pod may be."""
     (place,), named = places(1), threading.Event()
 
@@ -118,7 +118,7 @@ def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventual
     agent.stop()
 
 
-def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):
+def test_killed_member_is_replaced(agents, eventually):
     made = agents(3)
     together(eventually, made)
     first, second, _ = made
@@ -130,7 +130,7 @@ def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):
 
 
 @pytest.mark.parametrize("keeper", [False, True])
-def test_data_of_earlier_lives_does_not_stay(agents, eventually, tmp_path, keeper):
+def test_data_folders_of_dead_members_are_removed(agents, eventually, tmp_path, keeper):
     """Neither of a member whose keeper was killed with it, nor of one whose machine was off."""
     some = agents(3)
     eventually(lambda: len(votes(some[0])) == 3, LONG)
@@ -145,7 +145,7 @@ def test_data_of_earlier_lives_does_not_stay(agents, eventually, tmp_path, keepe
     assert len(list(tmp_path.glob("elastic-etcd-*"))) == 3
 
 
-def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):
+def test_leaving_member_shrinks_the_cluster(agents, eventually):
     made = agents(3)
     together(eventually, made)
     eventually(made[0].leave, LONG, "the cluster to have been together for 5 s")
@@ -153,7 +153,7 @@ def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):
     together(eventually, made[1:])
 
 
-def test_two_that_leave_at_once_leave_a_cluster_behind(agents, eventually, background):
+def test_two_members_leave_at_the_same_time(agents, eventually, background):
     """They are in each other's way, and try again."""
     made = agents(3)
     together(eventually, made)
@@ -164,14 +164,14 @@ def test_two_that_leave_at_once_leave_a_cluster_behind(agents, eventually, backg
     together(eventually, made[2:])
 
 
-def test_the_last_one_stays(agents, eventually):
+def test_last_member_does_not_leave(agents, eventually):
     (alone,) = agents(1)
     together(eventually, [alone])
     assert not alone.leave()
     assert alone.hosts
 
 
-def test_the_loss_of_the_majority_is_told(agents, eventually):
+def test_lost_majority_is_diagnosed(agents, eventually):
     first, second, third = made = agents(3)
     together(eventually, made)
     lost = [second, third]
@@ -186,7 +186,7 @@ def test_the_loss_of_the_majority_is_told(agents, eventually):
     assert first.diagnosis() == ""
 
 
-def test_two_jobs_do_not_mix(agents, eventually):
+def test_clusters_of_two_jobs_stay_separate(agents, eventually):
     made = agents(1)
     together(eventually, made)
     (other,) = agents(1, "another")
@@ -194,7 +194,7 @@ def test_two_jobs_do_not_mix(agents, eventually):
     assert ids(made[0]).keys() == {made[0].own.peer_url}
 
 
-def test_over_tls(agents, eventually, certificates):
+def test_members_over_tls_refuse_clients_without_certificate(agents, eventually, certificates):
     files = Files(certificates.ca, certificates.cert, certificates.key)
     made = agents(3, files=files)
     together(eventually, made, files.context())
@@ -202,14 +202,14 @@ def test_over_tls(agents, eventually, certificates):
         ask(f"{made[0].own.url}/v3/cluster/member/list", {})
 
 
-def test_a_folder_that_is_not_there_is_told(places, tmp_path):
+def test_missing_serve_folder_is_refused(places, tmp_path):
     agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
     with pytest.raises(ConfigurationError, match=r"serve_folder: the folder .* does not exist"):
         agent.start()
     agent.stop()
 
 
-def test_member_whose_port_is_taken_names_it_and_starts_when_it_is_free(agents, places, eventually):
+def test_member_waits_for_its_taken_port_and_names_it(agents, places, eventually):
     (place,) = places(1)
     with socket.create_server((place.host, place.peer_port), reuse_port=True):
         (agent,) = agents(1, at=(place,))

@@ -45,7 +45,7 @@ except PluginError as error:
 
 
 @pytest.mark.integration
-def test_nothing_of_the_process_changes():
+def test_building_messages_changes_no_global_state():
     said = run(
         """
 import os, sys
@@ -69,7 +69,7 @@ for name in ("rpc.proto", "kv.proto", "auth.proto"):
 
 
 @pytest.mark.integration
-def test_importing_loads_neither_protobuf_nor_grpc():
+def test_import_loads_neither_protobuf_nor_grpc():
     said = run(
         "import elastic_etcd.client.messages, sys; "
         "print([m for m in sys.modules if m.partition('.')[0] in ('google', 'grpc', 'etcd3')])"
@@ -79,7 +79,7 @@ def test_importing_loads_neither_protobuf_nor_grpc():
 
 @pytest.mark.integration
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_another_librarys_rpc_proto_is_not_in_the_way(first):
+def test_another_librarys_rpc_proto_does_not_conflict(first):
     theirs = """
 from google.protobuf import descriptor_pb2, descriptor_pool
 file = descriptor_pb2.FileDescriptorProto(name="rpc.proto", package="etcdserverpb", syntax="proto3")
@@ -101,12 +101,12 @@ print(names, rpc().range.filled(key=b"k"))
 @pytest.mark.parametrize(
     "source", ["", "raise SystemExit(1)", "make(serialized_pb=None)", "make(serialized_pb=f(a, b))"]
 )
-def test_what_has_no_descriptor_has_none_and_is_not_executed(source):
+def test_source_without_descriptor_is_not_executed(source):
     assert serialized_in(source) is None
 
 
 @pytest.mark.integration
-def test_another_version_is_refused_with_what_to_do(tmp_path):
+def test_other_etcd3_version_is_refused_with_advice(tmp_path):
     told, code = run(REFUSAL, installed(tmp_path, "1.0.0")).splitlines()
     advice = "pip install --force-reinstall --no-deps etcd3==0.12.0"
     assert told == f"etcd3: expected etcd3 0.12.0, found version 1.0.0; run `{advice}`"
@@ -114,7 +114,7 @@ def test_another_version_is_refused_with_what_to_do(tmp_path):
 
 
 @pytest.mark.integration
-def test_files_that_are_missing_are_named(tmp_path):
+def test_missing_files_are_named(tmp_path):
     said = run(REFUSAL, installed(tmp_path))
     assert "kv_pb2.py cannot be read" in said
     assert "pip install" in said
@@ -125,12 +125,12 @@ def test_files_that_are_missing_are_named(tmp_path):
     ("text", "found"),
     [("x = (", "cannot be read"), ("x = 1\0", "cannot be read"), ("x = 1", "no descriptor")],
 )
-def test_files_that_are_damaged_are_named(tmp_path, text, found):
+def test_damaged_files_are_named(tmp_path, text, found):
     assert found in run(REFUSAL, installed(tmp_path, files={"etcd3/etcdrpc/kv_pb2.py": text}))
 
 
 @pytest.mark.integration
-def test_a_package_that_is_not_installed_is_named():
+def test_missing_package_is_named():
     loaded = "import elastic_etcd.client.messages, google.protobuf.descriptor_pb2, google.protobuf.descriptor_pool"
     said = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)
     assert "is not installed; run `pip install" in said

@@ -26,7 +26,7 @@ def test_existing_keys_are_listed_first(etcd, connect, prefix):
     assert [found.revision >= before for found in keys.lists] == [True]
 
 
-def test_a_range_is_told_in_the_order_it_happened(etcd, connect, prefix):
+def test_events_arrive_in_order(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     keys = Followed(client, prefix, end_of(prefix)).stands()
     for number in (3, 1, 2):
@@ -36,7 +36,7 @@ def test_a_range_is_told_in_the_order_it_happened(etcd, connect, prefix):
     assert keys.values[:3] == [b"3", b"1", b"2"]
 
 
-def test_after_a_known_revision_nothing_is_listed(etcd, connect, prefix):
+def test_watch_from_a_known_revision_lists_nothing(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     first, *_ = [put(client, prefix, b"%d" % number) for number in range(5)]
     keys = Followed(client, prefix, revision=first)
@@ -44,7 +44,7 @@ def test_after_a_known_revision_nothing_is_listed(etcd, connect, prefix):
     assert (keys.values, keys.lists) == ([b"1", b"2", b"3", b"4"], [])
 
 
-def test_a_wait_ends_when_its_time_is_up(etcd, connect, prefix):
+def test_wait_ends_at_its_timeout(etcd, connect, prefix):
     keys = Followed(connect(etcd.endpoint), prefix).stands()
     begun = time.monotonic()
     assert not keys.wait_for(lambda: False, 0.3)
@@ -76,7 +76,7 @@ class Listed(Reflector):
         self.known.append(found.revision)
 
 
-def test_a_list_that_is_older_than_another_one_is_ignored():
+def test_older_list_is_ignored():
     keys = Listed()
     assert keys.reads(5) == 5
     assert keys.reads(6, during=lambda: keys.reads(8)) == 8
@@ -95,7 +95,7 @@ def test_concurrent_lists_during_a_loss_keep_the_newer():
     assert keys.reads(4, during=lambda: keys.reads(6)) == 6
 
 
-def test_a_list_of_before_a_loss_that_comes_late_is_asked_for_again():
+def test_late_list_from_before_a_loss_is_read_again():
     keys = Listed()
     keys.reads(64)
     assert keys.reads(70, during=lambda: keys.reads(4)) == 4
@@ -110,7 +110,7 @@ def message(revision, **shown):
     return type(rpc().watch.parse(b""))(header={"revision": revision}, **shown)
 
 
-def test_a_stream_has_told_all_up_to_its_last_event():
+def test_stream_reaches_the_revision_of_its_last_event():
     assert reached(message(99, at=(11, 12))) == 12  # the server is at 99, and has more to send
     assert reached(message(40)) == 40
     assert reached(message(40, created=True)) == 0
@@ -119,7 +119,7 @@ def test_a_stream_has_told_all_up_to_its_last_event():
 # Its end
 
 
-def test_close_lets_a_wait_come_back_at_once(etcd, connect, prefix, background):
+def test_close_ends_wait(etcd, connect, prefix, background):
     keys = Followed(connect(etcd.endpoint), prefix).stands()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     keys.close()
@@ -128,7 +128,7 @@ def test_close_lets_a_wait_come_back_at_once(etcd, connect, prefix, background):
     assert not keys.wait_for(lambda: True, LONG)
 
 
-def test_close_is_no_fault_of_the_member(etcd, connect, prefix, eventually):
+def test_close_does_not_blame_the_member(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())
     client = connect(f"{etcd.endpoint},localhost:{etcd.port}", attempt=LONG)
     told = []
@@ -139,7 +139,7 @@ def test_close_is_no_fault_of_the_member(etcd, connect, prefix, eventually):
     assert told == [], "the client has left it"
 
 
-def test_closing_the_client_lets_a_wait_come_back_with_an_error(etcd, connect, prefix, background):
+def test_closed_client_ends_wait_with_an_error(etcd, connect, prefix, background):
     client = connect(etcd.endpoint)
     keys = Followed(client, prefix).stands()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
@@ -161,14 +161,14 @@ def test_forgotten_range_is_followed_again_on_wait(etcd, connect, prefix, eventu
     keys.until(lambda: keys.pairs == {prefix: b"meanwhile"})
 
 
-def test_forget_lets_a_wait_come_back(etcd, connect, prefix, background):
+def test_forget_ends_wait(etcd, connect, prefix, background):
     keys = Followed(connect(etcd.endpoint), prefix).stands()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     keys.forget()
     assert blocked.result(LONG) is False
 
 
-def test_a_hundred_leave_no_thread_behind(etcd, connect, prefix, eventually):
+def test_hundred_closed_reflectors_leave_no_threads(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())  # those of other tests end by themselves
     client = connect(etcd.endpoint)
     Followed(client, prefix).stands()  # whatever gRPC itself needs runs by now

@@ -73,7 +73,7 @@ class TestOfARound(StoreContract):
 
 
 @pytest.mark.torch
-def test_the_store_of_the_next_round_is_empty(stores_of, stored):
+def test_next_rounds_store_is_empty(stores_of, stored):
     import torch.distributed  # noqa: F401
 
     first, _ = stores_of()
@@ -87,7 +87,7 @@ def test_the_store_of_the_next_round_is_empty(stores_of, stored):
 
 
 @pytest.mark.torch
-def test_its_keys_live_as_long_as_the_state_of_the_job(stores_of, stored, client, keys):
+def test_store_keys_share_the_lease_of_the_state(stores_of, stored, client, keys):
     import torch.distributed  # noqa: F401
 
     first, second = stores_of()
@@ -97,7 +97,7 @@ def test_its_keys_live_as_long_as_the_state_of_the_job(stores_of, stored, client
 
 
 @pytest.mark.torch
-def test_a_store_of_an_earlier_round_is_of_no_use(stores_of):
+def test_store_of_an_earlier_round_is_closed(stores_of):
     import torch.distributed as dist
 
     first, _ = stores_of()
@@ -107,7 +107,7 @@ def test_a_store_of_an_earlier_round_is_of_no_use(stores_of):
 
 
 @pytest.mark.torch
-def test_queues_are_refused_as_torch_has_none_for_such_stores(stores_of):
+def test_queues_are_not_implemented(stores_of):
     import torch.distributed  # noqa: F401
 
     first, _ = stores_of()
@@ -115,7 +115,7 @@ def test_queues_are_refused_as_torch_has_none_for_such_stores(stores_of):
         first.queue_push("queue", "one")
 
 
-def test_what_nobody_uses_leaves_nothing_in_etcd(stores_of, stored):
+def test_unused_store_writes_nothing_to_etcd(stores_of, stored):
     stores_of()
     stores_of()
     assert stored() == {}
@@ -151,12 +151,12 @@ def agent(etcd, prefix):
     return run
 
 
-def test_an_agent_without_torch_joins(agent):
+def test_agent_without_torch_joins(agent):
     joined, refused = agent("sys.modules['torch'] = None")
     assert joined == "False"
     assert refused.startswith("No module named 'torch")
 
 
 @pytest.mark.torch
-def test_torch_is_imported_by_whom_uses_the_store_and_not_before(agent):
+def test_torch_is_imported_on_first_use_of_the_store(agent):
     assert agent("") == ["False", "[b'value'] 0:05:00"]

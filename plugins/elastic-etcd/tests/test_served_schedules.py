@@ -251,7 +251,7 @@ def certificates(folder):
 
 
 @pytest.mark.parametrize(("world", "seed"), [(seed, seed) for seed in range(SCHEDULES)], indirect=["world"])
-def test_what_was_acknowledged_is_there_whatever_happened(world, seed):
+def test_acknowledged_writes_survive_random_faults(world, seed):
     """Only one machine is without its data at a time, while another one may hang or be unreachable."""
     chance = random.Random(seed)
     for at in chance.sample(range(3), 3):

@@ -46,7 +46,7 @@ class TestUnderPrefixStore(StoreContract):
         return PrefixStore("outer", PrefixStore("inner", stores()))
 
 
-def test_a_store_that_is_made_by_name_takes_its_client_along(stores):
+def test_close_of_store_made_by_name_closes_its_client(stores):
     from torch.distributed import DistStoreError
 
     store = stores()
@@ -56,7 +56,7 @@ def test_a_store_that_is_made_by_name_takes_its_client_along(stores):
         store.set("key", "another")
 
 
-def test_a_write_passes_the_files_that_the_page_names(stores):
+def test_write_passes_the_files_that_the_readme_lists(stores):
     store, passed = stores(), []
     store.set("key", "before")  # which connects
 

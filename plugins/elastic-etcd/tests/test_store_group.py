@@ -36,7 +36,7 @@ os._exit(0)
 """
 
 
-def test_a_process_group_over_etcd(etcd, prefix):
+def test_process_group_over_etcd_reduces(etcd, prefix):
     command = [sys.executable, "-c", WORKER, etcd.endpoint, prefix.decode()]
     workers = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

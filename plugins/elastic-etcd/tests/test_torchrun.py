@@ -67,7 +67,7 @@ def shell(tmp_path):
     made.close()
 
 
-def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, prefix, shell, tmp_path):
+def test_two_stock_torchrun_nodes_recover_and_reduce(etcd, prefix, shell, tmp_path):
     """The command of the page, with this server, one worker a node, and less patience with nodes that may come."""
     (tmp_path / "train.py").write_text(WORKER)
     command = block_of("docs/guides/etcd.md", "torchrun --nnodes").partition("\n")[2]
@@ -82,14 +82,14 @@ def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, pr
     assert (seen[0][0], seen[0][2]) == ("2", "3")
 
 
-def test_what_cannot_be_is_told(torchrun):
+def test_stock_torchrun_reports_invalid_option(torchrun):
     node = torchrun("--nnodes=2", "--rdzv-id=job", "--rdzv-conf=lease_ttl=soon")
     _, said = node.communicate(timeout=LONG)
     assert node.returncode
     assert "lease_ttl" in said
 
 
-def test_under_elastic_run_the_same_word_is_the_backend_itself(etcd):
+def test_elastic_run_accepts_the_name_etcd_v3(etcd):
     backend = installed_backend("etcd-v3", etcd.endpoint, "job")
     assert isinstance(backend, EtcdRendezvousBackend)
     backend.close()
