@@ -41,7 +41,7 @@ def served(free_port, tmp_path):
         assert process.wait(60) == 0
 
 
-def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
+def test_flooded_store_is_replaced_and_its_memory_freed(served):
     process, port, said = served
     before, large = resident(process.pid), "x" * (8 * MIB)  # torch takes no more at once
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
     assert not client(port).check(["kept"])
 
 
-def test_a_process_that_can_open_no_more_files_is_not_flooded(served):
+def test_exhausted_file_limit_does_not_count_as_a_flood(served):
     process, port, said = served
     client(port).set("kept", "yes")
     looks = client(port)
@@ -69,7 +69,7 @@ def test_a_process_that_can_open_no_more_files_is_not_flooded(served):
     assert "store flooded" not in said.read_text()
 
 
-def test_small_writes_over_a_long_time_count_as_much(served):
+def test_many_small_writes_count_as_a_flood(served):
     process, port, said = served
     store, value = client(port), "x" * 20_000
     with pytest.raises(RuntimeError):
@@ -116,7 +116,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("most", [4096, 300])
-def test_idle_connections_do_not_use_up_the_files_of_the_host(free_port, warm, most):
+def test_idle_connections_do_not_exhaust_the_hosts_files(free_port, warm, most):
     """There are files for all of them; or there are not, so that the store begins anew."""
     process = warm.start(("-c", IDLE, str(free_port()), str(most)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

@@ -88,7 +88,7 @@ def keys(backend):
     return sorted(seen.key for seen in backend.roster())
 
 
-def test_the_heir_has_all_that_was_accepted_and_the_others_follow(meet, go):
+def test_heir_holds_the_state_and_other_nodes_follow(meet, go):
     _, (host, *others) = meet(3)
     _, old, _ = others[-1].set_state(b"state")
     told = go(host, "a", ["b", "c"], *others)
@@ -105,7 +105,7 @@ def test_the_heir_has_all_that_was_accepted_and_the_others_follow(meet, go):
     assert heir.get_state() == (b"new", token)
 
 
-def test_no_write_is_lost_between_the_two(meet, background):
+def test_handover_loses_no_concurrent_write(meet, background):
     """Whoever writes while the store moves has written into the new one, or nothing."""
     _, (host, heir, other) = meet(3)
     _, token, _ = other.set_state(b"0")
@@ -124,7 +124,7 @@ def test_no_write_is_lost_between_the_two(meet, background):
     assert [heir.hosts_store, other.hosts_store].count(True) == 1
 
 
-def test_who_waits_is_told_in_the_new_store(meet, go, background):
+def test_waits_continue_in_the_new_store(meet, go, background):
     _, (host, heir, other) = meet(3)
     other.set_state(b"state")
     other.roster()
@@ -141,7 +141,7 @@ def test_who_waits_is_told_in_the_new_store(meet, go, background):
     assert waiting.result() is True
 
 
-def test_the_next_heir_takes_over_if_the_first_one_does_not(meet, go):
+def test_next_heir_hosts_if_the_first_is_dead(meet, go):
     """It is dead, and nobody knows yet."""
     _, (host, dead, heir) = meet(3)
     heir.set_state(b"state")
@@ -150,7 +150,7 @@ def test_the_next_heir_takes_over_if_the_first_one_does_not(meet, go):
     assert heir.hosts_store
 
 
-def test_where_nobody_may_host_it_stays(meet, node, seal, beats):
+def test_store_stays_if_no_other_node_may_host(meet, node, seal, beats):
     endpoint, (host,) = meet(1)
     other = node(endpoint, seal(), is_host=False)
     other.announce("b", b"b")
@@ -164,7 +164,7 @@ def test_where_nobody_may_host_it_stays(meet, node, seal, beats):
     assert b"again" in [seen.entry for seen in host.roster()]
 
 
-def test_a_host_that_stays_leads_newcomers_to_its_store_as_before(meet, node, seal, go, eventually):
+def test_endpoint_still_redirects_after_a_failed_handover(meet, node, seal, go, eventually):
     endpoint, (host, heir) = meet(2)
     heir.set_state(b"state")
     go(host, "a", ["b"], heir)
@@ -178,14 +178,14 @@ def test_a_host_that_stays_leads_newcomers_to_its_store_as_before(meet, node, se
     assert not back.hosts_store
 
 
-def test_who_is_alone_hands_nothing_over(meet):
+def test_last_node_does_not_hand_over(meet):
     _, (host,) = meet(1)
     host.withdraw("a")
     assert not host.hand_over([], LONG)
     assert host.hosts_store
 
 
-def test_newcomers_and_commands_find_it_at_the_endpoint(meet, node, seal, go, eventually):
+def test_newcomers_and_commands_find_moved_store_at_endpoint(meet, node, seal, go, eventually):
     endpoint, (host, heir) = meet(2)
     port = int(endpoint.rpartition(":")[2])
     heir.set_state(b"state")
@@ -205,7 +205,7 @@ def test_newcomers_and_commands_find_it_at_the_endpoint(meet, node, seal, go, ev
     looking.close()
 
 
-def test_who_begins_anew_at_the_endpoint_is_led_there(meet, node, seal, go, eventually):
+def test_restarted_first_host_is_redirected_to_moved_store(meet, node, seal, go, eventually):
     """The machine of the first host comes back, and knows of nothing. It finds a pointer, or hosts what becomes one."""
     endpoint, (host, heir) = meet(2)
     heir.set_state(b"state")
@@ -218,7 +218,7 @@ def test_who_begins_anew_at_the_endpoint_is_led_there(meet, node, seal, go, even
     assert not back.hosts_store
 
 
-def test_a_marker_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go, eventually, seal):
+def test_redirect_that_points_to_its_own_store_is_ignored(meet, go, eventually, seal):
     """Copied by somebody from the pointer at the endpoint, which the nodes have signed."""
     endpoint, (host, *others) = meet(3)
     others[-1].set_state(b"state")
@@ -241,7 +241,7 @@ def test_a_marker_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go
 
 
 @pytest.mark.parametrize("place", ["", "the same"])
-def test_two_writes_of_somebody_move_no_store(meet, place):
+def test_forged_redirect_does_not_move_the_store(meet, place):
     """What a host would write: that its store moves, to nobody or to where it is. With a secret that is no state."""
     endpoint, (host, other) = meet(2)
     host.set_state(b"state")
@@ -271,7 +271,7 @@ def client(port):
     return TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False)
 
 
-def test_one_host_after_another(meet, go):
+def test_store_is_handed_over_twice(meet, go):
     _, (host, *others) = meet(3)
     others[-1].set_state(b"state")
     go(host, "a", ["b", "c"], *others)
@@ -285,7 +285,7 @@ def test_one_host_after_another(meet, go):
     assert keys(last) == [next_name]
 
 
-def test_an_endpoint_of_several_hosts(meet, node, seal, go, free_port):
+def test_node_finds_the_store_at_the_second_listed_host(meet, node, seal, go, free_port):
     """A new store begins at the first; one that has moved to the next is found there, also when the first is free."""
     first, second = free_port(), free_port()
     endpoint = f"127.0.0.1:{first},127.0.0.1:{second}"
@@ -326,14 +326,14 @@ def parted(meet, node, seal, go, free_port, eventually):
 
 
 @pytest.mark.parametrize("states", [1, KEPT + 6])
-def test_a_store_gives_way_to_nodes_that_have_gone_on_at_the_endpoint(parted, states):
+def test_cut_off_store_yields_to_the_store_at_the_endpoint(parted, states):
     """They took its host for lost: it was cut off."""
     heir, other, without = parted(states)
     assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
     assert keys(without) == ["b", "c", "x"]
 
 
-def test_whom_it_gave_way_to_can_hand_over(parted, go):
+def test_store_can_be_handed_over_after_a_merge(parted, go):
     heir, other, without = parted(1)
     others = [heir, other]
     assert [state for state, _ in go(without, "x", ["b", "c"], *others)] == [b"there"] * 2
@@ -342,7 +342,7 @@ def test_whom_it_gave_way_to_can_hand_over(parted, go):
     assert keys(heir) == keys(other) == ["b", "c"]
 
 
-def test_a_store_does_not_give_way_to_nodes_of_another_secret(meet, node, go, free_port, eventually, capsys):
+def test_store_does_not_yield_to_nodes_with_another_secret(meet, node, go, free_port, eventually, capsys):
     second = f"127.0.0.1:{free_port()}"
     _, (host, heir) = meet(2, f"127.0.0.1:{free_port()},{second}")
     heir.set_state(b"here")

@@ -57,7 +57,7 @@ def node():
         backend.close()
 
 
-def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually, fails, beats):
+def test_exactly_one_surviving_node_hosts_the_new_store(host, node, free_port, background, eventually, fails, beats):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     nodes = [node(endpoint) for _ in range(3)]
@@ -81,7 +81,7 @@ def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, 
     assert [backend.get_state()[0] for backend in nodes] == [b"after"] * 3
 
 
-def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background, fails):
+def test_waits_move_to_the_new_host(host, node, free_port, background, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     one, two = node(endpoint), node(endpoint)
@@ -99,7 +99,7 @@ def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background,
     assert waiting.result() is True
 
 
-def test_one_life_after_another(host, node, free_port, fails):
+def test_next_node_hosts_when_the_second_host_is_lost(host, node, free_port, fails):
     """Who hosts next may be lost too."""
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
@@ -119,7 +119,7 @@ def test_one_life_after_another(host, node, free_port, fails):
     assert (first.hosts_store, second.hosts_store) == (False, True)
 
 
-def test_who_must_not_host_does_not_take_over(host, node, free_port, fails):
+def test_node_with_is_host_false_does_not_take_over(host, node, free_port, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     backend = node(endpoint, is_host=False)
@@ -131,7 +131,7 @@ def test_who_must_not_host_does_not_take_over(host, node, free_port, fails):
         backend.get_state()
 
 
-def test_a_store_that_was_served_is_left_to_whoever_serves_it(server_process, node, fails):
+def test_nodes_do_not_take_over_a_separately_served_store(server_process, node, fails):
     server = server_process()
     backend = node(f"127.0.0.1:{server.port}")
     backend.connect()
@@ -182,14 +182,14 @@ SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # of documentation a
 
 
 @pytest.mark.parametrize("order", [(OWN, LARGER), (LARGER, OWN)])
-def test_the_machine_with_the_first_address_of_a_name_hosts(of_a_name, free_port, order):
+def test_machine_with_the_lowest_address_of_a_name_hosts(of_a_name, free_port, order):
     port = free_port()
     backend = of_a_name(*(address(host, port) for host in order))
     backend.connect()
     assert backend.hosts_store
 
 
-def test_a_machine_with_a_later_address_leaves_it_to_the_first(of_a_name, free_port):
+def test_machine_with_a_higher_address_does_not_host(of_a_name, free_port):
     port = free_port()
     backend = of_a_name(address(OWN, port), address(SMALLER, port))
     with pytest.raises(RendezvousConnectionError, match=r"0\.0\.0\.1:\d+ should host the store.*is_host=true"):
@@ -197,14 +197,14 @@ def test_a_machine_with_a_later_address_leaves_it_to_the_first(of_a_name, free_p
     assert not backend.hosts_store
 
 
-def test_nobody_hosts_where_another_machine_of_the_name_does(of_a_name, free_port, fails):
+def test_node_does_not_host_if_another_address_serves_already(of_a_name, free_port, fails):
     port = free_port()
     backend = of_a_name(address(OWN, port), address(LARGER, port), listening=[LARGER])
     assert fails(backend.connect)
     assert not backend.hosts_store
 
 
-def test_who_is_told_to_host_does_not_ask_who_is_first(of_a_name, free_port):
+def test_is_host_true_hosts_regardless_of_address_order(of_a_name, free_port):
     port = free_port()
     backend = of_a_name(address(OWN, port), address(SMALLER, port), is_host=True)
     backend.connect()
