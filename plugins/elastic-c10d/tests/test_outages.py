@@ -34,9 +34,7 @@ def test_dead_store_raises_a_one_line_error_with_its_cause(over, server_process)
         backend.get_state()
 
 
-def test_backend_continues_with_a_store_restarted_empty(
-    over, server_process, background, eventually, fails, beats
-):
+def test_backend_continues_with_a_store_restarted_empty(over, server_process, background, eventually, fails, beats):
     server = server_process()
     one, two = over(server.port), over(server.port)
     _, token, _ = one.set_state(b"1")
@@ -97,9 +95,7 @@ def test_short_pause_of_the_store_only_delays_calls(over, server_process, backgr
     assert waiting.result() is True
 
 
-def test_call_to_a_paused_store_times_out_without_side_effects(
-    over, server_process, eventually, fails
-):
+def test_call_to_a_paused_store_times_out_without_side_effects(over, server_process, eventually, fails):
     server = server_process()
     backend = over(server.port, read_timeout=8.0, connect_timeout=4.0)  # no stall of the server takes as long
     _, token, _ = backend.set_state(b"1")

@@ -34,7 +34,7 @@ def shown(card, beats=1, key=None):
     return Announced(key or card.name, encoded(card), beats)
 
 
-def test_a_card_comes_back_as_it_was():
+def test_announcement_survives_encoding():
     full = card("b", port=7, stage=Stage.TOLD, unreachable={"c": "timed out"})
     assert decoded(encoded(full)) == full
 
@@ -42,16 +42,16 @@ def test_a_card_comes_back_as_it_was():
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b"\xff", b'{"version": 2}', b'{"version": 1, "name": 3}', b"[" * 9999]
 )
-def test_what_is_no_card(data):
+def test_malformed_announcement_is_ignored(data):
     assert decoded(data) is None
 
 
-def test_a_card_from_outside_is_not_trusted():
+def test_untrusted_announcement_is_limited_and_escaped():
     assert decoded(encoded(card("x" * 2_000_000))) is None
     assert decoded(encoded(card("\x1b[31mred"))).name == "\\x1b[31mred"
 
 
-def test_who_died_is_not_there():
+def test_dead_peers_are_not_counted():
     ghost, living, leased = card("ghost"), card("b"), card("c")
     seen = PeerMeeting("a", 3).after_look([shown(ghost, 4), shown(living, 1), shown(leased, None), shown(card("a"), 1)])
     assert set(seen.cards) == {"c"}
@@ -63,13 +63,13 @@ def test_who_died_is_not_there():
     assert set(seen.cards) == {"b"}, "who goes before all have met was not there"
 
 
-def test_a_card_that_changes_lives_too():
+def test_changed_announcement_proves_a_live_peer():
     seen = PeerMeeting("a", 2).after_look([shown(card("b"), 2)])
     assert not seen.met
     assert seen.after_look([shown(card("b", stage=Stage.TOLD), 2)]).met
 
 
-def test_how_far_all_have_come():
+def test_stage_is_reached_when_all_present_peers_reach_it():
     seen = PeerMeeting("a", 2).after_look([shown(card("b", stage=Stage.TOLD), None)])
     assert seen.reached(Stage.TOLD)
     assert not seen.reached(Stage.LEAVING)
@@ -81,18 +81,18 @@ def judged(*others, size=2):
     return list(judged_peers(met, card("a"), 60.0))
 
 
-def test_too_few():
+def test_missing_peers_are_a_fault():
     (found,) = judged(card("b"), size=4)
     assert (found.level.value, found.told) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
     assert "same endpoint" in found.advice
 
 
-def test_all_is_well_among_them():
+def test_matching_peers_are_ok():
     found = judged(card("b"))
     assert [(item.level.value, item.check.value) for item in found] == [("ok", "peers"), ("ok", "peer-versions")]
 
 
-def test_what_differs_among_them():
+def test_differing_peers_are_reported():
     newer = {**SAME, "torch": "2.14"}
     way, versions = judged(card("b", versions=newer, unreachable={"a": "timed out"}))
     assert (way.level.value, way.check.value) == ("fault", "address")
@@ -102,14 +102,14 @@ def test_what_differs_among_them():
 
 
 @pytest.mark.integration
-def test_the_way_to_another():
+def test_connection_to_a_peer_is_tested():
     with listening(2) as port:
         assert cannot_reach("127.0.0.1", port, 15.0) == ""
     assert cannot_reach("127.0.0.1", port, 15.0) == "connection refused"
     assert cannot_reach("a..b", port, 15.0)
 
 
-def test_three_meet_over_a_backend_of_two_methods(memory_backend):
+def test_three_doctors_meet_over_a_minimal_backend(memory_backend):
     backend = memory_backend()
     stale = with_roster(backend, SystemClock())
     stale.announce("ghost", encoded(card("ghost")))
@@ -131,7 +131,7 @@ def test_three_meet_over_a_backend_of_two_methods(memory_backend):
     assert [entry.key for entry in stale.roster()] == ["ghost"], "they have cleaned up"
 
 
-def test_one_waits_alone_for_its_patience(memory_backend):
+def test_lone_doctor_gives_up_after_its_timeout(memory_backend):
     clock = FakeClock()
     backend = memory_backend()
     lonely = Doctor(with_roster(backend, clock), "a", card("a"), clock, clock.advance, lambda *_: "")

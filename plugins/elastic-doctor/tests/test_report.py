@@ -34,7 +34,7 @@ def documented(text):
     return {word for row in rows for word in re.findall(r"`([\w-]+)`", row)}
 
 
-def test_what_people_read():
+def test_text_report_lists_findings_and_a_summary():
     found = [ok(Check.NAME, "h is 10.0.0.1"), warning(Check.PORT, "it is slow", "make it fast")]
     assert as_text(Report("node0", SETTINGS, found)) == (
         "node0: a run with c10d at h:1, nodes 2:4\n"
@@ -51,7 +51,7 @@ def test_what_people_read():
     assert as_text(Report("n", SETTINGS, [note(Check.PORT, "x")])).endswith("\nno problems found\n")
 
 
-def test_what_programs_read_is_documented_and_nothing_else():
+def test_json_fields_match_the_reference():
     content = as_dict(Report("node0", SETTINGS, [fault(Check.STORE, "none", "start it")]))
     assert json.loads(json.dumps(content)) == content
     assert (content["version"], content["exit_code"], content["max_nodes"]) == (1, 4, 4)
@@ -62,7 +62,7 @@ def test_what_programs_read_is_documented_and_nothing_else():
     assert documented(checks) == {check.value for check in Check}
 
 
-def test_how_the_store_answers():
+def test_store_answers_are_judged():
     def levels(answered):
         return [item.level.value for item in judged_store(answered, "job")]
 
@@ -99,7 +99,7 @@ def found(plugins):
     return found
 
 
-def test_a_store_that_is_there(found, memory_backend):
+def test_reachable_store_is_ok_and_not_written_to(found, memory_backend):
     backend = memory_backend()
     said = found(lambda params: backend)
     assert said["store"][0] == "ok"
@@ -108,7 +108,7 @@ def test_a_store_that_is_there(found, memory_backend):
     assert backend.writes == 0
 
 
-def test_a_store_that_holds_something_else(found, memory_backend):
+def test_foreign_state_in_the_store_is_a_fault(found, memory_backend):
     backend = memory_backend()
     backend.set_state(b"something else")
     level, told = found(lambda params: backend)["store"]
@@ -117,7 +117,7 @@ def test_a_store_that_holds_something_else(found, memory_backend):
 
 
 @pytest.mark.integration
-def test_a_store_that_is_not_there(found):
+def test_absent_store_is_a_note_unless_expected(found):
     def away(params):
         raise RendezvousConnectionError("no file /f.db")
 
@@ -136,7 +136,7 @@ def test_a_store_that_is_not_there(found):
 
 
 @pytest.mark.integration
-def test_nobody_listens(found):
+def test_refused_connection_is_a_warning_unless_expected(found):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -160,7 +160,7 @@ def test_nobody_listens(found):
 
 
 @pytest.mark.integration
-def test_doctors_that_do_not_come(found, memory_backend):
+def test_missing_peers_are_a_fault(found, memory_backend):
     backend = memory_backend()
     said = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
     assert said["peers"][0] == "fault"
@@ -185,7 +185,7 @@ class Server(StoreServer):
 
 
 @pytest.mark.integration
-def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found, memory_backend):
+def test_doctor_on_the_store_host_serves_the_store_to_peers(found, memory_backend):
     backend, told = memory_backend(), []
 
     def opened(params):
@@ -202,7 +202,7 @@ def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found,
     assert "connection" not in said, "what nobody answered before is outdated"
 
 
-def test_a_job_that_is_over(found, memory_backend):
+def test_closed_job_is_a_fault(found, memory_backend):
     from elastic_core.clock import SystemClock
     from elastic_core.compat.state_store import with_roster
 
@@ -245,7 +245,7 @@ def elastic_health_checks():
 """
 
 
-def test_health_checks_of_plugins(tmp_path, monkeypatch):
+def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     (tmp_path / "checks_plugin.py").write_text(CHECKS)
     monkeypatch.syspath_prepend(str(tmp_path))
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])

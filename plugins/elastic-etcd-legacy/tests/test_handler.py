@@ -74,7 +74,7 @@ def keys_of(job):
         client.close()
 
 
-def test_one_node(job, background):
+def test_single_node_forms_a_round(job, background):
     node = job(1, 1).node()
     (info,) = gather(background, [node])
     assert info.bootstrap_store_info.master_addr == "127.0.0.1"
@@ -107,7 +107,7 @@ def unhurried(job):
     return make
 
 
-def test_the_last_call_lets_others_in(unhurried, background, eventually):
+def test_last_call_admits_more_nodes(unhurried, background, eventually):
     running = unhurried(1, 3)
     joining = [background(running.node().next_rendezvous) for _ in range(2)]
     eventually(lambda: b"node0/" in document_of(running) and b"node1/" in document_of(running))
@@ -115,12 +115,12 @@ def test_the_last_call_lets_others_in(unhurried, background, eventually):
     after_the_call(running, eventually, joining)
 
 
-def test_the_greatest_number_does_not_wait_for_the_last_call(job, background):
+def test_full_round_forms_without_a_last_call(job, background):
     running = job(1, 2, last_call=120.0)
     gather(background, [running.node() for _ in range(2)])
 
 
-def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventually):
+def test_rejoining_member_starts_a_new_round(job, background, eventually):
     running = job(2, 2)
     nodes = [running.node() for _ in range(2)]
     first = gather(background, nodes)
@@ -132,7 +132,7 @@ def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventu
     assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
 
 
-def test_a_late_node_waits_until_the_members_come_back(unhurried, background, eventually):
+def test_late_node_waits_until_members_rejoin(unhurried, background, eventually):
     running = unhurried(1, 2)
     member, late = running.node(), running.node()
     after_the_call(running, eventually, [background(member.next_rendezvous)])
@@ -143,7 +143,7 @@ def test_a_late_node_waits_until_the_members_come_back(unhurried, background, ev
     assert {again.result().rank, joining.result().rank} == {0, 1}
 
 
-def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
+def test_spare_causes_no_restart_and_takes_a_free_place(job, background, eventually):
     running = job(1, 1)
     member, spare = running.node(), running.node()
     gather(background, [member])
@@ -154,7 +154,7 @@ def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
     assert joining.result().rank == 0
 
 
-def test_a_node_that_leaves_is_noticed_at_once(unhurried, background, eventually):
+def test_leaving_node_is_noticed_immediately(unhurried, background, eventually):
     running = unhurried(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
@@ -164,7 +164,7 @@ def test_a_node_that_leaves_is_noticed_at_once(unhurried, background, eventually
     assert not nodes[1].is_closed()
 
 
-def test_a_node_that_dies_is_noticed_when_its_lease_ends(unhurried, background, eventually):
+def test_dead_node_is_noticed_when_its_lease_ends(unhurried, background, eventually):
     running = unhurried(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
@@ -181,7 +181,7 @@ def test_a_node_that_dies_is_noticed_when_its_lease_ends(unhurried, background, 
     gather(background, nodes)
 
 
-def test_a_participant_that_dies_before_the_round_is_final(job, background, eventually):
+def test_round_reforms_without_an_unconfirmed_participant(job, background, eventually):
     """It is in the document and never confirms: after the confirm time the others begin anew."""
     running = job(2, 2, confirm=2.0)
     haunted = job(2, 2, timeout=1.5)
@@ -194,7 +194,7 @@ def test_a_participant_that_dies_before_the_round_is_final(job, background, even
     gather(background, [running.node() for _ in range(2)])
 
 
-def test_closing_ends_waiting_and_coming(job, background, eventually):
+def test_close_ends_waits_and_later_joins(job, background, eventually):
     running = job(2, 2)
     nodes = [running.node() for _ in range(2)]
     waiting = background(nodes[0].next_rendezvous)
@@ -209,14 +209,14 @@ def test_closing_ends_waiting_and_coming(job, background, eventually):
     assert nodes[0].num_nodes_waiting() == 0
 
 
-def test_closing_a_job_that_has_not_begun(job):
+def test_job_can_be_closed_before_it_starts(job):
     node = job(1, 1).node()
     assert not node.is_closed()
     node.set_closed()
     assert node.is_closed()
 
 
-def test_waiting_is_bounded_and_leaves_nothing(job):
+def test_join_times_out_and_leaves_no_keys(job):
     running = job(2, 2, timeout=1.5)
     with pytest.raises(RendezvousTimeoutError, match=r"at least 2 nodes .* within 1\.5 s"):
         running.node().next_rendezvous()
@@ -236,7 +236,7 @@ def test_shutdown_ends_a_wait(job, background, eventually):
 
 
 @pytest.mark.parametrize("foreign", [b"\x80foreign", b"[" * 100_000, b'{"format":1}', b"9" * 5000])
-def test_foreign_bytes_count_as_absent_and_are_told_once(job, foreign, capfd):
+def test_foreign_document_is_replaced_and_logged_once(job, foreign, capfd):
     running = job(1, 1, last_call=0.0)
     key = running.settings.keys.document
     client = running.client()
@@ -250,7 +250,7 @@ def test_foreign_bytes_count_as_absent_and_are_told_once(job, foreign, capfd):
     client.close()
 
 
-def test_a_round_whose_document_and_keep_alives_are_spoilt_begins_anew_as_another_one(job, background, eventually):
+def test_corrupt_document_or_keep_alive_starts_a_new_round(job, background, eventually):
     running = job(2, 2)
     nodes = [running.node(), running.node()]
     first = gather(background, nodes)
@@ -268,7 +268,7 @@ def test_a_round_whose_document_and_keep_alives_are_spoilt_begins_anew_as_anothe
     client.close()
 
 
-def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
+def test_joining_and_leaving_leaks_nothing(job, etcd, eventually):
     running = job(1, 1, last_call=0.0, setup=5.0, confirm=5.0, keep_alive=5.0)
     leases = len(etcd.call("/v3/lease/leases").get("leases", ()))
     threads = threading.active_count()
@@ -281,7 +281,7 @@ def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
     eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # those of others may end
 
 
-def test_nobody_answers(listener, run_id):
+def test_silent_server_raises_connection_error(listener, run_id):
     with job_at([f"127.0.0.1:{listener}"], run_id, 1, 1, timeout=1.0) as running:
         running.patience = 1.0
         node = running.node()

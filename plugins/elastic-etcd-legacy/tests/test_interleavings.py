@@ -197,13 +197,13 @@ def play(world, story):
 
 @settings(max_examples=400, deadline=None)
 @given(st.integers(2, 4), BOUNDS, STORIES)
-def test_random_stories_keep_the_promises(nodes, bounds, story):
+def test_random_schedules_keep_the_invariants(nodes, bounds, story):
     play(World(nodes, bounds), story)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 4), BOUNDS, STORIES)
-def test_in_the_end_a_round_forms(nodes, bounds, story):
+def test_round_forms_after_any_random_schedule(nodes, bounds, story):
     world = World(nodes, bounds)
     play(world, story)
     world.settle()
@@ -217,7 +217,7 @@ def test_in_the_end_a_round_forms(nodes, bounds, story):
     assert sorted(move.rank for move in done) == list(range(len(done)))
 
 
-def test_all_interleavings_of_two_nodes():
+def test_two_nodes_agree_in_every_interleaving():
     """Every order of looks and moves of two nodes that want a round of two, each with what it saw last."""
     seen, stack, finals = set(), [()], 0
     while stack:
@@ -249,14 +249,14 @@ def seen(document, version=5, alive=(0, 1)):
     return DocumentView(document, version, 9, 0, {rank: KeepAlive() for rank in alive})
 
 
-def test_who_waits_is_told_to_those_who_have_room():
+def test_waiting_nodes_are_reported_only_while_there_is_room():
     waiting = final("a", "b", waiting=("c",))
     assert nodes_waiting(seen(waiting), 5, Bounds(1, 3)) == 1
     assert nodes_waiting(seen(waiting), 5, Bounds(1, 2)) == 0  # a spare: restarting would not help it
     assert nodes_waiting(seen(waiting), 0, Bounds(1, 3)) == 1
 
 
-def test_a_broken_round_wants_a_new_one():
+def test_broken_round_reports_a_waiting_node():
     assert nodes_waiting(seen(final("a", "b"), alive=(0,)), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(final("a", "b"), version=6), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(steps.Rendezvous(Status.JOINABLE)), 5, Bounds(1, 2)) == 1
@@ -264,12 +264,12 @@ def test_a_broken_round_wants_a_new_one():
     assert nodes_waiting(DocumentView(), 0, Bounds(1, 2)) == 0
 
 
-def test_a_closed_job_wants_nobody():
+def test_closed_job_reports_no_waiting_nodes():
     assert nodes_waiting(seen(steps.Rendezvous(Status.CLOSED)), 5, Bounds(1, 2)) == 0
     assert isinstance(decide(seen(steps.Rendezvous(Status.CLOSED)), "me", Bounds(1, 2), None, EARLY), Closed)
 
 
-def test_the_last_call_is_waited_for_by_who_makes_it():
+def test_only_the_last_participant_waits_for_the_last_call():
     called = steps.Rendezvous(Status.JOINABLE, participants=("a", "b"))
     first = decide(seen(called), "a", Bounds(2, 3), None, LATE)
     assert isinstance(first, Wait) and first.until is None

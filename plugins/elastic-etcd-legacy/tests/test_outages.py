@@ -32,7 +32,7 @@ def in_reach(node):
     return waiting(node) == 0
 
 
-def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run_id):
+def test_round_survives_an_etcd_restart(servers, background, eventually, run_id):
     """Its members are told that nothing is known meanwhile, and the round stands afterwards."""
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
@@ -46,7 +46,7 @@ def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run
         eventually(lambda: all(in_reach(node) for node in nodes))
 
 
-def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, eventually, run_id):
+def test_etcd_that_lost_its_data_ends_the_round(servers, background, eventually, run_id):
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
@@ -59,7 +59,7 @@ def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, event
         eventually(lambda: all(in_reach(node) for node in nodes))
 
 
-def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, run_id):
+def test_join_continues_after_an_etcd_restart(servers, background, eventually, run_id):
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         first = background(job.node().next_rendezvous)
@@ -72,7 +72,7 @@ def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, r
         assert {first.result().rank, second.result().rank} == {0, 1}
 
 
-def test_the_job_goes_on_when_the_leader_of_a_cluster_dies(servers, background, eventually, run_id):
+def test_job_survives_a_killed_etcd_leader(servers, background, eventually, run_id):
     cluster = servers.cluster(3)
     endpoints = [member.endpoint for member in cluster.members]
     with job_at(endpoints, run_id, 2, 2) as job:
@@ -95,7 +95,7 @@ class Forgetful(EtcdClient):
         return done
 
 
-def test_lost_answers_are_recognised(etcd, background, eventually, run_id):
+def test_writes_with_lost_answers_are_recognized(etcd, background, eventually, run_id):
     with job_at([etcd.endpoint], run_id, 3, 3) as job:
         job.client_class = Forgetful
         job.patience = 60.0
@@ -109,7 +109,7 @@ def test_lost_answers_are_recognised(etcd, background, eventually, run_id):
         assert all(node.is_closed() for node in nodes)
 
 
-def test_refusals_are_told_at_once(servers, run_id):
+def test_refusal_is_raised_immediately(servers, run_id):
     """A user without permission on the prefix; and a quota that is used up is no different."""
     server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),))
     params = RendezvousParameters(
@@ -125,7 +125,7 @@ def test_refusals_are_told_at_once(servers, run_id):
 
 
 @pytest.mark.torch
-def test_tls_with_client_certificates(servers, tmp_path, run_id):
+def test_rendezvous_works_over_mutual_tls(servers, tmp_path, run_id):
     certificates = make_certificates(tmp_path)
     server = servers.single(certificates=certificates, client_certificates=True)
     files = {"cacert": certificates.ca, "cert": certificates.client_cert, "key": certificates.client_key}

@@ -69,7 +69,7 @@ def seconds(function):
     return time.monotonic() - begun
 
 
-def test_a_request_says_who_what_when_and_of_which_run(pipe):
+def test_request_names_process_scope_deadline_and_run(pipe):
     client = FileTimerClient(str(pipe.path), signal.SIGTERM, "job")
     now = time.monotonic()
     client.acquire("load", time.time() + 60)
@@ -82,7 +82,7 @@ def test_a_request_says_who_what_when_and_of_which_run(pipe):
     assert {name: released[name] for name in ("pid", "started", "scope_id", "run_id")}.items() <= acquired.items()
 
 
-def test_the_run_is_the_one_of_the_workers_environment(pipe, start_process):
+def test_run_id_comes_from_the_workers_environment(pipe, start_process):
     script = """
 from elastic_core.watchdog import expires
 with expires(60, "load"): pass
@@ -94,13 +94,13 @@ with expires(60, "load"): pass
     assert [request["run_id"] for request in requests(pipe)] == ["job7", "job7"]
 
 
-def test_without_a_pipe_in_the_environment_the_error_says_so():
+def test_missing_pipe_variable_is_named():
     assert "TORCHELASTIC_TIMER_FILE" not in os.environ
     with pytest.raises(RuntimeError, match="TORCHELASTIC_TIMER_FILE"):
         from_environment()
 
 
-def test_a_worker_needs_nothing_but_the_standard_library(start_process):
+def test_client_imports_only_the_standard_library(start_process):
     script = """
 import sys, elastic_file_timer
 elastic_file_timer.FileTimerClient("/x")
@@ -111,7 +111,7 @@ print({"psutil", "structlog", "pluggy", "torch", "elastic_core.log"} & set(sys.m
 
 
 @pytest.mark.integration
-def test_a_forked_process_speaks_for_itself(pipe):
+def test_forked_process_sends_its_own_pid(pipe):
     client = FileTimerClient(pipe.path)
     client.acquire("parent", FAR)
     child = os.fork()
@@ -127,7 +127,7 @@ def test_a_forked_process_speaks_for_itself(pipe):
     assert other["started"] >= parent["started"]
 
 
-def test_it_can_be_pickled(pipe):
+def test_client_can_be_pickled(pipe):
     client = FileTimerClient(pipe.path, 0, "job")
     client.acquire("before", FAR)
     pickle.loads(pickle.dumps(client)).acquire("after", FAR)
@@ -137,7 +137,7 @@ def test_it_can_be_pickled(pipe):
     ]
 
 
-def test_it_finds_its_pipe_from_any_folder(pipe, tmp_path, start_process):
+def test_client_finds_its_relative_pipe_after_chdir(pipe, tmp_path, start_process):
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
@@ -152,12 +152,12 @@ client.acquire("x", 4e9)
 
 
 @pytest.mark.parametrize("when", [-1, float("nan"), float("inf")])
-def test_a_time_that_is_none(pipe, when):
+def test_invalid_deadline_is_refused(pipe, when):
     with pytest.raises(ValueError, match="since the epoch"):
         FileTimerClient(pipe.path).acquire("x", when)
 
 
-def test_a_scope_that_is_too_long(pipe):
+def test_too_long_scope_is_refused(pipe):
     client = FileTimerClient(pipe.path)
     with pytest.raises(ValueError, match="shorter scope"):
         client.acquire("x" * 4096, FAR)
@@ -167,7 +167,7 @@ def test_a_scope_that_is_too_long(pipe):
     assert [each["scope_id"] for each in requests(pipe)] == ["x" * 3500, 'é"\n\0']
 
 
-def test_without_a_server_acquiring_fails_in_bounded_time(tmp_path):
+def test_acquire_without_a_server_fails_in_bounded_time(tmp_path):
     os.mkfifo(tmp_path / "unread")
     for path in (tmp_path / "missing", tmp_path / "unread"):
         client = FileTimerClient(path, patience=PATIENCE)
@@ -180,7 +180,7 @@ def test_without_a_server_acquiring_fails_in_bounded_time(tmp_path):
         assert seconds(lambda path=path: FileTimerClient(path, patience=60).release("x")) < BOUND_S
 
 
-def test_what_is_no_pipe_is_refused_at_once_and_left_alone(tmp_path):
+def test_file_that_is_not_a_pipe_is_refused_and_unchanged(tmp_path):
     path = tmp_path / "file"
     path.write_text("work")
     client = FileTimerClient(path)
@@ -190,7 +190,7 @@ def test_what_is_no_pipe_is_refused_at_once_and_left_alone(tmp_path):
     assert path.read_text() == "work"
 
 
-def test_a_server_that_comes_late_is_waited_for(tmp_path):
+def test_acquire_waits_for_a_late_server(tmp_path):
     pipe = TimerPipe(tmp_path / "timers")
     client = FileTimerClient(pipe.path, patience=LIMIT_S)
     waiting = threading.Thread(target=client.acquire, args=("x", FAR))
@@ -201,7 +201,7 @@ def test_a_server_that_comes_late_is_waited_for(tmp_path):
     pipe.close()
 
 
-def test_a_server_that_was_started_anew_is_found(tmp_path):
+def test_client_reconnects_to_a_restarted_server(tmp_path):
     client = FileTimerClient(tmp_path / "timers")
     for scope in ("first", "second"):
         pipe = TimerPipe(tmp_path / "timers")
@@ -212,7 +212,7 @@ def test_a_server_that_was_started_anew_is_found(tmp_path):
         pipe.close()
 
 
-def test_a_full_pipe_is_waited_for(pipe):
+def test_acquire_waits_while_the_pipe_is_full(pipe):
     fill(pipe.path)
     client = FileTimerClient(pipe.path, patience=LIMIT_S)
     waiting = threading.Thread(target=client.acquire, args=("x", FAR))
@@ -226,7 +226,7 @@ def test_a_full_pipe_is_waited_for(pipe):
     assert [json.loads(line)["scope_id"] for line in found] == ["x"]
 
 
-def test_a_pipe_that_stays_full_holds_up_work_once_and_a_release_is_sent_later(pipe):
+def test_full_pipe_delays_work_once_and_release_is_sent_later(pipe):
     """As where the agent is stopped: work goes on without a timer, and with one as soon as the pipe is read."""
     client = FileTimerClient(pipe.path, patience=PATIENCE)
     client.acquire("before", FAR)
@@ -252,7 +252,7 @@ def test_a_pipe_that_stays_full_holds_up_work_once_and_a_release_is_sent_later(p
     ]
 
 
-def test_a_script_that_closes_all_descriptors_keeps_its_own_files(pipe, tmp_path, start_process):
+def test_closing_all_descriptors_does_not_corrupt_other_files(pipe, tmp_path, start_process):
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
@@ -271,7 +271,7 @@ for file in files: file.write(b"work"); file.close()
     assert [path.read_text() for path in tmp_path.glob("work*")] == ["work"] * 5
 
 
-def test_threads_lose_nothing_and_leave_no_descriptor(pipe):
+def test_concurrent_threads_lose_nothing_and_leak_nothing(pipe):
     before, own = len(os.listdir("/proc/self/fd")), descriptors_of(pipe)
     together = threading.Barrier(8)
 
@@ -291,7 +291,7 @@ def test_threads_lose_nothing_and_leave_no_descriptor(pipe):
     assert len(os.listdir("/proc/self/fd")) <= before  # what others have left may be closed meanwhile
 
 
-def test_however_many_releases_were_not_sent_acquiring_waits_once(pipe, monkeypatch):
+def test_acquire_waits_once_despite_many_unsent_releases(pipe, monkeypatch):
     clock = FakeClock()
 
     class Poll:

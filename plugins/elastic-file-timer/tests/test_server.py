@@ -48,7 +48,7 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
-def test_by_itself_it_ends_the_process_with_the_signal_asked_for(make_server, start_process, tmp_path):
+def test_server_without_agent_kills_hung_process_with_its_signal(make_server, start_process, tmp_path):
     notes = Notes()
     make_server(log_event=notes).start()
     process = start_process(HUNG, tmp_path / "timers", int(signal.SIGTERM))
@@ -59,7 +59,7 @@ def test_by_itself_it_ends_the_process_with_the_signal_asked_for(make_server, st
     assert notes.requests[1].scope_id == "hung"
 
 
-def test_with_an_agent_it_only_tells(make_server, start_process, told, tmp_path):
+def test_server_with_agent_only_reports_the_expiry(make_server, start_process, told, tmp_path):
     make_server().start(told)
     process = start_process(HUNG, tmp_path / "timers", int(signal.SIGKILL))
     assert told.scopes("hung") == []
@@ -67,7 +67,7 @@ def test_with_an_agent_it_only_tells(make_server, start_process, told, tmp_path)
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_without_a_signal_it_only_notes(make_server, start_process, told, tmp_path, logged, number):
+def test_expiry_without_a_signal_is_only_logged(make_server, start_process, told, tmp_path, logged, number):
     notes = Notes()
     make_server(log_event=notes).start(told)
     process = start_process(HUNG, tmp_path / "timers", number)
@@ -97,7 +97,7 @@ class SetClock(SystemClock):
         return self.time
 
 
-def test_after_a_pause_of_the_agent_clients_have_time_to_release(make_server, told, tmp_path):
+def test_clients_can_still_release_after_an_agent_pause(make_server, told, tmp_path):
     """The agent was stopped for longer than the timer allows, and the release did not fit into the pipe."""
     clock = SetClock()
     server = make_server(max_interval=0.05, clock=clock)
@@ -114,7 +114,7 @@ def test_after_a_pause_of_the_agent_clients_have_time_to_release(make_server, to
     assert told.scopes() == []
 
 
-def test_its_own_process_may_have_timers(make_server, told, tmp_path):
+def test_agent_process_can_set_timers(make_server, told, tmp_path):
     clock = JumpingClock()
     make_server(clock=clock).start(told)
     client = FileTimerClient(tmp_path / "timers")
@@ -126,14 +126,14 @@ def test_its_own_process_may_have_timers(make_server, told, tmp_path):
     assert told.expiries()[0].worker_pid == os.getpid()
 
 
-def test_a_deadline_that_has_passed_is_told_at_once(make_server, told, tmp_path):
+def test_past_deadline_is_reported_immediately(make_server, told, tmp_path):
     make_server().start(told)
     FileTimerClient(tmp_path / "timers").acquire("last", time.time() - 5)
     told.scopes()
     assert told.expiries()[0].late >= 5
 
 
-def test_without_a_client_it_starts_and_ends_at_once(make_server):
+def test_idle_server_starts_and_stops_immediately(make_server):
     before = set(threading.enumerate())
     server = make_server(max_interval=60)
     server.start()
@@ -141,7 +141,7 @@ def test_without_a_client_it_starts_and_ends_at_once(make_server):
     assert set(threading.enumerate()) <= before
 
 
-def test_foreign_bytes_do_no_harm(make_server, told, tmp_path, logged):
+def test_foreign_bytes_are_counted_and_logged_once(make_server, told, tmp_path, logged):
     server = make_server()
     server.start(told)
     writer = os.open(tmp_path / "timers", os.O_WRONLY)
@@ -166,7 +166,7 @@ while True: os.write(pipe, sys.argv[2].encode().decode("unicode_escape").encode(
 
 
 @pytest.mark.parametrize("junk", [r"\n", r"{\n", r'{"version"\n', r'{"version"}\n'])
-def test_a_flood_does_not_hold_up_what_is_due(make_server, start_process, told, tmp_path, junk):
+def test_expiry_is_reported_during_a_flood(make_server, start_process, told, tmp_path, junk):
     before = set(threading.enumerate())
     server = make_server(max_interval=60)
     server.start(told)
@@ -189,7 +189,7 @@ def test_requests_of_another_run_are_refused(make_server, told, tmp_path):
     assert (server.refused, server.taken) == ({"another run": 1}, 1)
 
 
-def test_a_pipe_that_is_removed_is_made_again_while_it_runs(make_server, told, tmp_path):
+def test_removed_pipe_is_recreated_while_server_runs(make_server, told, tmp_path):
     clock = JumpingClock()
     server = make_server(max_interval=0.05, clock=clock)
     server.start(told)
@@ -204,7 +204,7 @@ def test_a_pipe_that_is_removed_is_made_again_while_it_runs(make_server, told, t
     assert server.fault() == ""
 
 
-def test_a_pipe_that_cannot_be_made_again_is_a_fault_until_it_can(make_server, told, tmp_path, logged):
+def test_missing_pipe_is_a_fault_until_it_is_recreated(make_server, told, tmp_path, logged):
     folder = tmp_path / "folder"
     folder.mkdir()
     server = make_server(folder / "timers", max_interval=0.02)
@@ -230,7 +230,7 @@ class StoppingClock(SystemClock):
         return super().now()
 
 
-def test_a_thread_that_has_ended_is_a_fault(make_server, told, tmp_path, logged):
+def test_ended_thread_is_a_fault(make_server, told, tmp_path, logged):
     clock = StoppingClock()
     server = make_server(clock=clock)
     server.start(told)
@@ -243,7 +243,7 @@ def test_a_thread_that_has_ended_is_a_fault(make_server, told, tmp_path, logged)
     assert not (tmp_path / "timers").exists()
 
 
-def test_what_the_users_function_raises_does_no_harm(make_server, told, tmp_path, logged):
+def test_error_in_log_event_does_not_stop_the_server(make_server, told, tmp_path, logged):
     def raising(name, request):
         raise ZeroDivisionError(name)
 
@@ -255,7 +255,7 @@ def test_what_the_users_function_raises_does_no_harm(make_server, told, tmp_path
     assert server.fault() == ""
 
 
-def test_it_starts_once(make_server, told):
+def test_second_start_raises(make_server, told):
     server = make_server()
     server.start(told)
     with pytest.raises(RuntimeError, match="started only once"):
@@ -263,7 +263,7 @@ def test_it_starts_once(make_server, told):
 
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf")])
-def test_an_interval_that_is_none(tmp_path, interval):
+def test_invalid_interval_is_refused(tmp_path, interval):
     with pytest.raises(ValueError, match="max_interval"):
         FileTimerServer(tmp_path / "timers", "job", interval)
 
@@ -278,7 +278,7 @@ class CountingClock(SystemClock):
         return super().now()
 
 
-def test_an_idle_server_needs_no_time(make_server, told):
+def test_idle_server_does_not_poll(make_server, told):
     clock = CountingClock()
     server = make_server(max_interval=60, clock=clock)
     server.start(told)
@@ -296,7 +296,7 @@ print("done")
 """
 
 
-def test_a_storm_of_eight_workers_loses_nothing(make_server, start_process, told, tmp_path):
+def test_eight_busy_workers_lose_no_requests(make_server, start_process, told, tmp_path):
     server = make_server()
     server.start(told)
     workers = [start_process(STORM, tmp_path / "timers") for _ in range(8)]
@@ -323,7 +323,7 @@ sys.stdin.read()
 """
 
 
-def test_a_forked_worker_that_outlives_a_killed_agent_holds_nothing(make_server, start_process, told, tmp_path):
+def test_forked_worker_does_not_hold_the_pipe_of_a_killed_agent(make_server, start_process, told, tmp_path):
     agent = start_process(FORKS, tmp_path / "timers")
     assert agent.stdout.readline() == "held, there\n"
     agent.kill()
@@ -344,6 +344,6 @@ except RuntimeError as error:
 """
 
 
-def test_a_thread_that_cannot_be_started_leaves_nothing(start_process, tmp_path):
+def test_failed_thread_start_leaves_nothing(start_process, tmp_path):
     process = start_process(CANNOT_START, tmp_path / "timers")
     assert process.communicate(timeout=LIMIT_S)[0] == "can't start new thread True False\n"

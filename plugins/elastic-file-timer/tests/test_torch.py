@@ -25,7 +25,7 @@ with timer.expires(after=0.2, scope="last"):
 """
 
 
-def test_torchs_client(make_server, start_process, told, tmp_path):
+def test_torchs_client_works_with_our_server(make_server, start_process, told, tmp_path):
     server = make_server(run_id="job", max_interval=60)
     server.start(told)
     process = start_process(SCRIPT, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"), TORCHELASTIC_RUN_ID="job")
@@ -37,7 +37,7 @@ def test_torchs_client(make_server, start_process, told, tmp_path):
     assert (server.taken, server.refused) == (101, {})
 
 
-def test_torchs_expires_takes_our_client(make_server, start_process, told, tmp_path):
+def test_torchs_expires_works_with_our_client(make_server, start_process, told, tmp_path):
     make_server().start(told)
     script = SCRIPT.replace("timer.FileTimerClient", "__import__('elastic_file_timer').FileTimerClient")
     process = start_process(script, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"))
@@ -46,7 +46,7 @@ def test_torchs_expires_takes_our_client(make_server, start_process, told, tmp_p
 
 
 @pytest.mark.parametrize("place", ["", ".local_timer", ".file_based_local_timer"])
-def test_what_torchs_classes_take_ours_take(place):
+def test_our_classes_accept_the_arguments_of_torchs(place):
     theirs = import_module("torch.distributed.elastic.timer" + place)
     ours = {**vars(elastic_core.watchdog), **{name: getattr(elastic_file_timer, name) for name in FILE}}
     for name in getattr(theirs, "__all__", ["TimerServer", "TimerClient", *FILE]):
@@ -77,7 +77,7 @@ def said(process):
     return out.splitlines()
 
 
-def test_a_program_for_torchs_classes_runs_with_other_imports(start_process, tmp_path):
+def test_program_for_torchs_classes_runs_with_ours(start_process, tmp_path):
     for name in ("theirs", "ours"):
         (tmp_path / name).mkdir()
     theirs = start_process(PROGRAM, tmp_path / "theirs")

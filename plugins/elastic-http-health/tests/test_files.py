@@ -55,7 +55,7 @@ def linked(file, text):
 
 
 @pytest.mark.parametrize("change", [replaced, linked, lambda file, text: file.write_text(text)])
-def test_a_token_that_is_rotated(port, token, change):
+def test_rotated_token_is_loaded(port, token, change):
     assert (code(port, "first"), code(port, "second!")) == (200, 401)
     for before, now in (("first", "second!"), ("second!", "third!")):
         change(token, now)
@@ -63,7 +63,7 @@ def test_a_token_that_is_rotated(port, token, change):
         assert code(port, before) == 401
 
 
-def test_while_there_is_no_token_in_the_file_the_last_one_counts_and_that_is_told(port, token, capfd):
+def test_last_token_stays_valid_while_its_file_is_empty(port, token, capfd):
     token.write_text("")
     told = ""
 
@@ -83,7 +83,7 @@ def test_while_there_is_no_token_in_the_file_the_last_one_counts_and_that_is_tol
     assert "health endpoint failed" not in capfd.readouterr().err
 
 
-def test_a_file_system_that_hangs_keeps_nobody_waiting(port, token):
+def test_hanging_file_system_does_not_delay_answers(port, token):
     """A pipe that nobody writes to: who opens it waits."""
     token.unlink()
     os.mkfifo(token)
@@ -108,7 +108,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
         (NOBODY, 0o440, True), (NOBODY, 0o640, True), (NOBODY, 0o644, False), (NOBODY, 0o604, False),
     ],
 )  # fmt: skip
-def test_files_that_others_can_read(token, owner, mode, fine):
+def test_exposed_token_file_is_detected(token, owner, mode, fine):
     token.chmod(mode)
     os.chown(token, owner, -1)
     found = exposure(str(token))
@@ -120,7 +120,7 @@ def warnings(capfd):
     return [line for line in capfd.readouterr().err.splitlines() if "health endpoint exposed" in line]
 
 
-def test_who_answers_to_others_without_a_token_is_warned_once(serve, token, capfd):
+def test_exposed_endpoint_without_a_token_logs_one_warning(serve, token, capfd):
     port = serve(Options(host="0.0.0.0")).port
     (told,) = warnings(capfd)
     for part in (f"0.0.0.0:{port}", "the output and stack of a failed worker", "--health-conf token_file=PATH"):

@@ -42,7 +42,7 @@ def check_probes(times):
     assert max(times) < AT_ONCE
 
 
-def test_two_hundred_slow_clients(serve):
+def test_two_hundred_slow_clients_do_not_delay_probes(serve):
     server = serve(Options(limits=Limits(head_seconds=60)))
     with slow_clients(server.port, 200):
         check_probes([probe(server.port) for _ in range(11)])
@@ -63,7 +63,7 @@ class BusyView(FakeAgentView):
         return super().watchdog_fault()
 
 
-def test_who_sends_no_request_in_time_is_sent_away(serve):
+def test_client_that_sends_no_request_is_disconnected(serve):
     view = BusyView()
     server = serve(Options(limits=Limits(head_seconds=0.2)), view)
     asking = Background(lambda: probe(server.port), 60)
@@ -75,7 +75,7 @@ def test_who_sends_no_request_in_time_is_sent_away(serve):
     asking.result()
 
 
-def test_who_takes_no_answer_is_sent_away(view, serve):
+def test_client_that_reads_no_answer_is_disconnected(view, serve):
     view.show(reason="x" * 8_000_000)
     server = serve(Options(limits=Limits(answer_seconds=0.3)))
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:
@@ -86,7 +86,7 @@ def test_who_takes_no_answer_is_sent_away(view, serve):
     assert server.counts.closed["answer timeout"] == 1
 
 
-def test_who_sends_a_head_byte_by_byte_has_little_of_everybodys_time(serve):
+def test_client_sending_single_bytes_is_disconnected(serve):
     server = serve(Options(limits=Limits(spare_reads=1, head_seconds=60)))
     with socket.create_connection(("127.0.0.1", server.port), 60) as link, pytest.raises(OSError):
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -96,7 +96,7 @@ def test_who_sends_a_head_byte_by_byte_has_little_of_everybodys_time(serve):
     assert server.counts.closed["too many pieces"] == 1
 
 
-def test_who_talks_while_it_waits_is_sent_away(view, serve):
+def test_client_that_sends_while_waiting_is_disconnected(view, serve):
     server = serve()
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:
         link.sendall(b"GET /changes?after=%d&wait=20 HTTP/1.1\r\nHost: localhost\r\n\r\n" % view.status().version)
@@ -122,7 +122,7 @@ def malformed(seed):
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_thousands_of_malformed_requests(serve, count):
+def test_malformed_requests_stay_within_limits(serve, count):
     """As fast as they come, so with a rate that lets them through."""
     server = serve(Options(limits=FAST))
 
@@ -148,7 +148,7 @@ def send_and_forget(port, data):
         link.sendall(data)
 
 
-def test_requests_beyond_the_rate_wait(serve):
+def test_requests_beyond_the_rate_are_delayed(serve):
     server = serve(Options(limits=Limits(rate=50, burst=5)))
     begun = SystemClock().now()
     with ThreadPoolExecutor(4) as pool:
@@ -156,7 +156,7 @@ def test_requests_beyond_the_rate_wait(serve):
     assert SystemClock().now() - begun >= 0.5 - 0.05
 
 
-def test_a_burst_is_answered_at_once_and_after_it_no_more_than_the_rate(serve):
+def test_burst_is_answered_immediately_and_then_limited(serve):
     server = serve(Options(limits=Limits(rate=0.5, burst=20)))
     begun = SystemClock().now()
     for _ in range(20):
@@ -167,7 +167,7 @@ def test_a_burst_is_answered_at_once_and_after_it_no_more_than_the_rate(serve):
     assert SystemClock().now() - begun >= 2.0 - 0.05
 
 
-def test_clients_that_ask_for_a_change_and_wait_keep_no_probe_out(view, serve):
+def test_clients_waiting_for_changes_do_not_block_probes(view, serve):
     server = serve(Options(limits=Limits(connections=8, waiting=100)))
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(20)]
@@ -188,7 +188,7 @@ def begins(link):
         return b""
 
 
-def test_a_change_of_the_agent_lets_clients_wait_but_not_for_long(view, serve):
+def test_probes_are_answered_during_constant_changes(view, serve):
     """However many changes there are."""
     server = serve()
     done = threading.Event()

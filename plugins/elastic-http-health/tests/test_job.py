@@ -51,7 +51,7 @@ def let_go(folder):
 
 
 @pytest.mark.torch
-def test_from_before_the_rendezvous_until_the_end(elastic, job, read_fifo):
+def test_endpoint_follows_a_job_from_join_to_drain(elastic, job, read_fifo):
     os.mkfifo(elastic.cwd / "let-go")
     fifo, read = read_fifo
     script = elastic.script("hold.py", HOLD.format(fifo=fifo))
@@ -104,7 +104,7 @@ def test_from_before_the_rendezvous_until_the_end(elastic, job, read_fifo):
     n1.code()
 
 
-def test_a_watchdog_that_is_lost_turns_livez_red_until_it_is_back(elastic, read_fifo):
+def test_livez_fails_while_the_watchdog_is_lost(elastic, read_fifo):
     """Something else lies where the pipe was: no worker could have a timer."""
     fifo, read = read_fifo
     hold = f"import os; os.write(os.open({fifo!r}, os.O_WRONLY), b'ready\\n'); open('let-go').close()"

@@ -80,20 +80,20 @@ def rules(story):
     return {violation.rule for violation in story.found()}
 
 
-def test_where_all_is_well_nothing_is_found(story):
+def test_healthy_history_has_no_violations(story):
     for node in "ab":
         story.agent_ended(node, 0, 0)
     story.tell("finished")
     assert story.found() == []
 
 
-def test_a_worker_stopped_before_it_reported_its_start_is_left_out(story):
+def test_worker_stopped_before_its_report_is_ignored(story):
     story.stopped(4711)
     story.tell("end", pid=4711, code=-15)
     assert rules(story) == set()
 
 
-def test_it_says_when_and_in_which_wave(story):
+def test_violation_names_its_time_and_wave(story):
     story.wave(1, "status")
     story.agent_ended("a", 1)
     [violation] = story.found()
@@ -272,22 +272,22 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("plant", "rule"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
-def test_what_is_planted_is_found(story, plant, rule):
+def test_planted_violation_is_found(story, plant, rule):
     plant(story)
     assert rule in rules(story)
 
 
-def test_every_rule_has_something_planted():
+def test_every_rule_has_a_planted_violation():
     assert {rule for _, rule in PLANTED} == set(RULES)
 
 
-def test_a_fault_that_struck_nothing_is_none(story):
+def test_fault_that_missed_is_ignored(story):
     story.wave(1, "agent_kill", missed=True)
     story.whole(1)
     assert story.found() == []
 
 
-def test_what_a_machine_without_power_leaves_is_no_violation(story):
+def test_files_left_on_a_powered_off_machine_are_allowed(story):
     story.wave(1, "machine_off")
     for pid in story.workers:
         story.stopped(pid)
@@ -296,7 +296,7 @@ def test_what_a_machine_without_power_leaves_is_no_violation(story):
     assert story.found() == []
 
 
-def test_round_of_which_few_workers_started_is_not_judged_before_the_first_fault(story):
+def test_partial_round_before_the_first_fault_is_not_judged(story):
     begin = Story()
     begin.round("y:1", world=1, nodes="a")
     begin.tell("start", pid=90, node="b", rank=1, local=0, world=2, restart=0, at_port="y:2")
@@ -305,7 +305,7 @@ def test_round_of_which_few_workers_started_is_not_judged_before_the_first_fault
     assert "cause" not in rules(story)
 
 
-def test_two_faults_at_once_may_cost_as_much_as_both(story):
+def test_simultaneous_faults_may_cost_up_to_their_sum(story):
     faults = [Fault("worker_kill", 0), Fault("worker_kill", 1, 0.5)]
     for count in (1, 2):
         assert FaultWave(tuple(faults[:count])).restarts == ((1, 1) if count == 1 else (0, 2))
@@ -313,7 +313,7 @@ def test_two_faults_at_once_may_cost_as_much_as_both(story):
 
 
 @pytest.mark.parametrize(("after", "found"), [(-0.001, set()), (0.1, set()), (1.0, {"one group"})])
-def test_a_step_that_was_under_way_ends_when_its_agent_wakes(story, after, found):
+def test_step_in_progress_may_end_when_its_agent_wakes(story, after, found):
     story.wave(1, "agent_stop", lasts_s=20.0)
     for pid in story.workers:
         story.stopped(pid)
@@ -325,7 +325,7 @@ def test_a_step_that_was_under_way_ends_when_its_agent_wakes(story, after, found
 
 
 @pytest.mark.parametrize(("node", "found"), [("a", set()), ("b", {"healthy"})])
-def test_workers_that_the_others_no_longer_wait_for_need_not_have_seen_sigterm(story, node, found):
+def test_workers_need_no_sigterm_if_the_grace_was_cut_short(story, node, found):
     story.wave(1, "agent_kill")
     story.stopped(story.workers[1])
     story.tell("told", event="grace cut short", node=node)
@@ -334,7 +334,7 @@ def test_workers_that_the_others_no_longer_wait_for_need_not_have_seen_sigterm(s
     assert rules(story) == found
 
 
-def test_a_port_that_comes_again_is_another_rounds(story):
+def test_reused_port_belongs_to_a_new_round(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
@@ -353,7 +353,7 @@ def test_reused_process_id_belongs_to_a_new_worker(story):
     assert [worker.restart for worker in History(story.events).workers] == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_history_is_written_and_read(story, tmp_path):
+def test_history_survives_writing_and_reading(story, tmp_path):
     path = tmp_path / "history"
     History(story.events).write(path)
     with path.open("a") as file:
@@ -364,7 +364,7 @@ def test_a_history_is_written_and_read(story, tmp_path):
 # -- storms
 
 
-def test_a_seed_draws_the_same_storm_each_time():
+def test_seed_determines_the_storm():
     kinds = list(KINDS)
     storm = draw("7", 1500, kinds, 3, 3)
     assert storm == draw("7", 1500, kinds, 3, 3)
@@ -386,14 +386,14 @@ def test_wave_has_no_duplicate_faults():
         assert len(set(wave.faults)) == len(wave.faults) == 1
 
 
-def test_how_long_a_fault_lasts():
+def test_fault_durations_are_bounded_and_varied():
     drawn = [fault for wave in draw("1", 500, ["agent_stop"], 3, most_s=10.0) for fault in wave.faults]
     assert all(0.05 <= fault.lasts_s <= 10.0 for fault in drawn)
     assert any(fault.harmless for fault in drawn)
     assert any(not fault.harmless for fault in drawn)
 
 
-def test_a_storm_is_made_small():
+def test_failing_storm_is_minimized():
     """It fails whenever an agent is stopped after a worker was killed."""
     storm = (
         FaultWave((Fault("worker_kill", 0),)),
@@ -413,14 +413,14 @@ def test_a_storm_is_made_small():
     assert len(tried) < 100
 
 
-def test_a_story_is_kept(tmp_path):
+def test_storm_survives_writing_and_reading(tmp_path):
     storm = draw("3", 20, list(KINDS), 3, 3)
     campaign.write(storm, tmp_path / "storm.json")
     assert campaign.read(tmp_path / "storm.json") == storm
     assert len(json.loads((tmp_path / "storm.json").read_text())) == len(storm)
 
 
-def test_every_kind_can_be_done():
+def test_every_fault_kind_is_implemented():
     everything = Setting("c10d", "", have=frozenset({*(need for kind in KINDS.values() for need in kind.needs)}))
     assert set(campaign.kinds_of(everything)) == set(KINDS)
     assert all(hasattr(Faults, f"_{name}") for name in KINDS)
@@ -435,5 +435,5 @@ def test_every_kind_can_be_done():
         (93.0, None),  # it was right at 93, and showed 93 at 103 as well
     ],
 )
-def test_what_was_meant_by_a_clock_that_was_wrong(read, expected):
+def test_true_time_is_recovered_from_a_shifted_clock(read, expected):
     assert meant(read, [(2.0, 8.0, 1000), (101.0, 115.0, -10)], 0.0, 900.0) == expected

@@ -299,13 +299,13 @@ class Hurried(Contract):
 
 
 @pytest.mark.parametrize("kind, test", FAULTS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_fault_is_found(kind, test):
+def test_fault_fails_its_contract_test(kind, test):
     contract = Hurried(kind)
     with pytest.raises((AssertionError, RuntimeError, TypeError)):
         getattr(contract, test)(contract.peer(None))
 
 
 @pytest.mark.parametrize("test", sorted({test for _, test in FAULTS}))
-def test_what_has_no_fault_passes(test):
+def test_correct_backend_passes(test):
     contract = Contract(Faulty)
     getattr(contract, test)(contract.peer(None))

@@ -323,13 +323,13 @@ class Hurried(Contract):
 
 
 @pytest.mark.parametrize("kind, test", FAULTS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_fault_is_found(kind, test):
+def test_fault_fails_its_contract_test(kind, test):
     with pytest.raises((AssertionError, TimeoutError)):
         getattr(Hurried(), test)(kind())
 
 
 @pytest.mark.parametrize("test", [name for name in dir(Contract) if name.startswith("test_")])
-def test_what_has_no_fault_passes(test):
+def test_correct_store_passes(test):
     try:
         getattr(Contract(), test)(Memory())
     except unittest.SkipTest as skipped:

@@ -81,7 +81,7 @@ class TestPlainEndpoint(HealthContract):
         return ask(port, what)
 
 
-def test_a_view_tells_of_changes_until_it_is_told_to_stop():
+def test_view_reports_changes_until_unsubscribed():
     view, told = FakeAgentView(), []
     end = view.subscribe(lambda: told.append(view.status().version))
     assert view.subscribers == 1
@@ -93,7 +93,7 @@ def test_a_view_tells_of_changes_until_it_is_told_to_stop():
     assert view.status().reason == "one of two nodes is there"
 
 
-def test_a_view_whose_agent_is_stuck():
+def test_stuck_view_reports_an_old_sign_of_life():
     view, clock = FakeAgentView(), SystemClock()
     view.stuck_for = 60.0
     before, alive_at, after = clock.timestamp(), view.alive_at(), clock.timestamp()

@@ -61,7 +61,7 @@ class TestWarm(StarterContract):
 
         return starter_for
 
-    def test_it_is_warm(self, starter_for, tmp_path):
+    def test_worker_starts_warm(self, starter_for, tmp_path):
         starter = starter_for(self._python("import sys; sys.exit(4 if 'colorsys' in sys.modules else 3)"))
         assert self._ended(self._start(starter, tmp_path, None, None)) == 4
         assert starter.template_pid is not None

@@ -229,7 +229,7 @@ def table():
 
 
 @pytest.mark.parametrize("program", SOURCES)
-def test_a_library_is_the_same_warm_and_cold(program, elastic, table):
+def test_library_behaves_the_same_warm_and_cold(program, elastic, table):
     if find_spec(library(program)) is None:
         pytest.skip(f"{library(program)} is not installed: tox run -e warm")
     job = Job(elastic, program)

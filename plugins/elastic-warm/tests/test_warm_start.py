@@ -153,7 +153,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 @pytest.mark.parametrize("kind", ["script", "link", "module", "folder", "archive"])
-def test_a_warm_worker_is_what_python_would_have_started(warm_runs, kind):
+def test_warm_worker_process_equals_a_cold_one(warm_runs, kind):
     """All that the program can see of its process is the same as without warm start."""
     folder = warm_runs.folder
     job = folder / "job"
@@ -198,7 +198,7 @@ ENDS = {
 @pytest.mark.parametrize(
     "as_module", [pytest.param(False, id="script"), pytest.param(True, id="module", marks=pytest.mark.nightly)]
 )
-def test_a_warm_worker_ends_as_a_cold_one(warm_runs, as_module):
+def test_warm_worker_ends_like_a_cold_one(warm_runs, as_module):
     """Exit code, output and traceback are the same, however it ends."""
     cases = "\n".join(
         f"if sys.argv[1] == {name!r}:\n    " + code.replace("\n", "\n    ") for name, code in ENDS.items()
@@ -232,7 +232,7 @@ if __name__ == "__main__" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
 """
 
 
-def test_a_warm_worker_has_processes_of_its_own(warm_runs):
+def test_warm_worker_can_use_multiprocessing(warm_runs):
     script = warm_runs.script("print('end')", imports=USES)
     code, out, log = warm_runs.run(script)
     assert (code, out.splitlines()) == (
@@ -296,7 +296,7 @@ def test_each_worker_has_its_own_variables_and_random_numbers(warm_runs):
     assert 'reasons="installed_lib reads LOCAL_RANK"' in log
 
 
-def test_what_lies_beside_the_script_is_read_anew(warm_runs):
+def test_module_next_to_the_script_is_read_again(warm_runs):
     (warm_runs.folder / "helper.py").write_text("version = 1\n")
     script = warm_runs.script("print(helper.version)", imports="import helper")
     process, log = warm_runs.start(script)
@@ -320,7 +320,7 @@ def test_nothing_is_imported_from_the_current_directory(warm_runs):
     assert (code, out) == (0, "end\n"), log
 
 
-def test_a_module_beside_the_script_has_the_name_of_one_that_we_import(warm_runs):
+def test_module_next_to_the_script_may_shadow_one_of_ours(warm_runs):
     (warm_runs.folder / "resource.py").write_text("own = True\n")
     script = warm_runs.script("print('end')", imports="import resource; print(resource.own)")
     code, out, log = warm_runs.run(script, ready="warm start unavailable")
@@ -328,7 +328,7 @@ def test_a_module_beside_the_script_has_the_name_of_one_that_we_import(warm_runs
     assert f"resource is another file for the workers: {warm_runs.folder / 'resource.py'}" in log
 
 
-def test_the_folder_is_removed_meanwhile(warm_runs):
+def test_second_round_starts_after_the_folder_was_removed(warm_runs):
     gone = warm_runs.folder / "gone"
     gone.mkdir()
     second, first = "print('second round')", f"os.rmdir({str(gone)!r})\n    os._exit(9)"
@@ -340,7 +340,7 @@ def test_the_folder_is_removed_meanwhile(warm_runs):
     assert (code, out) == (0, "second round\n"), log
 
 
-def test_a_worker_that_closes_all_descriptors_finds_nothing_of_ours_in_its_files(warm_runs):
+def test_closing_all_descriptors_does_not_corrupt_files(warm_runs):
     second = """
 os.closerange(3, 256)
 files = [open(f"checkpoint{place}", "wb") for place in range(30)]
@@ -351,7 +351,7 @@ print(sum(os.stat(f"checkpoint{place}").st_size for place in range(30)))
     assert (code, out) == (0, "0\n"), log
 
 
-def test_what_threads_import_is_learned(warm_runs):
+def test_imports_in_threads_are_learned(warm_runs):
     names = ["pyclbr", "tabnanny", "wave", "sched", "cmd", "mailbox", "plistlib", "sqlite3", "tomllib", "xmlrpc.client"]
     imports = f"""
 import importlib, threading
@@ -368,7 +368,7 @@ import quopri
     assert {*names[:8], "quopri"} <= json.loads(file.read_text())["modules"].keys()
 
 
-def test_what_is_imported_last_by_a_module_is_learned(warm_runs):
+def test_last_import_of_a_module_is_learned(warm_runs):
     """Its end puts that module behind the one that it has imported. A built-in module raises no event of its own."""
     (warm_runs.site / "last.py").write_text("import xxsubtype\n")
     cache = warm_runs.folder / "cache"
@@ -379,7 +379,7 @@ def test_what_is_imported_last_by_a_module_is_learned(warm_runs):
     assert {"last", "xxsubtype", "quopri"} <= json.loads(file.read_text())["modules"].keys()
 
 
-def test_the_number_of_workers_changes_between_runs(warm_runs):
+def test_cache_survives_a_change_of_the_number_of_workers(warm_runs):
     """With several of them the agent sets OMP_NUM_THREADS, which C code reads when a process starts."""
     second = "print(b'OMP_NUM_THREADS=1' in open('/proc/self/environ', 'rb').read().split(b'\\0'))"
     imports = "BEFORE = set(sys.modules)"
@@ -389,7 +389,7 @@ def test_the_number_of_workers_changes_between_runs(warm_runs):
         assert (code, out.split()) == (0, expected), log
 
 
-def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
+def test_package_upgraded_during_the_run_is_used(warm_runs):
     (warm_runs.site / "lib.py").write_text("version = 1\n")
     script = warm_runs.script("print(lib.version)", imports="import lib")
     process, log = warm_runs.start(script)
@@ -410,7 +410,7 @@ def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
     ],
     ids=["dies", "fails", "grows"],
 )
-def test_a_module_that_the_template_cannot_import_is_left(warm_runs, source, told):
+def test_module_that_the_template_cannot_import_is_deferred(warm_runs, source, told):
     (warm_runs.site / "bad.py").write_text(f"import sys\n{source}\n")
     script = warm_runs.script(
         "print('bad' in BEFORE, 'decimal' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport bad"
@@ -420,7 +420,7 @@ def test_a_module_that_the_template_cannot_import_is_left(warm_runs, source, tol
     assert told in log
 
 
-def test_a_template_that_is_lost_costs_no_round(warm_runs):
+def test_lost_template_costs_no_round(warm_runs):
     script = warm_runs.script("print('colorsys' in BEFORE)", imports="BEFORE = set(sys.modules)")
     Path(script).write_text(
         Path(script)
@@ -439,7 +439,7 @@ def test_a_template_that_is_lost_costs_no_round(warm_runs):
     assert len(re.findall("template lost", log.read_text())) == 1
 
 
-def test_a_template_that_does_not_answer_costs_no_round(warm_runs):
+def test_hung_template_costs_no_round(warm_runs):
     script = warm_runs.script("print('second')")
     process, log = warm_runs.start(script)
     warm_runs.until(log, "template ready", process)
@@ -455,7 +455,7 @@ def cache_files(folder):
     return [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
 
 
-def test_what_was_learned_makes_the_first_start_of_the_next_run_warm(warm_runs):
+def test_cached_imports_warm_the_first_start_of_the_next_run(warm_runs):
     (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
     imports = "BEFORE = set(sys.modules)\nimport random, installed_lib"
     second = "print([name in BEFORE for name in ('random', 'installed_lib')])"
@@ -516,7 +516,7 @@ def test_template_is_held_while_workers_start_cold(warm_runs, tmp_path, monkeypa
     assert process.wait(60) == 0, log.read_text()
 
 
-def test_a_module_can_be_excluded(warm_runs):
+def test_excluded_module_is_not_imported_by_the_template(warm_runs):
     (warm_runs.site / "lib.py").write_text("")
     imports = "BEFORE = set(sys.modules)\nimport random, lib"
     script = warm_runs.script("print([name in BEFORE for name in ('random', 'lib')])", imports=imports)
@@ -524,7 +524,7 @@ def test_a_module_can_be_excluded(warm_runs):
     assert (code, out) == (0, "[True, False]\n"), log
 
 
-def test_an_agent_that_is_killed_leaves_neither_workers_nor_template(warm_runs):
+def test_killed_agent_leaves_neither_workers_nor_template(warm_runs):
     script = warm_runs.script("open('second', 'w').close(); time.sleep(600)")
     process, log = warm_runs.start(script)
     warm_runs.until(log, "template ready", process)
@@ -535,7 +535,7 @@ def test_an_agent_that_is_killed_leaves_neither_workers_nor_template(warm_runs):
     eventually(lambda: not warm_runs.elastic.living(), timeout=60)
 
 
-def test_a_worker_that_hangs_is_asked_for_its_stacks(warm_runs):
+def test_hung_warm_worker_reports_its_stacks(warm_runs):
     second = "def stuck():\n    time.sleep(600)\nstuck()"
     script = warm_runs.script(second)
     code, _, log = warm_runs.run("--hang-timeout=3", "--hang-warmup=0", script)
@@ -544,13 +544,13 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks(warm_runs):
     assert "in stuck" in log
 
 
-def test_a_worker_sees_its_own_device_as_the_first(warm_runs):
+def test_virtual_local_rank_shows_one_device(warm_runs):
     script = warm_runs.script("print(os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'])")
     code, out, log = warm_runs.run("--virtual-local-rank", script, workers=2, CUDA_VISIBLE_DEVICES="4,7")
     assert (code, sorted(out.splitlines())) == (0, ["0 4", "0 7"]), log
 
 
-def test_a_program_that_is_no_python_starts_cold_and_that_is_told(warm_runs):
+def test_non_python_program_starts_cold_and_logs_it(warm_runs):
     code, out, log = warm_runs.run("--no-python", "echo", "hello", ready="warm start unavailable")
     assert (code, out) == (0, "hello\n")
     assert len(re.findall("warm start unavailable", log)) == 1
@@ -559,7 +559,7 @@ def test_a_program_that_is_no_python_starts_cold_and_that_is_told(warm_runs):
 @pytest.mark.parametrize(
     "words", [["-um", "tool", "a"], ["-mtool", "a"], ["-Bc", "import tool", "a"], ["./python.sh", "a"]]
 )
-def test_a_command_line_of_any_kind_does_what_it_did(warm_runs, words):
+def test_any_command_line_behaves_as_without_warm_start(warm_runs, words):
     warm_runs.elastic.script("tool.py", "import sys; print(len(sys.argv), sys.argv[1:])")
     Path(warm_runs.elastic.script("python.sh", "#!/bin/sh\necho 2 \"['$1']\"\n")).chmod(0o755)
     command = words if words[0].endswith(".sh") else [sys.executable, *words]
@@ -609,7 +609,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("words", ["text-${local_rank}", "fail", "killed"])
-def test_functions_are_warm_as_well(warm_runs, words):
+def test_launched_functions_start_warm(warm_runs, words):
     program = warm_runs.elastic.script(
         "main.py",
         "from elastic_core import log\n"
