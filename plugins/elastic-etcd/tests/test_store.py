@@ -11,8 +11,8 @@ import pytest
 from elastic_testing import StoreContract, installed_store
 
 pytestmark = pytest.mark.torch
-README = (Path(__file__).parents[1] / "README.md").read_text()
-TRACE = README.split("\n### From `EtcdStore.set` to the wire\n")[1].split("\n\nThe ")[0]
+NOTE = (Path(__file__).parents[3] / "design" / "etcd.md").read_text()
+TRACE = NOTE.split("\n## From `EtcdStore.set` to the wire\n")[1]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_close_of_store_made_by_name_closes_its_client(stores):
         store.set("key", "another")
 
 
-def test_write_passes_the_files_that_the_readme_lists(stores):
+def test_write_passes_the_files_that_the_design_note_lists(stores):
     store, passed = stores(), []
     store.set("key", "before")  # which connects
 
