@@ -22,7 +22,7 @@ def backend(etcd, prefix):
     made = []
 
     def make(client=None, **options):
-        # Nobody beats here but where a test says so: no lease ends by itself, however slow the machine is.
+        # No thread sends heartbeats, so leases must outlast each test, however slow the machine is.
         options = {"run_id": "job", "prefix": prefix.decode(), "lease_ttl": LONG, **options}
         made.append(EtcdRendezvousBackend(client or EtcdClient([etcd.endpoint], timeout=LONG), **options))
         return made[-1]
@@ -81,7 +81,7 @@ def test_roster_follows_announcements_and_withdrawals(backend, eventually):
 
 def test_node_announced_before_the_watch_is_seen(backend):
     one, two = backend(), backend()
-    assert one.wait_for_roster(LONG)  # there is a reason to look, for it has not
+    assert one.wait_for_roster(LONG)  # true, because it has not read the roster yet
     assert one.roster() == ()
     two.announce("b/1", b"")
     assert one.wait_for_roster(LONG / 4)
@@ -95,7 +95,7 @@ def test_departed_leader_is_noticed(backend, background):
     one.beat("a/1", leading=True, look=True)
     two.get_state()
     before = two.beat("b/1", leading=False, look=True)
-    assert two.beat("b/1", leading=False, look=True) == before + 1  # it lives: etcd says so
+    assert two.beat("b/1", leading=False, look=True) == before + 1  # etcd still holds the leader's lease
     assert not two.vacant
     waiting = background(lambda: two.wait_for_state(None, 20.0))
     one.withdraw("a/1")
@@ -115,8 +115,8 @@ def test_older_of_two_leaders_notices_the_other(backend):
     two.beat("b/1", leading=True, look=True)
     one.get_state()
     told = one.beat("a/1", leading=True, look=True)
-    assert told > pulse + 1  # another counts as well
-    assert one.beat("a/1", leading=True, look=True) == told + 1  # it leads all the same, and says so
+    assert told > pulse + 1  # the other leader counts as well
+    assert one.beat("a/1", leading=True, look=True) == told + 1  # it keeps leading
 
 
 def test_node_announces_again_after_its_lease_ended(backend, client, prefix):
@@ -244,7 +244,7 @@ def test_entry_from_a_restored_backup_is_rewritten(backend, servers, connect, mo
 
 @pytest.mark.parametrize("looks", [True, False], ids=["looks in time", "looks later"])
 def test_state_written_after_a_restore_has_a_new_token(backend, servers, looks):
-    """It has the same revision and the same lease."""
+    """The new state has the same revision and the same lease as one before the restore."""
     server = servers.single()
     connected = lambda: backend(EtcdClient([server.endpoint], timeout=LONG))  # noqa: E731
     one, other = connected(), connected()

@@ -1,4 +1,4 @@
-"""The client against one real server: what it asks and what comes back."""
+"""The client with one real server: requests and answers."""
 
 import threading
 
@@ -22,7 +22,7 @@ from elastic_etcd.client.values import (
 
 @pytest.fixture
 def client(etcd):
-    made = EtcdClient([etcd.endpoint], timeout=60, attempt=20)  # a busy machine is not what this is about
+    made = EtcdClient([etcd.endpoint], timeout=60, attempt=20)  # long enough for a busy machine
     yield made
     made.close()
 
@@ -106,7 +106,7 @@ def test_revoked_lease_raises_lease_gone(client, prefix):
 
 
 def test_existing_lease_id_raises_lease_exists(client):
-    """By which `grant` recognises one whose answer was lost."""
+    """`grant` uses it to recognize a lease whose answer was lost."""
     lease = client.grant(30).id
     request = rpc().lease_grant.filled(ID=lease, TTL=30)
     with pytest.raises(EtcdLeaseExists):

@@ -1,4 +1,4 @@
-"""What follows from what the members of a served cluster tell; no process, no socket."""
+"""Decisions of an agent from the member lists of a served cluster, without processes and sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def told(number, *members, healthy=True):
 
 
 def refuses(number):
-    """A machine that is there, and nobody listens."""
+    """A machine that is up, without a listening etcd."""
     return Answer(PLACES[number], refused=True)
 
 
@@ -64,7 +64,7 @@ def test_cluster_starts_only_if_all_other_hosts_refuse():
 
 @pytest.mark.parametrize("other", [refuses(1), told(1, *BEGINNING, healthy=False), silent(1)])
 def test_cluster_does_not_start_while_a_host_is_silent(other):
-    """It may be slow, cut off or stopped, and hold what was acknowledged."""
+    """The silent host may be slow, cut off or paused, and may hold acknowledged writes."""
     found = decided(other, silent(2))
     assert isinstance(found, Wait)
     assert "n2:2379" in found.reason
@@ -81,7 +81,7 @@ def test_departed_member_is_added_again():
 
 
 def test_added_member_that_never_served_is_replaced():
-    """It may have been started, and have lost what it was told."""
+    """The member may have been started and have lost acknowledged data."""
     assert decided(told(1, member(0, False, True), *ALL[1:])) == Join(PLACES[1], "id0")
     assert decided(told(1, BEGINNING[0], *ALL[1:])) == Join(PLACES[1], "id0")
 
@@ -103,26 +103,26 @@ def test_order_of_hosts_does_not_change_the_cluster():
 
 
 class World:
-    """Three hosts, and as much of etcd as decides about lost writes: the voters, and the writes that each has.
-    `ids`: voters by id; the cluster counts each as the member that it was, whatever it holds."""
+    """Three hosts, and the part of etcd that decides whether writes are lost: the voters, and the writes that each
+    holds. The cluster identifies a voter by its id, whatever it holds."""
 
     def __init__(self, random, deciding):
         self.random, self.deciding = random, deciding
-        self.running = [None] * 3  # the id of the member there
+        self.running = [None] * 3  # the id of the host's member
         self.hung = [False] * 3
         self.holds = {}  # by id
-        self.voters = None  # by id: where
+        self.voters = None  # the host of each id
         self.learners = {}
         self.served = False
         self.plans = {}
         self.acknowledged = self.fresh = 0
-        self.whole = False  # all three have been there, with all data, since the last loss
+        self.whole = False  # all three have been up, with all data, since the last loss
 
     def live(self):
         return [it for it, at in (self.voters or {}).items() if self.running[at] == it and not self.hung[at]]
 
     def serves(self):
-        """A majority elects its member with the most writes."""
+        """Whether a majority is up; it elects the member with the most writes."""
         live = self.live()
         if self.voters is None or len(live) <= len(self.voters) // 2:
             return False
@@ -152,7 +152,7 @@ class World:
             self.plans[at] = self.deciding(CLUSTER, PLACES[at], others)
 
     def act(self, at):
-        """Some time after the look, what was decided is done."""
+        """Carry out the decision, some time after the look."""
         plan = self.plans.pop(at, None)
         if self.running[at] is not None or plan is None or isinstance(plan, Wait):
             return
@@ -180,7 +180,7 @@ class World:
                 self.holds[it] = self.acknowledged
 
     def lose(self, at):
-        """The agent ends, with its member and all data. Only one machine is without data at a time; others may hang."""
+        """The agent ends, with its member and all data. Only one machine lacks data at a time; others may hang."""
         if self.whole:
             self.running[at], self.hung[at], self.whole = None, False, False
             self.plans.pop(at, None)
@@ -193,7 +193,7 @@ class World:
 
 
 def explored(deciding, schedules=8000, steps=80):
-    """How often the cluster served, in so many random schedules, each of which ends with all hosts well."""
+    """The number of random schedules after which the cluster serves; each schedule ends with all hosts healthy."""
     served = 0
     for seed in range(schedules):
         random = Random(seed)
@@ -255,7 +255,7 @@ def test_token_and_member_names_depend_on_the_job():
 
 
 def test_member_lists_of_both_ports_are_parsed():
-    """At the port for clients, and at the one for members."""
+    """From the client port, and from the peer port."""
     found = [
         {"ID": "1", "name": "a", "peerURLs": ["http://n0:2380"], "clientURLs": ["http://n0:2379"]},
         {"id": 2, "peerURLs": ["http://n1:2380"], "isLearner": True},

@@ -1,5 +1,5 @@
-"""Everything of this package that reads what others wrote, on input of any kind: it is understood or told, by an error
-of ours, and never anything else. The examples are the same each time."""
+"""All decoders of this package on arbitrary input: they return a value or raise one of our errors, nothing else. The
+examples are the same each time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from elastic_core.interfaces.backend import ForeignStateError
 
 KEYS = Keys("elastic", "job")
-NUMBERS = itertools.count()  # what one example leaves, another does not see
+NUMBERS = itertools.count()  # examples do not share keys
 LONG = 60.0
 many = settings(derandomize=True, max_examples=300, deadline=None)
 some = settings(
@@ -88,7 +88,7 @@ def test_large_log_is_read_from_its_end(tmp_path):
 
 
 class Answers:
-    """A server that speaks gRPC, and gives the same bytes to every request."""
+    """A gRPC server that answers every request with the same bytes."""
 
     def __init__(self):
         import grpc

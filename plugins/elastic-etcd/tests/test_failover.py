@@ -1,4 +1,4 @@
-"""Members that die, stop, come back, or never were: the client goes on with those that work."""
+"""Members that die, pause, recover or never existed: the client continues with members that work."""
 
 import contextlib
 import http.server
@@ -15,8 +15,8 @@ from elastic_core.support.sockets import PortReservation
 pytestmark = pytest.mark.nightly
 
 RECOVERY = 20.0
-"""Seconds within which writes succeed again, on a machine that may stall. A client that stays with a member that does
-not answer takes as long as a call may, or a second for every write."""
+"""Seconds within which writes succeed again, on a machine that may stall. A client that stays with a silent member
+takes a whole timeout, or a second for every write."""
 
 TIMEOUT = 60.0
 
@@ -35,8 +35,8 @@ def nobody():
 
 
 def create(client, key):
-    """Write a key that nobody else writes, as often as it takes; an earlier write of ours whose answer was lost counts.
-    Returns how often the answer was lost."""
+    """Write a key until it succeeds; an earlier attempt whose answer was lost may have written it. Returns how often the
+    answer was lost."""
     lost = 0
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -45,13 +45,13 @@ def create(client, key):
         except EtcdUnreachable as error:
             lost += error.landed
             continue
-        assert done.succeeded or lost, "written, though nobody was told so"
+        assert done.succeeded or lost, "a write was applied but reported as not sent"
         return lost
     raise AssertionError("no write succeeded in 60 s")
 
 
 def stalled(client, key):
-    """How many seconds a write takes now."""
+    """The seconds that a write takes."""
     begun = time.monotonic()
     create(client, key)
     seconds = time.monotonic() - begun
@@ -60,7 +60,7 @@ def stalled(client, key):
 
 
 def from_first(cluster, first):
-    """The endpoints, this member's first."""
+    """The cluster's endpoints, starting with this member's."""
     return [first.endpoint, *(member.endpoint for member in cluster.members if member is not first)]
 
 
@@ -107,7 +107,7 @@ def test_death_of_an_unused_follower_loses_no_answer(cluster, client_of, prefix)
     begun = time.monotonic()
     lost = create(client, prefix + b"after")
     seconds = time.monotonic() - begun
-    assert lost == 0 or cluster.leader() is not leader  # one that stalls makes the others elect another
+    assert lost == 0 or cluster.leader() is not leader  # if the leader stalls, the other members elect a new one
     assert seconds < RECOVERY
 
 
@@ -164,7 +164,7 @@ def test_restarted_single_server_is_used_again(servers, client_of, prefix):
 
 
 def test_client_skips_wrong_endpoints(etcd, client_of, prefix, nobody, listener):
-    """What was not sent is sent elsewhere, soon; and nothing is sent to where it is lost."""
+    """Unsent requests soon go to another member, and none goes to a silent one."""
     wrong = (nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}")
     client = client_of(*wrong, etcd.endpoint, attempt=TIMEOUT)
     begun = time.monotonic()
@@ -262,7 +262,7 @@ def test_callbacks_report_failed_members_and_close(etcd, client_of, nobody):
         with client.members.followed(told.append):
             client.read(b"a")
         assert [member.endpoint for member in told[:2]] == [nobody] * 2
-        before = len(told)  # a machine that stalls has more of them left
+        before = len(told)  # on a machine that stalls, more members have failed
         client.close()
     assert told[before:] == [None]
 
@@ -278,7 +278,7 @@ def test_members_are_probed_in_parallel(etcd, client_of, nobody):
 
 
 def test_callbacks_report_a_change_of_member(etcd, client_of, nobody):
-    """A stream that was opened on the next in line, which nobody has asked yet, would be left alone on it."""
+    """Otherwise a stream would stay on the next member in line, which no call has tried yet."""
     members = client_of(nobody, nobody.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
     left = []
     members.failed(members.current())
@@ -286,7 +286,7 @@ def test_callbacks_report_a_change_of_member(etcd, client_of, nobody):
         assert members.find(TIMEOUT)
         assert (left, members.current()) == ([members.all[1]], members.all[2])
         assert members.find(TIMEOUT)
-        assert left == [members.all[1]]  # the one in use answers
+        assert left == [members.all[1]]  # the current member answers
 
 
 def test_find_ends_at_its_timeout_or_with_the_client(client_of, nobody, background):

@@ -1,4 +1,4 @@
-"""What a failed attempt means: by the words that gRPC and etcd were seen to use; and a quota that is used up."""
+"""Classification of failed attempts by the messages that gRPC and etcd really send; and an exhausted quota."""
 
 import pytest
 from elastic_etcd.client.client import EtcdClient
@@ -136,7 +136,7 @@ def test_only_certificate_failures_are_mistrust():
 def test_exhausted_quota_raises_etcd_full(servers, prefix):
     client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint], timeout=60)
     with pytest.raises(EtcdFull, match="its quota is used up"):
-        for number in range(300):  # the size is looked at ten times a second
+        for number in range(300):  # etcd checks the size ten times a second
             client.transact(Transaction([], [Put(prefix + b"%d" % number, b"x" * 400_000)]))
     with pytest.raises(EtcdFull, match="etcdctl alarm disarm"):
         client.grant(10)

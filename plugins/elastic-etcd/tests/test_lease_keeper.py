@@ -1,4 +1,4 @@
-"""One lease and its keeper: against a real server, on a clock that is under control where time matters."""
+"""One lease and its keeper, with a real server, and on a fake clock where time matters."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TTL = 60.0
 GRANTED = "etcd_debugging_lease_granted_total"
 RENEWED = "etcd_debugging_lease_renewed_total"
 LIMIT_S = 60
-STOPPED_TTL = 8.0  # seconds: nobody renews it between its grant and the stop, nor between the end and the last look
+STOPPED_TTL = 8.0  # seconds: must outlast the time from the grant to the pause, and from the end to the last check
 
 
 class SlowClock:
-    """A clock on which so many seconds pass between two looks at it."""
+    """A clock that advances by `step` seconds at each reading."""
 
     def __init__(self, step):
         self.step = step
@@ -45,7 +45,7 @@ def clock():
 
 @pytest.fixture
 def losses():
-    """One `None` for each."""
+    """One `None` for each lost lease."""
     return []
 
 
@@ -58,13 +58,13 @@ def keeper(client, clock, losses):
 
 @pytest.fixture
 def counted(etcd):
-    """How many leases were granted and renewed since."""
+    """Returns how many leases were granted and renewed since the test began."""
     before = [etcd.metric(GRANTED), etcd.metric(RENEWED)]
     return lambda: [etcd.metric(name) - was for name, was in zip((GRANTED, RENEWED), before, strict=True)]
 
 
 def lives(client, lease):
-    """Whether the server knows the lease (which renews it)."""
+    """Whether the server knows the lease (this renews it)."""
     try:
         return client.renew(lease) > 0
     except EtcdLeaseGone:
@@ -79,7 +79,7 @@ def put(client, key, lease):
 
 
 class Grants:
-    """A client whose leases live for ever, and which counts what it is asked for."""
+    """A client whose leases never expire, and which counts renewals."""
 
     where = "here"
 
@@ -95,7 +95,7 @@ class Grants:
 
 
 def aged(ttl, since, age):
-    """A keeper whose lease was granted so long ago, and its client."""
+    """A keeper whose lease was granted `age` seconds ago, with its client and clock."""
     client, clock = Grants(), FakeClock()
     clock.advance(since)
     keeper = LeaseKeeper(client, ttl, clock=clock)
@@ -105,7 +105,7 @@ def aged(ttl, since, age):
 
 
 def needed(ttl, since, age):
-    """Of a lease of this age: 0 nothing, 1 that it is renewed, 2 that it is not handed out before."""
+    """The need of a lease of this age: 0 for none, 1 for renewal, 2 for renewal before its next use."""
     keeper, client, _ = aged(ttl, since, age)
     keeper.ensure()
     doubtful = client.renewed
@@ -162,13 +162,13 @@ def test_lease_is_renewed_only_when_due(keeper, clock, counted):
 def test_renewal_follows_the_ttl_that_the_server_granted(client, clock, counted):
     keeper = LeaseKeeper(client, 0.5, clock=clock)
     keeper.ensure()
-    assert keeper.due_in() >= 0.3  # of a second at least, not of half a second
+    assert keeper.due_in() >= 0.3  # the server grants a second at least, not half a second
     keeper.release()
 
 
 def test_lease_age_starts_before_the_request_is_sent(client, losses):
     keeper = LeaseKeeper(client, TTL, lambda: losses.append(None), SlowClock(0.25 * TTL))
-    lease = keeper.ensure()  # an answer takes a quarter of its life
+    lease = keeper.ensure()  # an answer takes a quarter of the TTL
     assert keeper.renew_if_due()
     assert keeper.lease == lease
     keeper.release()
@@ -204,7 +204,7 @@ def test_loss_found_by_another_call_is_reported_once(keeper, client, losses, pre
     keeper.gone(lease)
     assert len(losses) == 1
     put(client, prefix, keeper.ensure())
-    keeper.gone(lease)  # of the past by now
+    keeper.gone(lease)  # an old lease by now
     assert keeper.lease not in (None, lease)
     assert len(losses) == 1
 

@@ -1,4 +1,4 @@
-"""User, password and token against real servers that ask for them."""
+"""User, password and token on real servers with authentication."""
 
 import threading
 
@@ -11,7 +11,7 @@ from elastic_etcd.client.values import Put, Transaction
 
 ALICE = User("alice", "wonderland-1865", b"/alice/")
 BOB = User("bob", "builder-1998")
-PATIENT = {"timeout": 60, "attempt": 60}  # logging in that takes too long is tried again, and would count twice
+PATIENT = {"timeout": 60, "attempt": 60}  # a slow login would be tried again and counted twice
 SECRETS = (ALICE.password, BOB.password, "not-the-password")
 
 
@@ -36,7 +36,7 @@ def logins(server):
 
 
 def expired(server):
-    """How many tokens the server has forgotten, as it says."""
+    """The number of expired tokens in the server's log."""
     return server.log.count("deleted a simple token")
 
 
@@ -115,7 +115,7 @@ def test_expired_token_is_renewed_once(servers, etcd_version, eventually, backgr
     assert client.read(b"/alice/a").first.value == b"2"
     assert client.tokens.metadata(client.members.current()) != token
     renewed = logins(server) - 1
-    assert 1 <= renewed <= expired(server)  # on a machine that stalls the new one expires too
+    assert 1 <= renewed <= expired(server)  # on a machine that stalls, the new token expires too
     client.close()
 
 

@@ -1,4 +1,4 @@
-"""Members that agents serve, as real processes on loopback: each agent of this machine has another place."""
+"""Members that agents serve, as real processes on loopback: each agent has its own ports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command_of(pid):
 
 @pytest.fixture
 def places():
-    """`places(n)`: so many, at ports that are held."""
+    """`places(n)`: n places at reserved ports."""
     held = []
 
     def make(count, scheme="http"):
@@ -43,7 +43,7 @@ def places():
 
 @pytest.fixture
 def agents(places, tmp_path):
-    """`agents(n)`: so many, each with its member; at the end, none of it is left."""
+    """`agents(n)`: n agents, each with its member; at the end, no folder may be left."""
     made = []
 
     def make(count, run_id="job", files=None, at=()):
@@ -60,7 +60,7 @@ def agents(places, tmp_path):
 
 
 def votes(agent, security=None):
-    """The peer URLs of members that vote and serve, as one of them knows."""
+    """The peer URLs of members that vote and serve, according to the agent's member."""
     try:
         members = ask(f"{agent.own.url}/v3/cluster/member/list", {}, security=security)["members"]
         is_healthy(agent.own.url, security=security)
@@ -101,7 +101,7 @@ def test_agent_without_a_place_serves_no_member(agents, eventually):
 
 @pytest.mark.parametrize("before", ["", "192.0.2.1"], ids=["no address", "the address of the pod before"])
 def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path, monkeypatch, before):
-    """As that of a pod may be."""
+    """As can happen with a pod's name."""
     (place,), named = places(1), threading.Event()
 
     def resolver(host, port):
@@ -131,7 +131,7 @@ def test_killed_member_is_replaced(agents, eventually):
 
 @pytest.mark.parametrize("keeper", [False, True])
 def test_data_folders_of_dead_members_are_removed(agents, eventually, tmp_path, keeper):
-    """Neither of a member whose keeper was killed with it, nor of one whose machine was off."""
+    """After the kill of a member or of its keeper, and from a machine that was off."""
     some = agents(3)
     eventually(lambda: len(votes(some[0])) == 3, LONG)
     [own] = [path for path in tmp_path.glob("elastic-etcd-*") if str(path) in command_of(some[1].pid)]
@@ -154,7 +154,7 @@ def test_leaving_member_shrinks_the_cluster(agents, eventually):
 
 
 def test_two_members_leave_at_the_same_time(agents, eventually, background):
-    """They are in each other's way, and try again."""
+    """Their removals conflict, so they try again."""
     made = agents(3)
     together(eventually, made)
     leaving = [background(lambda agent=agent: agent.leave(LONG)) for agent in made[:2]]

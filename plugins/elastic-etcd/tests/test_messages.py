@@ -1,4 +1,4 @@
-"""etcd's messages, built from what the package etcd3 ships; and that building them changes nothing else."""
+"""etcd's messages, built from files of the package etcd3 without changing any global state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT_S = 60
 
 
 def run(program, path="", *options):
-    """What a Python of its own says; with `path` in front of everything that is installed."""
+    """The output of a program in a separate Python, with `path` first on its module path."""
     begin = f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else ""
     command = [sys.executable, *options, "-c", begin + program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
@@ -23,7 +23,7 @@ def run(program, path="", *options):
 
 
 def installed(folder, version=UNDERSTOOD, files=None):
-    """A folder in which something that calls itself etcd3 is installed."""
+    """Install a package with the name etcd3 in a folder."""
     info = folder / f"etcd3-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: etcd3\nVersion: {version}\n")

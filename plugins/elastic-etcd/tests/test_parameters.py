@@ -1,4 +1,4 @@
-"""What users write: endpoints, certificates, users; and all that is wrong with it at once."""
+"""Endpoints, certificates and users from the options, and reports of all problems together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With users and permissions by prefix: what a user of another prefix can do to a job, against a server that asks."""
+"""Attacks on a job by a user of another prefix, on a server with users and permissions by prefix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_user(guarded, connect):
 
 @pytest.fixture
 def job(as_user):
-    """A node's side of a job, announced, with a state."""
+    """The backend of a node that is announced and has written a state."""
     backend = EtcdRendezvousBackend(as_user(TRAINER), "job", "elastic", lease_ttl=LONG)
     backend.announce("a/1", b"entry")
     found = backend.get_state()
@@ -84,7 +84,8 @@ def test_user_of_another_prefix_cannot_revoke_a_lease(job, as_user):
 
 
 def test_anonymous_client_can_renew_a_lease_but_not_read(job, as_user, guarded):
-    """It does not ask who does: a dead node can be made to look alive for longer, as `docs/guides/etcd.md` says."""
+    """etcd does not authenticate renewals, so a client can keep a dead node's lease alive (see
+    `docs/guides/etcd.md`)."""
     lease = as_user(TRAINER).read(ENTRY).first.lease
     assert as_user(MALLORY).renew(lease) == LONG
     assert guarded.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"

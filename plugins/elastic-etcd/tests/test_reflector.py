@@ -1,4 +1,4 @@
-"""Keys that are listed and followed on a real server: what becomes known, and how it ends."""
+"""Keys that are listed and watched on a real server, and the end of a watch."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ def watch_threads():
     return [thread for thread in threading.enumerate() if "etcd watch" in thread.name]
 
 
-# What becomes known
+# Lists and events
 
 
 def test_existing_keys_are_listed_first(etcd, connect, prefix):
@@ -52,11 +52,11 @@ def test_wait_ends_at_its_timeout(etcd, connect, prefix):
     assert not keys.wait_for(lambda: False, 0.0)
 
 
-# Of lists and streams, which is the newer
+# Which of a list and a stream is newer
 
 
 class Listed(Reflector):
-    """Reads what the test puts there; `during` happens before the answer arrives."""
+    """Lists what the test provides; `during` is called before the answer arrives."""
 
     def __init__(self):
         super().__init__(None, b"")
@@ -116,7 +116,7 @@ def test_stream_reaches_the_revision_of_its_last_event():
     assert reached(message(40, created=True)) == 0
 
 
-# Its end
+# Close
 
 
 def test_close_ends_wait(etcd, connect, prefix, background):
@@ -136,7 +136,7 @@ def test_close_does_not_blame_the_member(etcd, connect, prefix, eventually):
         for _ in range(20):
             Followed(client, prefix).stands().close()
         eventually(lambda: not watch_threads())
-    assert told == [], "the client has left it"
+    assert told == [], "the client has left its member"
 
 
 def test_closed_client_ends_wait_with_an_error(etcd, connect, prefix, background):
@@ -169,9 +169,9 @@ def test_forget_ends_wait(etcd, connect, prefix, background):
 
 
 def test_hundred_closed_reflectors_leave_no_threads(etcd, connect, prefix, eventually):
-    eventually(lambda: not watch_threads())  # those of other tests end by themselves
+    eventually(lambda: not watch_threads())  # watches of other tests are ending
     client = connect(etcd.endpoint)
-    Followed(client, prefix).stands()  # whatever gRPC itself needs runs by now
+    Followed(client, prefix).stands()  # starts gRPC's own threads
     before = threading.active_count()
     many = [Followed(client, prefix + b"%d" % number) for number in range(100)]
     for keys in many:
@@ -184,7 +184,7 @@ def test_hundred_closed_reflectors_leave_no_threads(etcd, connect, prefix, event
 
 
 def test_closed_reflectors_leave_no_watchers_on_the_server(servers, connect, prefix, eventually):
-    server = servers.single()  # the shared one may still be letting go of those of other tests
+    server = servers.single()  # the shared server may still hold watchers of other tests
     client = connect(server.endpoint)
     Followed(client, prefix).stands()
     before = server.metric("etcd_debugging_mvcc_watcher_total")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.nightly
 
 
 def raised_with(keys, words):
-    """Wait until it raises EtcdUnreachable with these words. On a slow machine, an error without the cause may come
+    """Wait until it raises EtcdUnreachable with `words`. On a slow machine, an error without the cause may come
     first."""
     said, deadline = "", time.monotonic() + LONG
     while words not in said:
@@ -101,7 +101,7 @@ def test_idle_watch_leaves_a_paused_member(cluster, connect, prefix):
 
 
 def test_watch_leaves_member_after_a_failed_call(cluster, connect, prefix, monkeypatch):
-    """And not when it turns out that nothing comes from it, which this connection does not ask about."""
+    """Without keepalive, only the failed call shows that the member is bad."""
     kept = tuple((name, value) for name, value in channel.OPTIONS if "keepalive" not in name)
     monkeypatch.setattr(channel, "OPTIONS", kept)
     leader, follower, other = cluster.by_role()
@@ -170,7 +170,7 @@ def test_silent_first_endpoint_is_skipped(etcd, listener, connect, prefix):
 
 @pytest.fixture
 def deaf():
-    """The endpoint of a server that answers reads, and no watch."""
+    """The endpoint of a server that answers reads, but no watches."""
     over = threading.Event()
 
     class Handler(grpc.GenericRpcHandler):
@@ -230,7 +230,7 @@ LOSSES = {
 @pytest.mark.parametrize("newer", [False, True], ids=["behind", "ahead"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_store_that_lost_data_is_listed_again(servers, connect, prefix, loss, newer):
-    """`ahead`: when it is reached again, its revision is already greater than what was known."""
+    """`ahead`: when the client reaches it again, its revision already exceeds the known one."""
     server = servers.single()
     client, writer = connect(server.endpoint), connect(server.endpoint)
     put(client, prefix + b"old")
@@ -238,7 +238,7 @@ def test_store_that_lost_data_is_listed_again(servers, connect, prefix, loss, ne
     for number in range(5):
         put(client, prefix + b"lost", b"%d" % number)
     keys = Followed(client, prefix, end_of(prefix)).stands()
-    os.kill(server.pid, signal.SIGSTOP)  # so that its end is not seen before it is back
+    os.kill(server.pid, signal.SIGSTOP)  # hides its end until it has restarted
     LOSSES[loss](server)
     server.start()
     if newer:

@@ -1,5 +1,4 @@
-"""What the members of a round share is a whole torch store where torch is imported, and costs nothing before it is
-used."""
+"""The store that a round's members share is a complete torch store, and costs nothing until it is used."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def keys(prefix):
 
 @pytest.fixture
 def stored(client, keys):
-    """What is in etcd of the rounds' stores: key and lease."""
+    """Returns the keys of all round stores in etcd, with their leases."""
 
     def read():
         pairs = client.read(keys.store.encode(), keys.store.encode() + b"\xff").values
@@ -33,7 +32,7 @@ def stored(client, keys):
 
 @pytest.fixture
 def handlers(etcd, prefix):
-    """The two nodes of a job, which may have no torch."""
+    """The two nodes of a job; they do not need torch."""
     options = {"prefix": prefix.decode(), "read_timeout": LONG, "lease_ttl": 60.0}
     made = [get_rendezvous_handler(rendezvous_parameters("etcd", etcd.endpoint, "job", 2, 2, **options)) for _ in "ab"]
     yield made
@@ -43,7 +42,7 @@ def handlers(etcd, prefix):
 
 @pytest.fixture
 def stores_of(handlers):
-    """Of the next round, by rank."""
+    """Forms the next round; returns its stores by rank."""
 
     def meet():
         joining = [Background(handler.next_rendezvous) for handler in handlers]
@@ -83,7 +82,7 @@ def test_next_rounds_store_is_empty(stores_of, stored):
     assert second.num_keys() == other.num_keys() == 0
     assert second.list_keys() == []
     other.set("key", "of the second round")
-    assert {key.partition("-")[0] for key in stored()} == {f"{2:020}"}, "what is left of the first is gone"
+    assert {key.partition("-")[0] for key in stored()} == {f"{2:020}"}, "the first round's keys are deleted"
 
 
 @pytest.mark.torch
@@ -142,7 +141,7 @@ handler.shutdown()
 
 @pytest.fixture
 def agent(etcd, prefix):
-    """A round of one node in a process of its own; what is printed."""
+    """Runs a one-node round in a separate process; returns its output."""
 
     def run(before):
         command = [sys.executable, "-c", AGENT, etcd.endpoint, prefix.decode(), before]

@@ -1,4 +1,4 @@
-"""Starting and stopping an etcd, and what may go wrong with that. Processes are real."""
+"""Start and stop of real etcd processes, and the errors of both."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def server():
 
 @pytest.fixture
 def program(tmp_path):
-    """Makes a program of a shell script that pretends to be etcd."""
+    """Turns a shell script into a program that pretends to be etcd."""
 
     def make(text, mode=0o755):
         path = tmp_path / "pretends"
@@ -53,7 +53,7 @@ def program(tmp_path):
 
 
 def ended(pid):
-    """Whether the process is gone, or a zombie that only waits for whoever adopted it."""
+    """Whether the process has ended; a zombie that its new parent has not reaped counts as ended."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -150,7 +150,7 @@ def test_server_output_to_a_pipe_is_refused(server, stderr):
         server.start(stderr=stderr)
 
 
-# Its end, and ours
+# The end of the server, and of its owner
 
 
 def test_failure_of_dead_server_quotes_its_log(server, eventually):
@@ -186,7 +186,7 @@ def test_server_ends_with_its_keeper(server, eventually):
 
 OWNER = """
 import json, os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore SIGINT by default
 from elastic_etcd.server import EtcdServer
 server = EtcdServer()
 server.start()
@@ -242,7 +242,7 @@ def test_taken_port_is_bad_configuration():
 
 
 def test_server_uses_the_requested_port():
-    reservation = PortReservation()  # held, so that nobody else gets the port meanwhile
+    reservation = PortReservation()  # keeps other processes off the port
     with EtcdServer(port=reservation.port) as server:
         assert server.get_port() == reservation.port
     reservation.release()
@@ -265,7 +265,7 @@ def test_start_gives_up_after_all_retries(program, server, monkeypatch):
 
 
 def test_port_stays_reserved_while_server_runs(server):
-    """Whoever asks for any port does not get ours, even while etcd is not there."""
+    """The kernel does not hand the port to other processes, even while etcd is not listening."""
     server.start(timeout=LONG)
     os.kill(server.pid, signal.SIGSTOP)
     with socket.socket() as other, pytest.raises(OSError):
@@ -298,7 +298,7 @@ def test_invalid_executable_is_reported(program, server, monkeypatch):
 
 
 class ClockOf:
-    """A minute has passed when something was logged."""
+    """A clock that advances by a minute once the log has content."""
 
     def __init__(self, log):
         self._log = log
@@ -325,7 +325,7 @@ def test_impossible_data_directory_is_bad_configuration(tmp_path):
 
 @pytest.fixture
 def find(monkeypatch):
-    """Finds the binary with these variables, and this one packaged."""
+    """Finds the binary with the given variables and packaged binary."""
 
     def found(packaged=None, path="/nonexistent", variable=""):
         monkeypatch.setenv("PATH", str(path))
@@ -362,7 +362,7 @@ TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
 
 @pytest.fixture
 def folder_with(tmp_path):
-    """Makes a folder with an etcd in it that tells this version, and is none."""
+    """Makes a folder with a fake etcd that runs `text`."""
 
     def make(name, text, mode=0o755):
         folder = tmp_path / name

@@ -58,7 +58,7 @@ def test_close_of_store_made_by_name_closes_its_client(stores):
 
 def test_write_passes_the_files_that_the_design_note_lists(stores):
     store, passed = stores(), []
-    store.set("key", "before")  # which connects
+    store.set("key", "before")  # connects
 
     def note(frame, event, _):
         path = Path(frame.f_code.co_filename)

@@ -20,17 +20,17 @@ LONG = 60.0
 
 
 class LossyClient:
-    """A real client that loses answers on purpose: of the next writes, as `plan` says one by one: "lost" (carried out,
-    not answered), "late" (not answered, carried out when `deliver` is called), "never" (not carried out, though nobody
-    knows that), "refused" (not carried out, as is known), or None (all is well). Each but "lost" takes a second of the
-    clock, if there is one."""
+    """A real client that loses answers on purpose. `plan` lists the fate of the next writes: "lost" (applied, but not
+    answered), "late" (not answered, and applied when `deliver` is called), "never" (neither answered nor applied),
+    "refused" (not applied, and the caller learns that), or None (no fault). Each but "lost" takes a second on the
+    clock, if one is given."""
 
     def __init__(self, client, clock=None):
         self._client = client
         self._clock = clock
         self._held = []
         self.plan = []
-        self.after = lambda: None  # what happens after a fault
+        self.after = lambda: None  # called after a fault
 
     def __getattr__(self, name):
         return getattr(self._client, name)
@@ -51,7 +51,7 @@ class LossyClient:
         raise EtcdUnreachable("the answer was lost", landed=True)
 
     def deliver(self):
-        """Whether any of what was held was carried out now."""
+        """Send the late writes; returns whether any of them was applied."""
         carried_out = [self._is_carried_out(transaction) for transaction in self._held]
         return any(carried_out)
 
@@ -63,7 +63,7 @@ class LossyClient:
 
 
 class WatchedClient:
-    """A client that shows when a watch begins."""
+    """A client whose `watches` event is set when a watch begins."""
 
     def __init__(self, client):
         self._client = client
@@ -127,7 +127,7 @@ def test_writes_with_lost_answers_apply_once(make, lossy, plan):
 
 
 def test_failed_compare_set_does_not_apply_later(make, lossy):
-    """It waits in a member that was stopped, while its conditions come true."""
+    """The write waits in a paused member until its conditions are met."""
     store, other = make(lossy), make()
     other.set("k", "other")
     lossy.plan = ["late"]
@@ -162,7 +162,7 @@ def test_marker_deleted_before_its_fence_repeats_the_write(make, lossy, client, 
     "first", [lambda store: store.set("k", "old"), lambda store: store.compare_set("k", "x", "old")]
 )
 def test_late_write_after_close_changes_nothing(make, lossy, first):
-    """The first write of a marker, whose condition is that there is none."""
+    """The late write is the one that creates the marker; its condition is that no marker exists."""
     store, other = make(lossy), make()
     lossy.plan = ["late"]
     first(store)
@@ -173,7 +173,7 @@ def test_late_write_after_close_changes_nothing(make, lossy, first):
 
 
 def test_late_copy_of_failed_write_changes_nothing_after_close(make, client):
-    """It was carried out; its copy arrives after the markers were deleted."""
+    """The write was applied; its retry arrives after the markers were deleted."""
     import torch.distributed as dist
 
     clock = FakeClock()
@@ -246,7 +246,7 @@ def test_close_keeps_the_keys(make, client, prefix):
 
 
 def test_unanswered_write_with_expired_marker_is_not_repeated(make, lossy, client, prefix):
-    """It was carried out, another store has written since, and the marker expired."""
+    """The write was applied, another store has written since, and the marker expired."""
     import torch.distributed as dist
 
     store, other = make(lossy), make()
@@ -274,7 +274,7 @@ def test_closed_stores_leave_no_keys_and_no_leases(servers, connect, prefix):
 
 
 def test_marker_with_expired_lease_is_replaced(make, etcd, client, prefix):
-    """As after a minute without a write."""
+    """Like after a minute without a write."""
     store = make()
     store.set("k", "1")
     [marker] = client.read(prefix + b"w/", end_of(prefix + b"w/")).values
@@ -307,7 +307,7 @@ def test_timeout_change_does_not_affect_running_wait(make, client, background):
     store.set_timeout(timedelta(milliseconds=1))
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
         other.get("never")
-    other.set("a", "1")  # to look at the time again
+    other.set("a", "1")  # the waiter checks its deadline again
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
         other.get("never")
     other.set("z", "2")
@@ -445,7 +445,7 @@ def test_operations_without_permission_raise_store_error(servers, prefix):
 
 
 def test_concurrent_adds_survive_killed_etcd_leader(cluster, prefix):
-    """Nothing is lost, nothing counts twice, whoever waits goes on waiting."""
+    """No addition is lost or counted twice, and a running wait continues."""
     from elastic_etcd.store import EtcdStore
 
     endpoints = [member.endpoint for member in cluster.members]

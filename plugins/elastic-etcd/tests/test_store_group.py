@@ -1,4 +1,4 @@
-"""A process group over EtcdStore: two processes, each with a client of its own."""
+"""A process group over EtcdStore: two processes, each with its own client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 
 LONG = 100.0
 
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# Exits without finalizing Python: a gloo thread that is still releasing the last tensor would wait for the
 # interpreter, which ends such threads; in C++ that is an abort.
 WORKER = """
 import os

@@ -1,4 +1,4 @@
-"""TLS against real servers: right, wrong, and missing on one side. Each mismatch is told within the timeout."""
+"""TLS with real servers: correct, wrong, and missing on one side. Each mismatch is reported within the timeout."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ from watching import Followed
 
 from elastic_core.errors import ConfigurationError
 
-TIMEOUT = 5.0  # where it has to pass; on a machine that stalls for as long, the cause is not known
-PATIENCE = 60.0  # where nobody waits: waiting does not make certificates better
+TIMEOUT = 5.0  # for calls that must time out; on a machine that stalls this long, the cause is not known
+PATIENCE = 60.0  # for calls that end earlier: refused certificates are not tried again
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,12 @@ def secure(shared_servers, certificates):
 
 @pytest.fixture(scope="module")
 def strict(shared_servers, certificates):
-    """Wants certificates of its clients."""
+    """A server that requires client certificates."""
     return shared_servers.single(certificates=certificates, client_certificates=True)
 
 
 def failure(server, security, kind, words):
-    """The error of a call, which says these words and came in time: at once if it is a refusal."""
+    """The error of a call. It must contain `words` and arrive in time; a refusal arrives immediately."""
     client = EtcdClient([server.endpoint], security, timeout=PATIENCE if kind is EtcdRefused else TIMEOUT)
     begun = time.monotonic()
     try:
@@ -83,7 +83,7 @@ def test_without_ca_cert_system_authorities_apply(secure, etcd, certificates):
 
 
 def test_system_trust_store_is_used(secure, certificates, tmp_path):
-    """In a process of its own, since OpenSSL's variable names what the machine trusts."""
+    """In a separate process, because OpenSSL reads the trust store from a variable."""
     script = (
         "import sys; from elastic_etcd.client.client import EtcdClient; "
         "from elastic_etcd.client.channel import Security; "
@@ -161,7 +161,7 @@ def test_call_with_unreadable_file_names_it(secure):
 
 
 def test_reconnect_uses_renewed_certificates(servers, tmp_path, connect, prefix):
-    """The files have others now, of another authority; the server has been restarted with them."""
+    """The files now hold certificates from another authority, and the server was restarted with them."""
     files = make_certificates(tmp_path)
     server = servers.single(certificates=files, client_certificates=True)
     client = connect(server.endpoint, security=Security(files.ca, files.client_cert, files.client_key))

@@ -1,4 +1,4 @@
-"""The door into stock torchrun."""
+"""The backend under stock torchrun."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 
 LONG = 110
 
-# The first round is known by its port, not by the restart count: stock torchrun counts on each node for itself.
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# The first round is recognized by its port, not by the restart count, which stock torchrun keeps per node.
+# Exits without finalizing Python: a gloo thread that is still releasing the last tensor would wait for the
 # interpreter, which ends such threads; in C++ that is an abort.
 WORKER = """
 import contextlib, os, pathlib, sys, time
@@ -43,7 +43,7 @@ os._exit(0)
 
 @pytest.fixture
 def torchrun(etcd, prefix, tmp_path):
-    """Starts nodes; all are gone at the end."""
+    """Starts nodes; they are killed at the end."""
     (tmp_path / "worker.py").write_text(WORKER)
     started = []
 
@@ -68,7 +68,7 @@ def shell(tmp_path):
 
 
 def test_two_stock_torchrun_nodes_recover_and_reduce(etcd, prefix, shell, tmp_path):
-    """The command of the page, with this server, one worker a node, and less patience with nodes that may come."""
+    """The guide's command, with this server, one worker per node, and a shorter last call."""
     (tmp_path / "train.py").write_text(WORKER)
     command = block_of("docs/guides/etcd.md", "torchrun --nnodes").partition("\n")[2]
     assert command.startswith("torchrun ")

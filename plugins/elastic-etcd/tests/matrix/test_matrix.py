@@ -1,6 +1,6 @@
-"""The client on the protobuf that is installed here: what a job needs of it, against a real server.
+"""The client's operations with the installed protobuf, on a real server.
 
-The environments `etcd-protobuf3` to `etcd-protobuf7` of tox run this on each protobuf that is supported.
+tox's environments `etcd-protobuf3` to `etcd-protobuf7` run this on each supported protobuf.
 """
 
 from __future__ import annotations
