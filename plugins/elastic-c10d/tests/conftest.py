@@ -81,14 +81,14 @@ def eventually():
 def fails():
     """Whether a call says that the store is out of reach."""
 
-    def said(function):
+    def raised(function):
         try:
             function()
         except RendezvousConnectionError:
             return True
         return False
 
-    return said
+    return raised
 
 
 @pytest.fixture

@@ -91,8 +91,8 @@ def keys(backend):
 def test_heir_holds_the_state_and_other_nodes_follow(meet, go):
     _, (host, *others) = meet(3)
     _, old, _ = others[-1].set_state(b"state")
-    told = go(host, "a", ["b", "c"], *others)
-    assert [state for state, _ in told] == [b"state"] * 2
+    found = go(host, "a", ["b", "c"], *others)
+    assert [state for state, _ in found] == [b"state"] * 2
     heir, other = heir_of(*others)
     host.close()
     assert keys(other) == keys(heir) == ["b", "c"]

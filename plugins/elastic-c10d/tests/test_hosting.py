@@ -213,7 +213,7 @@ def test_file_that_is_not_a_store_is_refused(parts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "config", "told"),
+    ("endpoint", "config", "problem"),
     [
         ("/no/such/folder/file", {"store_type": "file"}, "the folder of '/no/such/folder/file' does not exist"),
         ("", {"store_type": "file"}, "requires the path of a file"),
@@ -223,8 +223,8 @@ def test_file_that_is_not_a_store_is_refused(parts, tmp_path):
         ("a:b:c", {}, "expected one endpoint"),
     ],
 )
-def test_invalid_configuration_is_refused(parts, endpoint, config, told):
-    with pytest.raises(ConfigurationError, match=told):
+def test_invalid_configuration_is_refused(parts, endpoint, config, problem):
+    with pytest.raises(ConfigurationError, match=problem):
         parts(endpoint, **config)
 
 

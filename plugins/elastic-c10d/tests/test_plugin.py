@@ -82,7 +82,7 @@ def test_static_is_c10d_with_rank_0_as_host():
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "problem"),
     [
         (static(nodes=3, minimum=1, rank=0), "requires a fixed number of nodes"),
         (static(nodes=2), "requires --node-rank"),
@@ -91,8 +91,8 @@ def test_static_is_c10d_with_rank_0_as_host():
         (static(nodes=2, rank="first"), "expected a whole number"),
     ],
 )
-def test_static_refuses_invalid_parameters(params, told):
-    with pytest.raises(ConfigurationError, match=told):
+def test_static_refuses_invalid_parameters(params, problem):
+    with pytest.raises(ConfigurationError, match=problem):
         as_dynamic(params)
 
 

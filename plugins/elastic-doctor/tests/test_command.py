@@ -46,8 +46,8 @@ def test_all_problems_are_reported_together(read):
 
 def test_help_lists_every_doctor_flag(capsys):
     assert cli.main(["doctor", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert all(spec.flag in said for spec in DOCTOR)
+    output = capsys.readouterr().out
+    assert all(spec.flag in output for spec in DOCTOR)
 
 
 @pytest.mark.integration

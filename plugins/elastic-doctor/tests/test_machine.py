@@ -195,7 +195,7 @@ def test_warm_start_options_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "problem"),
     [
         ({"rank_policy": "hots"}, "did you mean 'host'"),
         ({"worker_starter": "spwan"}, "did you mean 'spawn'"),
@@ -203,7 +203,7 @@ def test_warm_start_options_are_accepted():
         ({"event_log_handler": "consle"}, "did you mean 'console'"),
     ],
 )
-def test_unknown_plugin_names_and_options_are_faults(values, told):
+def test_unknown_plugin_names_and_options_are_faults(values, problem):
     findings = judged_choices(settings_from(values), PluginManager.load({}))
     (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
-    assert told in wrong.told
+    assert problem in wrong.told

@@ -88,9 +88,9 @@ def test_malformed_endpoint_is_refused():
     ],
 )
 def test_name_lookup_is_judged(found, nodes, level, words):
-    said = n.judged_name(found, nodes)
-    assert said.level.value == level
-    assert words in said.told + said.advice
+    finding = n.judged_name(found, nodes)
+    assert finding.level.value == level
+    assert words in finding.told + finding.advice
 
 
 def test_reverse_lookup_is_judged():
@@ -116,9 +116,9 @@ def test_reverse_lookup_is_judged():
     ],
 )
 def test_advertised_address_is_judged(advertised, addresses, nodes, at_loopback, level):
-    said = n.judged_address(advertised, addresses, True, nodes, at_loopback)
-    assert said.level.value == level
-    assert bool(said.advice) == (level != "ok")
+    finding = n.judged_address(advertised, addresses, True, nodes, at_loopback)
+    assert finding.level.value == level
+    assert bool(finding.advice) == (level != "ok")
 
 
 def connections(*found, is_hosted=True):

@@ -101,19 +101,19 @@ def found(plugins):
 
 def test_reachable_store_is_ok_and_not_written_to(found, memory_backend):
     backend = memory_backend()
-    said = found(lambda params: backend)
-    assert said["store"][0] == "ok"
-    assert said["run-id"] == ("ok", "the id 'job' is unused")
-    assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(said)
+    findings = found(lambda params: backend)
+    assert findings["store"][0] == "ok"
+    assert findings["run-id"] == ("ok", "the id 'job' is unused")
+    assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(findings)
     assert backend.writes == 0
 
 
 def test_foreign_state_in_the_store_is_a_fault(found, memory_backend):
     backend = memory_backend()
     backend.set_state(b"something else")
-    level, told = found(lambda params: backend)["store"]
+    level, message = found(lambda params: backend)["store"]
     assert level == "fault"
-    assert told
+    assert message
 
 
 @pytest.mark.integration
@@ -127,10 +127,10 @@ def test_absent_store_is_a_note_unless_expected(found):
     def broken(params):
         raise KeyError("dsn")
 
-    level, told = found(broken)["backend"]
+    level, message = found(broken)["backend"]
     assert level == "fault"
-    assert "the rendezvous backend 'toy' of plugin" in told
-    assert "failed: KeyError: 'dsn'" in told
+    assert "the rendezvous backend 'toy' of plugin" in message
+    assert "failed: KeyError: 'dsn'" in message
     assert "store" not in found(None)
     assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
@@ -145,61 +145,61 @@ def test_refused_connection_is_a_warning_unless_expected(found):
         def opened(params):
             raise refuse
 
-        said = found(opened, rdzv_endpoint=endpoint)
-        assert said["connection"] == ("warning", f"nothing listens at {endpoint} yet")
-        assert said["store"][0] == "warning"
+        findings = found(opened, rdzv_endpoint=endpoint)
+        assert findings["connection"] == ("warning", f"nothing listens at {endpoint} yet")
+        assert findings["store"][0] == "warning"
         assert found(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
 
         def lacks(params):
             raise ModuleNotFoundError("No module named 'client'", name="client")
 
-        said = found(lacks, rdzv_endpoint=endpoint)
-        assert said["backend"][0] == "fault"
-        assert said["backend"][1].endswith("failed: ModuleNotFoundError: No module named 'client'")
-        assert "store" not in said
+        findings = found(lacks, rdzv_endpoint=endpoint)
+        assert findings["backend"][0] == "fault"
+        assert findings["backend"][1].endswith("failed: ModuleNotFoundError: No module named 'client'")
+        assert "store" not in findings
 
 
 @pytest.mark.integration
 def test_missing_peers_are_a_fault(found, memory_backend):
     backend = memory_backend()
-    said = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
-    assert said["peers"][0] == "fault"
-    assert said["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
+    findings = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
+    assert findings["peers"][0] == "fault"
+    assert findings["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
 
 
 class Server(StoreServer):
     """Notes what becomes of it, in memory."""
 
-    def __init__(self, endpoint, told):
-        self._endpoint, self.told = endpoint, told
+    def __init__(self, endpoint, calls):
+        self._endpoint, self.calls = endpoint, calls
 
     @property
     def endpoint(self):
         return self._endpoint
 
     def start(self):
-        self.told.append(f"serves at {self._endpoint}")
+        self.calls.append(f"serves at {self._endpoint}")
 
     def stop(self):
-        self.told.append("serves no more")
+        self.calls.append("serves no more")
 
 
 @pytest.mark.integration
 def test_doctor_on_the_store_host_serves_the_store_to_peers(found, memory_backend):
-    backend, told = memory_backend(), []
+    backend, calls = memory_backend(), []
 
     def opened(params):
-        told.append(params.run_id)
+        calls.append(params.run_id)
         return backend
 
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
         wish = DoctorOptions(peers=1, timeout=60.0)
-        said = found(opened, wish, lambda endpoint, nodes: Server(endpoint, told), rdzv_endpoint=endpoint)
-    assert told == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
-    assert said["peers"][1].startswith("1 doctor joined")
-    assert "connection" not in said, "what nobody answered before is outdated"
+        findings = found(opened, wish, lambda endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint)
+    assert calls == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
+    assert findings["peers"][1].startswith("1 doctor joined")
+    assert "connection" not in findings, "what nobody answered before is outdated"
 
 
 def test_closed_job_is_a_fault(found, memory_backend):
@@ -251,12 +251,12 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
     findings = examined(settings, manager, DoctorOptions(), ask_torch=lambda *_: TORCH, added={"dataset": "/mine"})
-    told = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
-    assert {name: item.level.value for name, item in told.items()} == {
+    by_name = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
+    assert {name: item.level.value for name, item in by_name.items()} == {
         **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
         **dict.fromkeys(("twice", "well"), "ok"),
         "dataset": "warning",
     }
-    assert (told["dataset"].told, told["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
-    assert "failed: ZeroDivisionError: a fault of mine" in told["broken"].told
-    assert told["slow"].told == "slow: no answer within 0.2 s"
+    assert (by_name["dataset"].told, by_name["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
+    assert "failed: ZeroDivisionError: a fault of mine" in by_name["broken"].told
+    assert by_name["slow"].told == "slow: no answer within 0.2 s"

@@ -104,7 +104,7 @@ def test_keep_alives_of_another_round_are_ignored():
 
 def test_foreign_document_is_ignored_but_its_revision_kept():
     ignored = []
-    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *told: ignored.append(told))
+    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *problem: ignored.append(problem))
     assert view == DocumentView(revision=7)
     assert [key for key, _ in ignored] == [KEYS.document]
 

@@ -72,17 +72,17 @@ def test_options_are_read():
 def test_problems_are_reported_together_by_given_name():
     with pytest.raises(errors.ConfigurationError) as caught:
         read(params("a:b", protocol="ftp", cert="cert.pem", timeout="soon", last_call_timeout=-1))
-    told = str(caught.value)
-    assert "--rdzv-endpoint" in told
-    assert "ftp" in told
-    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in told
-    assert "ssl_cert" not in told
-    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in told
-    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in told
+    problems = str(caught.value)
+    assert "--rdzv-endpoint" in problems
+    assert "ftp" in problems
+    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in problems
+    assert "ssl_cert" not in problems
+    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in problems
+    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in problems
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "problem"),
     [
         ({"run_id": ""}, "run id"),
         ({"min_nodes": 0}, "min_nodes"),
@@ -92,8 +92,8 @@ def test_problems_are_reported_together_by_given_name():
         ({"last_call": -1.0}, "last call"),
     ],
 )
-def test_settings_out_of_bounds_are_refused(changed, told):
-    with pytest.raises(ValueError, match=told):
+def test_settings_out_of_bounds_are_refused(changed, problem):
+    with pytest.raises(ValueError, match=problem):
         LegacySettings(**{"run_id": "job", "min_nodes": 1, "max_nodes": 2} | changed)
 
 

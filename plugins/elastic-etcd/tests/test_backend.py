@@ -114,9 +114,9 @@ def test_older_of_two_leaders_notices_the_other(backend):
     pulse = one.beat("a/1", leading=True, look=True)
     two.beat("b/1", leading=True, look=True)
     one.get_state()
-    told = one.beat("a/1", leading=True, look=True)
-    assert told > pulse + 1  # the other leader counts as well
-    assert one.beat("a/1", leading=True, look=True) == told + 1  # it keeps leading
+    seen = one.beat("a/1", leading=True, look=True)
+    assert seen > pulse + 1  # the other leader counts as well
+    assert one.beat("a/1", leading=True, look=True) == seen + 1  # it keeps leading
 
 
 def test_node_announces_again_after_its_lease_ended(backend, client, prefix):
@@ -157,12 +157,12 @@ def test_foreign_records_are_ignored_and_logged_once(backend, client, prefix, ca
     assert watching.wait_for_roster(LONG)
     for _ in range(3):
         assert [item.key for item in watching.roster()] == ["a/1"]
-    told = [line for line in capfd.readouterr().err.splitlines() if "record ignored" in line]
-    assert sum(str(keys.nodes, "ascii") + "not%2" in line for line in told) == 3  # once by each
-    assert sum("%zz" in line for line in told) == 1
-    assert sum("found 200000" in line for line in told) == 3
-    assert sum("neither the job's state" in line for line in told) == 1
-    assert all(line.isprintable() and len(line) < 1000 for line in told)
+    logged = [line for line in capfd.readouterr().err.splitlines() if "record ignored" in line]
+    assert sum(str(keys.nodes, "ascii") + "not%2" in line for line in logged) == 3  # once by each
+    assert sum("%zz" in line for line in logged) == 1
+    assert sum("found 200000" in line for line in logged) == 3
+    assert sum("neither the job's state" in line for line in logged) == 1
+    assert all(line.isprintable() and len(line) < 1000 for line in logged)
 
 
 def test_roster_is_capped_at_the_maximum_of_nodes(backend, client, prefix, capfd):

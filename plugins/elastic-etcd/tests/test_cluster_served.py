@@ -35,7 +35,7 @@ def member(number, serves=True, learner=False, cluster=CLUSTER):
     return Member(f"id{number}", name, PLACES[number].peer_url, serves, learner)
 
 
-def told(number, *members, healthy=True):
+def answers(number, *members, healthy=True):
     return Answer(PLACES[number], False, members, healthy)
 
 
@@ -58,11 +58,11 @@ BEGINNING = tuple(member(number, serves=False) for number in range(3))
 
 def test_cluster_starts_only_if_all_other_hosts_refuse():
     assert decided(refuses(1), refuses(2)) == Begin()
-    assert decided(told(1, *BEGINNING, healthy=False), refuses(2)) == Begin()
+    assert decided(answers(1, *BEGINNING, healthy=False), refuses(2)) == Begin()
     assert decide(Cluster("job", PLACES[:1]), PLACES[0], ()) == Begin()
 
 
-@pytest.mark.parametrize("other", [refuses(1), told(1, *BEGINNING, healthy=False), silent(1)])
+@pytest.mark.parametrize("other", [refuses(1), answers(1, *BEGINNING, healthy=False), silent(1)])
 def test_cluster_does_not_start_while_a_host_is_silent(other):
     """The silent host may be slow, cut off or paused, and may hold acknowledged writes."""
     found = decided(other, silent(2))
@@ -71,29 +71,29 @@ def test_cluster_does_not_start_while_a_host_is_silent(other):
 
 
 def test_lost_member_is_replaced():
-    assert decided(told(1, *ALL), told(2, *ALL)) == Join(PLACES[1], "id0")
-    assert decided(told(1, *ALL), silent(2)) == Join(PLACES[1], "id0")
-    assert decided(told(1, *ALL, healthy=False), told(2, *ALL)) == Join(PLACES[2], "id0")
+    assert decided(answers(1, *ALL), answers(2, *ALL)) == Join(PLACES[1], "id0")
+    assert decided(answers(1, *ALL), silent(2)) == Join(PLACES[1], "id0")
+    assert decided(answers(1, *ALL, healthy=False), answers(2, *ALL)) == Join(PLACES[2], "id0")
 
 
 def test_departed_member_is_added_again():
-    assert decided(silent(1), told(2, *ALL[1:])) == Join(PLACES[2], "")
+    assert decided(silent(1), answers(2, *ALL[1:])) == Join(PLACES[2], "")
 
 
 def test_added_member_that_never_served_is_replaced():
     """The member may have been started and have lost acknowledged data."""
-    assert decided(told(1, member(0, False, True), *ALL[1:])) == Join(PLACES[1], "id0")
-    assert decided(told(1, BEGINNING[0], *ALL[1:])) == Join(PLACES[1], "id0")
+    assert decided(answers(1, member(0, False, True), *ALL[1:])) == Join(PLACES[1], "id0")
+    assert decided(answers(1, BEGINNING[0], *ALL[1:])) == Join(PLACES[1], "id0")
 
 
 def test_without_majority_member_waits_and_names_missing_hosts():
-    found = decided(told(1, *ALL, healthy=False), refuses(2))
+    found = decided(answers(1, *ALL, healthy=False), refuses(2))
     assert isinstance(found, Wait)
     assert "1 of 3 members answer, and 2 are needed; bring back 1 of n0:2379, n2:2379" in found.reason
 
 
 def test_cluster_with_hosts_outside_the_endpoint_is_not_joined():
-    found = decided(told(1, *ALL[:2], member(3)), refuses(2))
+    found = decided(answers(1, *ALL[:2], member(3)), refuses(2))
     assert isinstance(found, Wait)
     assert "http://n3:2380" in found.reason
 
@@ -216,42 +216,42 @@ def test_no_acknowledged_write_is_lost_in_random_schedules():
 
 def test_etcd_of_another_job_is_not_joined():
     other = Cluster("another", PLACES[:3])
-    found = decided(refuses(1), told(2, *(member(number, cluster=other) for number in range(3))))
+    found = decided(refuses(1), answers(2, *(member(number, cluster=other) for number in range(3))))
     assert isinstance(found, Wait)
     assert "the etcd at n2:2379 is not part of this job" in found.reason
 
 
 def test_leaving_member_removes_only_itself():
-    assert leaving(PLACES[0], (told(1, *ALL), told(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
-    assert leaving(PLACES[0], (refuses(1), told(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
-    assert leaving(PLACES[0], (told(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(PLACES[0], (answers(1, *ALL), answers(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(PLACES[0], (refuses(1), answers(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
+    assert leaving(PLACES[0], (answers(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
 
 
 def test_the_last_member_does_not_leave():
     assert leaving(PLACES[0], (refuses(1), refuses(2))) is False
-    assert leaving(PLACES[0], (told(1, *ALL, healthy=False),)) is False
-    assert leaving(PLACES[0], (told(1, ALL[0], member(1, learner=True)),)) is False
+    assert leaving(PLACES[0], (answers(1, *ALL, healthy=False),)) is False
+    assert leaving(PLACES[0], (answers(1, ALL[0], member(1, learner=True)),)) is False
 
 
 def test_unlisted_member_has_left():
-    assert leaving(PLACES[0], (told(1, *ALL[1:]),)) is True
+    assert leaving(PLACES[0], (answers(1, *ALL[1:]),)) is True
 
 
 def test_majority_counts_current_members_only():
-    assert majority_lost(CLUSTER, (told(0, *ALL), told(1, *ALL))) == ""
-    assert majority_lost(CLUSTER, (told(0, ALL[0]),)) == ""  # the others have left
+    assert majority_lost(CLUSTER, (answers(0, *ALL), answers(1, *ALL))) == ""
+    assert majority_lost(CLUSTER, (answers(0, ALL[0]),)) == ""  # the others have left
     assert "0 of 3 members answer, and 2 are needed; bring back 2 of n0:2379, n1:2379, n2:2379" in majority_lost(
         CLUSTER, ()
     )
-    assert "bring back 1 of n1:2379, n2:2379" in majority_lost(CLUSTER, (told(0, *ALL, healthy=False), refuses(1)))
+    assert "bring back 1 of n1:2379, n2:2379" in majority_lost(CLUSTER, (answers(0, *ALL, healthy=False), refuses(1)))
 
 
 def test_token_and_member_names_depend_on_the_job():
     assert CLUSTER.token != Cluster("another", PLACES).token
     assert CLUSTER.initial == ",".join(f"{CLUSTER.token}-n{number}:2379=http://n{number}:2380" for number in range(3))
     after = (ALL[1], ALL[2], member(0, False, True))
-    told = CLUSTER.initial_with(PLACES[0], after)
-    assert sorted(told.split(",")) == sorted(CLUSTER.initial.split(","))
+    initial = CLUSTER.initial_with(PLACES[0], after)
+    assert sorted(initial.split(",")) == sorted(CLUSTER.initial.split(","))
 
 
 def test_member_lists_of_both_ports_are_parsed():
@@ -267,7 +267,7 @@ def test_member_lists_of_both_ports_are_parsed():
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "options", "said"),
+    ("endpoint", "options", "words"),
     [
         ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
@@ -275,16 +275,16 @@ def test_member_lists_of_both_ports_are_parsed():
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )
-def test_unservable_configuration_is_refused(endpoint, options, said):
+def test_unservable_configuration_is_refused(endpoint, options, words):
     params = RendezvousParameters("etcd", endpoint, "job", 1, 3, **{"serve": True, **options})
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=words):
         served_cluster(params, read_parameters(params.endpoint, params.config))
 
 
 def test_status_shows_the_role_of_each_member():
-    away = (told(0, *ALL), told(1, *ALL), refuses(2))
+    away = (answers(0, *ALL), answers(1, *ALL), refuses(2))
     assert shown(CLUSTER, away, "id1") == ("n0:2379 follows", "n1:2379 leads", "n2:2379 does not answer")
     learner = (ALL[0], member(2, False, True))
-    some = (told(0, *learner), told(2, *learner, healthy=False))
+    some = (answers(0, *learner), answers(2, *learner, healthy=False))
     assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member", "n2:2379 is a learner")
     assert shown(CLUSTER, (), "") == tuple(f"n{number}:2379 does not answer" for number in range(3))

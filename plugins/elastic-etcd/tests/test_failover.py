@@ -35,8 +35,8 @@ def nobody():
 
 
 def create(client, key):
-    """Write a key until it succeeds; an earlier attempt whose answer was lost may have written it. Returns how often the
-    answer was lost."""
+    """Write a key until it succeeds; an attempt whose answer was lost may have written it. Returns the number of lost
+    answers."""
     lost = 0
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -257,14 +257,14 @@ def test_lease_is_renewed_on_any_member(cluster, client_of):
 
 def test_callbacks_report_failed_members_and_close(etcd, client_of, nobody):
     client = client_of(nobody, etcd.endpoint, attempt=TIMEOUT)
-    told = []
-    with client.members.followed(told.append):
-        with client.members.followed(told.append):
+    failed = []
+    with client.members.followed(failed.append):
+        with client.members.followed(failed.append):
             client.read(b"a")
-        assert [member.endpoint for member in told[:2]] == [nobody] * 2
-        before = len(told)  # on a machine that stalls, more members have failed
+        assert [member.endpoint for member in failed[:2]] == [nobody] * 2
+        before = len(failed)  # on a machine that stalls, more members have failed
         client.close()
-    assert told[before:] == [None]
+    assert failed[before:] == [None]
 
 
 def test_members_are_probed_in_parallel(etcd, client_of, nobody):

@@ -70,8 +70,8 @@ class Served:
         """The view of a machine's member; without members if it does not answer."""
         machine = self.machines[number]
         command = [*machine.through, sys.executable, "-c", ASK, machine.address]
-        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180).stdout
-        return json.loads(told) if told else {"members": []}
+        output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180).stdout
+        return json.loads(output) if output else {"members": []}
 
     def status(self, number):
         """What `elastic status` prints on a machine."""
@@ -246,9 +246,9 @@ def test_node_without_a_member_survives_loss_of_a_member(served):
     made.machines[0].off()
     three = made.job.round(3, after=four)
     assert sorted(three.nodes) == ["n1", "n2", "n3"]
-    told = made.status(3)
-    assert "10.97.0.1:2379 does not answer" in told
-    assert told.count(" leads") == told.count(" follows") == 1
+    status = made.status(3)
+    assert "10.97.0.1:2379 does not answer" in status
+    assert status.count(" leads") == status.count(" follows") == 1
     made.job.end()
     assert [made.agents[number].code() for number in (1, 2, 3)] == [0, 0, 0]
 

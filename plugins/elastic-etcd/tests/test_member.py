@@ -84,8 +84,8 @@ def test_agents_form_a_cluster(agents, eventually, count):
     assert len({agent.own for agent in made}) == count
     together(eventually, made)
     assert all(agent.hosts and agent.diagnosis() == "" for agent in made)
-    stands = [told.rpartition(" ")[2] for told in made[0].shown()]
-    assert sorted(stands) == ["follows"] * (count - 1) + ["leads"]
+    roles = [line.rpartition(" ")[2] for line in made[0].shown()]
+    assert sorted(roles) == ["follows"] * (count - 1) + ["leads"]
 
 
 def test_agent_without_a_place_serves_no_member(agents, eventually):
@@ -177,9 +177,9 @@ def test_lost_majority_is_diagnosed(agents, eventually):
     lost = [second, third]
     for agent in lost:
         os.kill(agent.pid, signal.SIGSTOP)
-    said = eventually(first.diagnosis, LONG, "that it says so")
-    assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in said
-    assert all(agent.own.address in said for agent in lost)
+    message = eventually(first.diagnosis, LONG, "that it says so")
+    assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in message
+    assert all(agent.own.address in message for agent in lost)
     for agent in lost:
         os.kill(agent.pid, signal.SIGCONT)
     together(eventually, made)
@@ -213,8 +213,8 @@ def test_member_waits_for_its_taken_port_and_names_it(agents, places, eventually
     (place,) = places(1)
     with socket.create_server((place.host, place.peer_port), reuse_port=True):
         (agent,) = agents(1, at=(place,))
-        told = f"port {place.peer_port} of 127.0.0.1: already in use"
-        eventually(lambda: agent.diagnosis().startswith(told), LONG, "the reason")
+        problem = f"port {place.peer_port} of 127.0.0.1: already in use"
+        eventually(lambda: agent.diagnosis().startswith(problem), LONG, "the reason")
     assert eventually(lambda: serves(place), LONG, "the member")
     assert agent.diagnosis() == ""
 

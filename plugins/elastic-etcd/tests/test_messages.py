@@ -46,7 +46,7 @@ except PluginError as error:
 
 @pytest.mark.integration
 def test_building_messages_changes_no_global_state():
-    said = run(
+    output = run(
         """
 import os, sys
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, symbol_database
@@ -65,16 +65,16 @@ for name in ("rpc.proto", "kv.proto", "auth.proto"):
         pass
 """
     )
-    assert said.splitlines() == ["True True True", "[]"]
+    assert output.splitlines() == ["True True True", "[]"]
 
 
 @pytest.mark.integration
 def test_import_loads_neither_protobuf_nor_grpc():
-    said = run(
+    output = run(
         "import elastic_etcd.client.messages, sys; "
         "print([m for m in sys.modules if m.partition('.')[0] in ('google', 'grpc', 'etcd3')])"
     )
-    assert said.strip() == "[]"
+    assert output.strip() == "[]"
 
 
 @pytest.mark.integration
@@ -94,8 +94,8 @@ assert rpc().range.request(key=b"k").key == b"k"
 names = [f.name for f in descriptor_pool.Default().FindMessageTypeByName("etcdserverpb.RangeRequest").fields]
 print(names, rpc().range.filled(key=b"k"))
 """
-    said = run((ours + theirs if first == "ours" else theirs + ours) + check)
-    assert said.strip() == r"['other'] b'\n\x01k'"
+    output = run((ours + theirs if first == "ours" else theirs + ours) + check)
+    assert output.strip() == r"['other'] b'\n\x01k'"
 
 
 @pytest.mark.parametrize(
@@ -107,17 +107,17 @@ def test_source_without_descriptor_is_not_executed(source):
 
 @pytest.mark.integration
 def test_other_etcd3_version_is_refused_with_advice(tmp_path):
-    told, code = run(REFUSAL, installed(tmp_path, "1.0.0")).splitlines()
+    message, code = run(REFUSAL, installed(tmp_path, "1.0.0")).splitlines()
     advice = "pip install --force-reinstall --no-deps etcd3==0.12.0"
-    assert told == f"etcd3: expected etcd3 0.12.0, found version 1.0.0; run `{advice}`"
+    assert message == f"etcd3: expected etcd3 0.12.0, found version 1.0.0; run `{advice}`"
     assert code == repr(ExitCode.BAD_CONFIGURATION)
 
 
 @pytest.mark.integration
 def test_missing_files_are_named(tmp_path):
-    said = run(REFUSAL, installed(tmp_path))
-    assert "kv_pb2.py cannot be read" in said
-    assert "pip install" in said
+    output = run(REFUSAL, installed(tmp_path))
+    assert "kv_pb2.py cannot be read" in output
+    assert "pip install" in output
 
 
 @pytest.mark.integration
@@ -132,5 +132,5 @@ def test_damaged_files_are_named(tmp_path, text, found):
 @pytest.mark.integration
 def test_missing_package_is_named():
     loaded = "import elastic_etcd.client.messages, google.protobuf.descriptor_pb2, google.protobuf.descriptor_pool"
-    said = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)
-    assert "is not installed; run `pip install" in said
+    output = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)
+    assert "is not installed; run `pip install" in output

@@ -128,8 +128,8 @@ def test_password_is_read_from_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read("::1", user="me", password_file="~/password").login.password == "in a file"
     path.chmod(0o622)
-    told = problems("::1", user="me", password_file=str(path))
-    assert "password_file: expected a secret that others cannot write, found mode 0622" in told
+    found = problems("::1", user="me", password_file=str(path))
+    assert "password_file: expected a secret that others cannot write, found mode 0622" in found
     path.chmod(0o600)
     path.write_bytes(b"\xff\xfe")
     assert "password_file: expected UTF-8 text" in problems("::1", user="me", password_file=str(path))
@@ -144,11 +144,11 @@ def test_password_on_loopback_needs_no_tls(host):
     "host", ["etcd0", "10.0.0.1", "0.0.0.0", "localhost.example.com", "127.0.0.1.nip.io", "fe80::1"]
 )
 def test_password_off_loopback_requires_tls_or_an_opt_in(host):
-    told = problems(f"127.0.0.1,{host}", user="me", password="secret")
+    found = problems(f"127.0.0.1,{host}", user="me", password="secret")
     shown = f"[{host}]:2379" if ":" in host else f"{host}:2379"
-    assert f"insecure_password: expected TLS to {shown}, found plain text" in told
-    assert "others could read the password" in told
-    assert "secret" not in told
+    assert f"insecure_password: expected TLS to {shown}, found plain text" in found
+    assert "others could read the password" in found
+    assert "secret" not in found
     assert read(f"https://{host}", user="me", password="secret").security
     for word in ("true", True):
         assert read(host, user="me", password="secret", insecure_password=word).login is not None
@@ -157,9 +157,9 @@ def test_password_off_loopback_requires_tls_or_an_opt_in(host):
 
 def test_password_in_endpoint_is_refused_and_not_shown():
     for text in ("http://me:secret@a:1", "me:secret@a", "etcd://me:secret@a"):
-        told = problems(text)
-        assert "expected endpoints host[:port]" in told
-        assert "secret" not in told
+        found = problems(text)
+        assert "expected endpoints host[:port]" in found
+        assert "secret" not in found
     assert "user and password_file" in problems("http://me:secret@a:1")
 
 
@@ -167,14 +167,14 @@ def test_password_appears_in_no_repr_and_no_error():
     found = read("::1", user="me", password="s3cret")
     assert "s3cret" not in f"{found!r} {found.login!r} {found}"
     broken = "half-\udc80-s3cret"
-    told = problems("::1", user="me", environment={"ELASTIC_ETCD_PASSWORD": broken}, prefix="/")
-    assert "password: expected UTF-8 text" in told
-    assert "s3cret" not in told
+    found = problems("::1", user="me", environment={"ELASTIC_ETCD_PASSWORD": broken}, prefix="/")
+    assert "password: expected UTF-8 text" in found
+    assert "s3cret" not in found
     assert "s3cret" not in problems("etcd0", user="me", password="s3cret", password_file="/nonexistent")
 
 
 def test_all_problems_are_reported_together():
-    told = problems(
+    found = problems(
         "a:0",
         protocol="ftp",
         ssl_cert="cert.pem",
@@ -183,7 +183,7 @@ def test_all_problems_are_reported_together():
         read_timeout="soon",
         lease_ttl="1.5",
     ).splitlines()
-    assert [re.match(r"--rdzv-(endpoint|conf: \w+)", line)[0] for line in told] == [
+    assert [re.match(r"--rdzv-(endpoint|conf: \w+)", line)[0] for line in found] == [
         "--rdzv-endpoint",
         "--rdzv-conf: ssl_cert_key",
         "--rdzv-conf: protocol",
@@ -195,7 +195,7 @@ def test_all_problems_are_reported_together():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "problem"),
     [
         ({"protocol": "https", "endpoint": "http://a"}, "protocol: expected http as in the endpoints, found https"),
         ({"ssl_cert_key": "key.pem"}, "ssl_cert: expected certificate and private key, found ssl_cert_key alone"),
@@ -212,8 +212,8 @@ def test_all_problems_are_reported_together():
         ({"prefix": "a\nb"}, r"prefix: expected a printable prefix of keys, such as elastic, found 'a\nb'"),
     ],
 )
-def test_invalid_option_is_reported_by_name(options, told):
-    assert told in problems(**options)
+def test_invalid_option_is_reported_by_name(options, problem):
+    assert problem in problems(**options)
 
 
 def test_values_may_be_text_or_typed():

@@ -131,12 +131,12 @@ def test_close_ends_wait(etcd, connect, prefix, background):
 def test_close_does_not_blame_the_member(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())
     client = connect(f"{etcd.endpoint},localhost:{etcd.port}", attempt=LONG)
-    told = []
-    with client.members.followed(told.append):
+    failed = []
+    with client.members.followed(failed.append):
         for _ in range(20):
             Followed(client, prefix).stands().close()
         eventually(lambda: not watch_threads())
-    assert told == [], "the client has left its member"
+    assert failed == [], "the client has left its member"
 
 
 def test_closed_client_ends_wait_with_an_error(etcd, connect, prefix, background):

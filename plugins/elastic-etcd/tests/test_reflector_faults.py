@@ -23,13 +23,13 @@ pytestmark = pytest.mark.nightly
 def raised_with(keys, words):
     """Wait until it raises EtcdUnreachable with `words`. On a slow machine, an error without the cause may come
     first."""
-    said, deadline = "", time.monotonic() + LONG
-    while words not in said:
-        assert time.monotonic() < deadline, f"expected {words!r}, found {said!r}"
+    message, deadline = "", time.monotonic() + LONG
+    while words not in message:
+        assert time.monotonic() < deadline, f"expected {words!r}, found {message!r}"
         try:
             keys.wait_for(lambda: False, LONG)  # also ends when the range was listed
         except EtcdUnreachable as error:
-            said = str(error)
+            message = str(error)
 
 
 def arrives(keys, value):
@@ -40,8 +40,8 @@ def expect_order(keys, values):
     """No event arrived twice, and all arrived in order. A list may have replaced some of them."""
     revisions = [event.pair.mod_revision for event in keys.events]
     assert revisions == sorted(set(revisions)), "arrived twice"
-    told = list(dict.fromkeys(keys.values))
-    assert told == [value for value in values if value in told]
+    arrived = list(dict.fromkeys(keys.values))
+    assert arrived == [value for value in values if value in arrived]
 
 
 def test_watch_resumes_after_server_restart(servers, connect, prefix):

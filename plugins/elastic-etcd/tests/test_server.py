@@ -210,13 +210,13 @@ def test_server_ends_with_its_owner(end, eventually):
         start_new_session=True,
     )
     try:
-        told = json.loads(owner.stdout.readline())
-        folder = folder_of(told["pid"]) if end != "leave" else None
+        started = json.loads(owner.stdout.readline())
+        folder = folder_of(started["pid"]) if end != "leave" else None
         if end != "leave":
-            assert psutil.pid_exists(told["pid"])
+            assert psutil.pid_exists(started["pid"])
             os.kill(owner.pid, getattr(signal, end, signal.SIGKILL))
         owner.wait(LONG)
-        eventually(lambda: not psutil.pid_exists(told["pid"]), LONG)
+        eventually(lambda: not psutil.pid_exists(started["pid"]), LONG)
         eventually(lambda: folder is None or not folder.exists(), LONG)
     finally:
         os.killpg(owner.pid, signal.SIGKILL) if end == "fork" else owner.kill()
@@ -407,7 +407,7 @@ def test_world_writable_and_relative_paths_are_skipped(find, folder_with, monkey
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("output", "version"),
     [
         (b"etcd Version: 3.5.16\nGit SHA: f20bbadd4\n", "3.5.16"),
         (b"warning\netcd Version: 3.6.0-rc.4\n", "3.6.0"),
@@ -417,8 +417,8 @@ def test_world_writable_and_relative_paths_are_skipped(find, folder_with, monkey
         (b"", "unknown"),
     ],
 )
-def test_version_is_parsed_from_binary_output(told, version):
-    assert version_in(told) == version
+def test_version_is_parsed_from_binary_output(output, version):
+    assert version_in(output) == version
 
 
 def test_server_inherits_no_password_and_its_version_is_logged(capfd, request, monkeypatch):
@@ -427,10 +427,10 @@ def test_server_inherits_no_password_and_its_version_is_logged(capfd, request, m
     for name, value in {"ELASTIC_ETCD_PASSWORD": "s3cret", "MINE": "s3cret", "GOGC": "50"}.items():
         monkeypatch.setenv(name, value)
     with EtcdServer() as server:
-        told = capfd.readouterr().err
+        log_text = capfd.readouterr().err
         given = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
         kept = Path(f"/proc/{psutil.Process(server.pid).ppid()}/environ").read_bytes().split(b"\0")
-    assert f"path={binary()} version={version_of(binary())}" in told
+    assert f"path={binary()} version={version_of(binary())}" in log_text
     assert b"GOGC=50" in given
     assert not any(b"s3cret" in variable for variable in given + kept)
 
@@ -443,5 +443,5 @@ def test_probe_identifies_its_own_server(etcd, listener):
 
 def test_import_of_server_loads_nothing_heavy():
     code = "import sys, elastic_etcd.server; print(sorted({'torch', 'grpc', 'etcd3', 'structlog'} & set(sys.modules)))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
+    assert done.stdout.strip() == "[]"

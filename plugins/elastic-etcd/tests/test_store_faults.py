@@ -195,10 +195,10 @@ def test_retried_add_keeps_additions_of_other_clients(make, lossy):
     lossy.plan = ["lost"]
     adding = threading.Thread(target=lambda: store.add("n", 1))
     adding.start()
-    told = [other.add("n", 10) for _ in range(20)]
+    returned = [other.add("n", 10) for _ in range(20)]
     adding.join(LONG)
     assert store.get("n") == b"202"
-    assert told[-1] in (201, 202)
+    assert returned[-1] in (201, 202)
 
 
 def test_unanswered_write_raises_network_error(make, lossy):
@@ -328,8 +328,10 @@ def test_revoked_lease_deletes_all_keys_of_the_store(make, client, prefix):
 def test_concurrent_adds_from_32_stores_all_count(make, etcd):
     clients = [EtcdClient([etcd.endpoint], timeout=LONG) for _ in range(4)]
     counters = [make(clients[number % 4]) for number in range(32)]
-    told = []
-    threads = [threading.Thread(target=lambda s=s: told.append([s.add("n", 1) for _ in range(4)])) for s in counters]
+    returned = []
+    threads = [
+        threading.Thread(target=lambda s=s: returned.append([s.add("n", 1) for _ in range(4)])) for s in counters
+    ]
     begun = time.monotonic()
     for thread in threads:
         thread.start()
@@ -338,7 +340,7 @@ def test_concurrent_adds_from_32_stores_all_count(make, etcd):
     print(f"128 additions by 32: {time.monotonic() - begun:.2f} s")
     for made in clients:
         made.close()
-    assert sorted(itertools.chain(*told)) == list(range(1, 129))
+    assert sorted(itertools.chain(*returned)) == list(range(1, 129))
 
 
 @pytest.mark.parametrize("value", ["many", "1.5", b"\xff"])
@@ -451,7 +453,7 @@ def test_concurrent_adds_survive_killed_etcd_leader(cluster, prefix):
     endpoints = [member.endpoint for member in cluster.members]
     clients = [EtcdClient(endpoints[number:] + endpoints[:number]) for number in range(3)]
     stores = [EtcdStore(client, prefix.decode()) for client in clients]
-    told, slowest = [], []
+    returned, slowest = [], []
 
     def count(store):
         numbers = []
@@ -459,7 +461,7 @@ def test_concurrent_adds_survive_killed_etcd_leader(cluster, prefix):
             begun = time.monotonic()
             numbers.append(store.add("n", 1))
             slowest.append(time.monotonic() - begun)
-        told.append(numbers)
+        returned.append(numbers)
 
     waiting = threading.Thread(target=lambda: stores[0].wait(["end"], timedelta(seconds=10 * LONG)))
     threads = [waiting, *(threading.Thread(target=count, args=(store,)) for store in stores)]
@@ -472,7 +474,7 @@ def test_concurrent_adds_survive_killed_etcd_leader(cluster, prefix):
     waiting.join(LONG)
     assert not any(thread.is_alive() for thread in threads)
     print(f"the slowest addition took {max(slowest):.2f} s")
-    assert sorted(itertools.chain(*told)) == list(range(1, 451))
+    assert sorted(itertools.chain(*returned)) == list(range(1, 451))
     for store, client in zip(stores, clients, strict=True):
         store.close()
         client.close()

@@ -43,11 +43,11 @@ def test_process_group_over_etcd_reduces(etcd, prefix):
         for rank in range(2)
     ]
     try:
-        told = [worker.communicate(timeout=LONG) for worker in workers]
+        outputs = [worker.communicate(timeout=LONG) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    assert [(worker.returncode, out) for worker, (out, _) in zip(workers, told, strict=True)] == [(0, "6.0\n")] * 2, (
-        told
-    )
+    assert [(worker.returncode, out) for worker, (out, _) in zip(workers, outputs, strict=True)] == [
+        (0, "6.0\n")
+    ] * 2, outputs

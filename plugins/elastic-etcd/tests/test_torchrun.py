@@ -84,9 +84,9 @@ def test_two_stock_torchrun_nodes_recover_and_reduce(etcd, prefix, shell, tmp_pa
 
 def test_stock_torchrun_reports_invalid_option(torchrun):
     node = torchrun("--nnodes=2", "--rdzv-id=job", "--rdzv-conf=lease_ttl=soon")
-    _, said = node.communicate(timeout=LONG)
+    _, stderr = node.communicate(timeout=LONG)
     assert node.returncode
-    assert "lease_ttl" in said
+    assert "lease_ttl" in stderr
 
 
 def test_elastic_run_accepts_the_name_etcd_v3(etcd):

@@ -18,7 +18,7 @@ LIMIT_S = 60
 
 
 @pytest.fixture
-def told():
+def expiry_log():
     return ExpiryLog()
 
 

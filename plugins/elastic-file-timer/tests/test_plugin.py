@@ -151,6 +151,6 @@ FileTimerServer(None, "job").start()
     folder = tmp_path / "temporary"
     folder.mkdir()
     process = start_process(script, folder, TMPDIR=str(folder))
-    said = process.communicate(timeout=LIMIT_S)[1]
-    assert f"ConfigurationError: timer pipe: cannot create a private folder for the pipe in {folder}" in said
-    assert "No such file or directory; set TMPDIR to another folder" in said
+    stderr = process.communicate(timeout=LIMIT_S)[1]
+    assert f"ConfigurationError: timer pipe: cannot create a private folder for the pipe in {folder}" in stderr
+    assert "No such file or directory; set TMPDIR to another folder" in stderr

@@ -25,24 +25,24 @@ with timer.expires(after=0.2, scope="last"):
 """
 
 
-def test_torchs_client_works_with_our_server(make_server, start_process, told, tmp_path):
+def test_torchs_client_works_with_our_server(make_server, start_process, expiry_log, tmp_path):
     server = make_server(run_id="job", max_interval=60)
-    server.start(told)
+    server.start(expiry_log)
     process = start_process(SCRIPT, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"), TORCHELASTIC_RUN_ID="job")
     assert process.stdout.readline() == "done\n", process.communicate("", timeout=LIMIT_S)
-    assert told.scopes() == []
-    (expiry,) = told.expiries()
+    assert expiry_log.scopes() == []
+    (expiry,) = expiry_log.expiries()
     assert expiry.worker_pid == process.pid
     assert 0 <= expiry.late < 20  # and not as long as the interval
     assert (server.taken, server.refused) == (101, {})
 
 
-def test_torchs_expires_works_with_our_client(make_server, start_process, told, tmp_path):
-    make_server().start(told)
+def test_torchs_expires_works_with_our_client(make_server, start_process, expiry_log, tmp_path):
+    make_server().start(expiry_log)
     script = SCRIPT.replace("timer.FileTimerClient", "__import__('elastic_file_timer').FileTimerClient")
     process = start_process(script, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"))
     assert process.stdout.readline() == "done\n", process.communicate("", timeout=LIMIT_S)
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
 
 
 @pytest.mark.parametrize("place", ["", ".local_timer", ".file_based_local_timer"])
@@ -71,7 +71,7 @@ IMPORTS = {
 }
 
 
-def said(process):
+def output_lines(process):
     out, errors = process.communicate(timeout=2 * LIMIT_S)
     assert process.returncode == 0, errors
     return out.splitlines()
@@ -86,7 +86,7 @@ def test_program_for_torchs_classes_runs_with_ours(start_process, tmp_path):
         assert program.count(line) == 1, line
         program = program.replace(line, instead)
     assert "torch" not in program.partition("\nLIMIT_S")[0].partition("import")[2]
-    ours = said(start_process(program, tmp_path / "ours"))
-    assert ours == said(theirs)
+    ours = output_lines(start_process(program, tmp_path / "ours"))
+    assert ours == output_lines(theirs)
     assert "hangs in a function -9" in ours  # and so it came to its end
     assert "hangs -15" in ours

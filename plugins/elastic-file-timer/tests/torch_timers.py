@@ -50,12 +50,12 @@ class NamedServer(timer.TimerServer):
 
     def __init__(self, queue):
         super().__init__(MultiprocessingRequestQueue(queue), max_interval=0.2)
-        self.running, self.told, self.attempts = {}, [], []
+        self.running, self.registered, self.attempts = {}, [], []
         self.changed = threading.Condition()
 
     def register_timers(self, timer_requests):
         for request in timer_requests:
-            self.told.append((request.worker_id, request.scope_id, request.expiration_time >= 0, request.urgent))
+            self.registered.append((request.worker_id, request.scope_id, request.expiration_time >= 0, request.urgent))
             self.running.pop((request.worker_id, request.scope_id), None)
             if request.expiration_time >= 0:
                 self.running[request.worker_id, request.scope_id] = request
@@ -96,12 +96,14 @@ def a_server_of_its_own():
     NamedServer(queue).stop()
     server = NamedServer(queue)
     server.start()
-    for name, told in (("well", 4), ("stubborn", 9), ("fragile", 14), ("other", 19)):
+    for name, count in (("well", 4), ("stubborn", 9), ("fragile", 14), ("other", 19)):
         print(name, ended(named_worker, queue, name))
         with server.changed:
-            assert server.changed.wait_for(lambda told=told: not server.running and len(server.told) == told, LIMIT_S)
+            assert server.changed.wait_for(
+                lambda count=count: not server.running and len(server.registered) == count, LIMIT_S
+            )
     server.stop()
-    print(*server.told, *server.attempts, sep="\n")
+    print(*server.registered, *server.attempts, sep="\n")
 
 
 def local_worker(queue, what):

@@ -65,19 +65,19 @@ def test_rotated_token_is_loaded(port, token, change):
 
 def test_last_token_stays_valid_while_its_file_is_empty(port, token, capfd):
     token.write_text("")
-    told = ""
+    log_text = ""
 
-    def is_told():
-        nonlocal told
+    def is_logged():
+        nonlocal log_text
         assert (code(port, "first"), code(port, "")) == (200, 401)
-        told += capfd.readouterr().err
-        return "health endpoint failed" in told
+        log_text += capfd.readouterr().err
+        return "health endpoint failed" in log_text
 
-    eventually(is_told)
-    assert "the previous content is used: a token must have 1 to 1024 printable ASCII characters" in told
+    eventually(is_logged)
+    assert "the previous content is used: a token must have 1 to 1024 printable ASCII characters" in log_text
     token.unlink()
-    eventually(lambda: is_told() and told.count("health endpoint failed") == 2)
-    assert "first" not in told
+    eventually(lambda: is_logged() and log_text.count("health endpoint failed") == 2)
+    assert "first" not in log_text
     token.write_text("second")
     eventually(lambda: code(port, "second") == 200)
     assert "health endpoint failed" not in capfd.readouterr().err
@@ -122,13 +122,13 @@ def warnings(capfd):
 
 def test_exposed_endpoint_without_a_token_logs_one_warning(serve, token, capfd):
     port = serve(Options(host="0.0.0.0")).port
-    (told,) = warnings(capfd)
+    (warning,) = warnings(capfd)
     for part in (f"0.0.0.0:{port}", "the output and stack of a failed worker", "--health-conf token_file=PATH"):
-        assert part in told
+        assert part in warning
     serve()
     serve(read_options({**VALUES, "host": "0.0.0.0", "token_file": str(token)}))
     assert warnings(capfd) == []
     token.chmod(0o644)
     serve(read_options({**VALUES, "token_file": str(token)}))
-    (told,) = warnings(capfd)
-    assert f"other users may read or change {token}, whose mode is 0644" in told
+    (warning,) = warnings(capfd)
+    assert f"other users may read or change {token}, whose mode is 0644" in warning

@@ -67,23 +67,23 @@ def test_reading_a_token_file_disables_core_dumps(tmp_path):
 
 
 def test_all_problems_are_reported_together():
-    told = problems(host="", token="a", token_file="b")
+    found = problems(host="", token="a", token_file="b")
     for part in ("host must not be empty", "exclude each other"):
-        assert part in told
+        assert part in found
 
 
 def test_allowed_hosts_are_parsed():
     given = "Node7  *.cluster.example ::1 *"
     assert read(allowed_hosts=given).allowed_hosts == ("node7", "*.cluster.example", "::1", "*")
     for wrong in ("http://node7", "node7:8080", "node7;node8", "a/b"):
-        told = problems(allowed_hosts=f"node6 {wrong}")
-        assert f"expected allowed_hosts as names without scheme and port, separated by spaces, found {wrong!r}" in told
+        found = problems(allowed_hosts=f"node6 {wrong}")
+        assert f"expected allowed_hosts as names without scheme and port, separated by spaces, found {wrong!r}" in found
 
 
 def test_numbers_out_of_bounds_are_refused():
     (record,) = elastic_health_endpoints()
-    _, told = type_options(record.options, {"connections": 1, "rate": "nan"}, "--health-conf")
-    assert [str(problem) for problem in told] == [
+    _, found = type_options(record.options, {"connections": 1, "rate": "nan"}, "--health-conf")
+    assert [str(problem) for problem in found] == [
         "--health-conf: connections: expected a whole number from 4 to 1000000, found 1",
         "--health-conf: rate: expected a number from 1 to 1000000, found 'nan'",
     ]
@@ -91,9 +91,9 @@ def test_numbers_out_of_bounds_are_refused():
 
 @pytest.mark.parametrize("token", ["", "a\nb", "caf\xe9", "x" * 2000])
 def test_token_that_no_header_can_carry_is_refused(token):
-    told = problems(token=token)
-    assert "printable ASCII" in told and "secrets.token_urlsafe" in told
-    assert not token or token not in told
+    found = problems(token=token)
+    assert "printable ASCII" in found and "secrets.token_urlsafe" in found
+    assert not token or token not in found
 
 
 @pytest.mark.parametrize("name", ["missing", ".", "a\0b"])
@@ -200,10 +200,10 @@ def test_token_file_content_never_leaves_the_agent(tmp_path):
 def test_token_on_the_command_line_logs_a_warning(tmp_path):
     done = run(tmp_path, "--health-port=0", "--health-conf=rate=100,token=s3cret")
     assert (done.returncode, "s3cret" in done.stderr) == (0, False)
-    told = [line for line in done.stderr.splitlines() if "health endpoint exposed" in line]
-    assert len(told) == 1
-    assert "other users can see the token in the process list" in told[0]
-    assert "token_file=PATH" in told[0]
+    warnings = [line for line in done.stderr.splitlines() if "health endpoint exposed" in line]
+    assert len(warnings) == 1
+    assert "other users can see the token in the process list" in warnings[0]
+    assert "token_file=PATH" in warnings[0]
 
 
 NESTED = """

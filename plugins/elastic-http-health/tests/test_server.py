@@ -110,8 +110,8 @@ while time.process_time() < until: pass
 print("there", flush=True); below.wait()
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    said = "".join(process.stdout.readline() for _ in range(2))  # both at once, maybe
-    assert sorted(said) == sorted("1\nthere\n")
+    output = "".join(process.stdout.readline() for _ in range(2))  # both at once, maybe
+    assert sorted(output) == sorted("1\nthere\n")
     yield process
     process.communicate("\n", timeout=180)
 
@@ -139,8 +139,8 @@ def test_template_memory_is_reported(view, serve, child):
     shown = ask(port, "/status").json["template"]
     assert shown["pid"] == child.pid
     assert shown["memory_bytes"] > 10 << 20
-    [told] = re.findall(r"^elastic_template_memory_bytes (\S+)$", ask(port, "/metrics").text, re.MULTILINE)
-    assert float(told) > 10 << 20
+    [memory] = re.findall(r"^elastic_template_memory_bytes (\S+)$", ask(port, "/metrics").text, re.MULTILINE)
+    assert float(memory) > 10 << 20
 
 
 def test_workers_are_sampled_at_most_once_per_second(view, serve, child):
@@ -369,8 +369,8 @@ def test_health_check_results_are_shown(view, serve):
     view.checked = (CheckStatus("data", "the data is mounted", bad, 5.0), CheckStatus("gpu", "GPUs answer"))
     view.show(reason="a change, so that the documents are made again")
     shown = ask(port, "/status").json["checks"]
-    told = {"level": "failure", "message": "/data is not mounted", "remedy": "mount /data", "checked_at": 5.0}
-    assert shown[0] == {"name": "data", "summary": "the data is mounted", **told}
+    finding = {"level": "failure", "message": "/data is not mounted", "remedy": "mount /data", "checked_at": 5.0}
+    assert shown[0] == {"name": "data", "summary": "the data is mounted", **finding}
     assert (shown[1]["name"], shown[1]["level"]) == ("gpu", "pending")
     assert ask(port, "/changes").json["checks"] == shown
     assert 'elastic_health_check{level="failure",name="data"} 1.0' in ask(port, "/metrics").text

@@ -226,18 +226,18 @@ def test_rotated_certificate_is_loaded(serve, certificates, capfd):
     certificates.issue("node7")
     eventually(lambda: "node7" in names())
     certificates.key.write_bytes(before)  # one file of two has been replaced so far
-    told = ""
+    log_text = ""
 
-    def is_told():
-        nonlocal told
+    def is_logged():
+        nonlocal log_text
         assert "node7" in names()
-        told += capfd.readouterr().err
-        return "does not belong to the certificate" in told
+        log_text += capfd.readouterr().err
+        return "does not belong to the certificate" in log_text
 
-    eventually(is_told)
+    eventually(is_logged)
     certificates.issue("node8")
     eventually(lambda: "node8" in names())
-    assert told.count("health endpoint failed") == 1
+    assert log_text.count("health endpoint failed") == 1
 
 
 def problems(**values):

@@ -145,9 +145,9 @@ def restarted_job(environ):
 def test_job_survives_a_broken_exporter(exporters, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "broken")
     assert not restarted_job(os.environ).is_failed()
-    said = capsys.readouterr().err
-    assert "no collector" in said
-    assert "elastic-otel" in said
+    log_text = capsys.readouterr().err
+    assert "no collector" in log_text
+    assert "elastic-otel" in log_text
 
 
 @pytest.mark.integration

@@ -32,20 +32,20 @@ class BytesAreItsTokens(Faulty):
 
     def set_state(self, state, token=None):
         before = self._memory.state
-        told = super().set_state(state, before[1] if before and before[0] == token else token)
-        return None if told is None else (told[0], told[0], told[2])
+        answer = super().set_state(state, before[1] if before and before[0] == token else token)
+        return None if answer is None else (answer[0], answer[0], answer[2])
 
 
 class TellsTheLoserThatItWon(Faulty):
     def set_state(self, state, token=None):
-        told = super().set_state(state, token)
-        return None if told is None else (*told[:2], True)
+        answer = super().set_state(state, token)
+        return None if answer is None else (*answer[:2], True)
 
 
 class DoesNotTellWhatStands(Faulty):
     def set_state(self, state, token=None):
-        told = super().set_state(state, token)
-        return told if told is None or told[2] else (state, token, False)
+        answer = super().set_state(state, token)
+        return answer if answer is None or answer[2] else (state, token, False)
 
 
 class StripsText(Faulty):
@@ -74,12 +74,12 @@ class Tears(Faulty):
     """Writes in two steps."""
 
     def set_state(self, state, token=None):
-        told = super().set_state(state[: len(state) // 2] + b"?", token)
-        if told is None or not told[2]:
-            return told
+        answer = super().set_state(state[: len(state) // 2] + b"?", token)
+        if answer is None or not answer[2]:
+            return answer
         threading.Event().wait(0.001)
-        self._memory.state = (state, told[1])
-        return (state, *told[1:])
+        self._memory.state = (state, answer[1])
+        return (state, *answer[1:])
 
 
 class BelongsToOneThread(Faulty):

@@ -82,14 +82,14 @@ class TestPlainEndpoint(HealthContract):
 
 
 def test_view_reports_changes_until_unsubscribed():
-    view, told = FakeAgentView(), []
-    end = view.subscribe(lambda: told.append(view.status().version))
+    view, versions = FakeAgentView(), []
+    end = view.subscribe(lambda: versions.append(view.status().version))
     assert view.subscribers == 1
     view.show(phase=AgentPhase.JOINING, reason="one of two nodes is there")
     end()
     end()
     view.show(phase=AgentPhase.RUNNING)
-    assert (told, view.status().version, view.subscribers) == ([2], 3, 0)
+    assert (versions, view.status().version, view.subscribers) == ([2], 3, 0)
     assert view.status().reason == "one of two nodes is there"
 
 

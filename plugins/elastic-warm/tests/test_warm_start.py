@@ -402,7 +402,7 @@ def test_package_upgraded_during_the_run_is_used(warm_runs):
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reason"),
     [
         ("import os\nif 'template' in sys.orig_argv: os.abort()", "bad ended the template: it ended by SIGABRT"),
         ("if 'template' in sys.orig_argv: raise OSError('no')", "bad raises OSError: no"),
@@ -410,14 +410,14 @@ def test_package_upgraded_during_the_run_is_used(warm_runs):
     ],
     ids=["dies", "fails", "grows"],
 )
-def test_module_that_the_template_cannot_import_is_deferred(warm_runs, source, told):
+def test_module_that_the_template_cannot_import_is_deferred(warm_runs, source, reason):
     (warm_runs.site / "bad.py").write_text(f"import sys\n{source}\n")
     script = warm_runs.script(
         "print('bad' in BEFORE, 'decimal' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport bad"
     )
     code, out, log = warm_runs.run("--worker-starter-conf=memory=1000000000", script)
     assert (code, out) == (0, "False True\n"), log
-    assert told in log
+    assert reason in log
 
 
 def test_lost_template_costs_no_round(warm_runs):
