@@ -1,4 +1,4 @@
-"""The host of the store goes, and another node serves it from then on."""
+"""Handover: the store's host leaves, and another node serves the store from then on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def seal(request):
 
 @pytest.fixture
 def meet(node, seal, free_port):
-    """`meet(n)`: the endpoint, and so many nodes that have met there, the host first."""
+    """`meet(n)`: the endpoint, and n nodes that have met there, the host first."""
 
     def made(count, endpoint=None):
         endpoint = endpoint or f"127.0.0.1:{free_port()}"
@@ -56,7 +56,8 @@ def meet(node, seal, free_port):
 
 @pytest.fixture
 def go(background):
-    """`go(host, own, heirs, *others)`: it ends, as its agent does, while the others wait for news as nodes do."""
+    """`go(host, own, heirs, *others)`: the host leaves while the other nodes wait for a new state; returns the state
+    that each of them then reads."""
 
     def gone(host, own, heirs, *others, timeout=LONG):
         tokens = [other.get_state()[1] for other in others]
@@ -73,7 +74,7 @@ def go(background):
 
 
 def heir_of(*nodes):
-    """Who serves the store now, and the others. The first of them, unless that one needed longer than its time."""
+    """The node that serves the store now, followed by the other nodes. A slow first heir may have been skipped."""
     hosts = [backend for backend in nodes if backend.hosts_store]
     assert len(hosts) == 1
     return (*hosts, *(backend for backend in nodes if backend not in hosts))
@@ -106,7 +107,7 @@ def test_heir_holds_the_state_and_other_nodes_follow(meet, go):
 
 
 def test_handover_loses_no_concurrent_write(meet, background):
-    """Whoever writes while the store moves has written into the new one, or nothing."""
+    """A write during the handover reaches the new store, or is refused."""
     _, (host, heir, other) = meet(3)
     _, token, _ = other.set_state(b"0")
     host.withdraw("a")
@@ -128,7 +129,7 @@ def test_waits_continue_in_the_new_store(meet, go, background):
     _, (host, heir, other) = meet(3)
     other.set_state(b"state")
     other.roster()
-    waiting = background(lambda: other.wait_for_roster(LONG))  # for news that the old store will not have
+    waiting = background(lambda: other.wait_for_roster(LONG))  # for a change that happens only in the new store
     _, (_, token) = go(host, "a", ["b", "c"], heir, other)
     host.close()
     waiting.result()
@@ -142,7 +143,7 @@ def test_waits_continue_in_the_new_store(meet, go, background):
 
 
 def test_next_heir_hosts_if_the_first_is_dead(meet, go):
-    """It is dead, and nobody knows yet."""
+    """No node has noticed the death yet."""
     _, (host, dead, heir) = meet(3)
     heir.set_state(b"state")
     dead.close()
@@ -158,7 +159,7 @@ def test_store_stays_if_no_other_node_may_host(meet, node, seal, beats):
     assert not host.hand_over(["b"], 0.5)
     assert host.hosts_store
     other.announce("b", b"again")
-    assert other.set_state(b"again")[2]  # the nodes give back what they know
+    assert other.set_state(b"again")[2]  # nodes write their state back
     assert host.get_state()[0] == b"again"
     beats(other, "b", b"again")
     assert b"again" in [seen.entry for seen in host.roster()]
@@ -169,7 +170,7 @@ def test_endpoint_still_redirects_after_a_failed_handover(meet, node, seal, go, 
     heir.set_state(b"state")
     go(host, "a", ["b"], heir)
     heir.withdraw("b")
-    assert not heir.hand_over([], 0.5)  # to nobody
+    assert not heir.hand_over([], 0.5)  # without an heir
     assert heir.hosts_store
     host.close()
     back = node(endpoint, seal())
@@ -190,12 +191,12 @@ def test_newcomers_and_commands_find_moved_store_at_endpoint(meet, node, seal, g
     port = int(endpoint.rpartition(":")[2])
     heir.set_state(b"state")
     go(host, "a", ["b"], heir)
-    assert node(endpoint, seal()).get_state()[0] == b"state"  # the old server is still there
+    assert node(endpoint, seal()).get_state()[0] == b"state"  # the old server still runs
     host.close()
     eventually(lambda: listens(port))  # the heir's, once the port is free
     late = node(endpoint, seal())
     late.announce("d", b"d")
-    eventually(lambda: (late.get_state() or (b"",))[0] == b"state")  # its marker comes right after
+    eventually(lambda: (late.get_state() or (b"",))[0] == b"state")  # its redirect follows shortly
     assert keys(heir) == ["b", "d"]
     assert not late.hosts_store
     looking = open_backend(RendezvousParameters("c10d", endpoint, "job", 1, 1, join_timeout=20.0))
@@ -206,7 +207,7 @@ def test_newcomers_and_commands_find_moved_store_at_endpoint(meet, node, seal, g
 
 
 def test_restarted_first_host_is_redirected_to_moved_store(meet, node, seal, go, eventually):
-    """The machine of the first host comes back, and knows of nothing. It finds a pointer, or hosts what becomes one."""
+    """The first host's machine restarts without state. It finds a redirect, or hosts a store that becomes one."""
     endpoint, (host, heir) = meet(2)
     heir.set_state(b"state")
     go(host, "a", ["b"], heir)
@@ -219,7 +220,7 @@ def test_restarted_first_host_is_redirected_to_moved_store(meet, node, seal, go,
 
 
 def test_redirect_that_points_to_its_own_store_is_ignored(meet, go, eventually, seal):
-    """Copied by somebody from the pointer at the endpoint, which the nodes have signed."""
+    """An attacker copies the signed redirect from the endpoint into the store that it points to."""
     endpoint, (host, *others) = meet(3)
     others[-1].set_state(b"state")
     go(host, "a", ["b"], *others)
@@ -232,7 +233,7 @@ def test_redirect_that_points_to_its_own_store_is_ignored(meet, go, eventually, 
     new = client(int(old.get(keys_there.moved).rpartition(b":")[2]))
     for key in (keys_there.moved, keys_there.state(1), Keys("job").id):
         new.set(key, old.get(key))
-    assert other.set_state(b"", other.get_state()[1]) is None  # nothing stands in the epoch that begins
+    assert other.set_state(b"", other.get_state()[1]) is None  # the new epoch has no state
     _, token, written = other.set_state(b"later")
     assert written
     heir.roster()
@@ -242,7 +243,7 @@ def test_redirect_that_points_to_its_own_store_is_ignored(meet, go, eventually, 
 
 @pytest.mark.parametrize("place", ["", "the same"])
 def test_forged_redirect_does_not_move_the_store(meet, place):
-    """What a host would write: that its store moves, to nobody or to where it is. With a secret that is no state."""
+    """The forged writes announce a move without a target, or to the same address. With a secret, they are unsigned."""
     endpoint, (host, other) = meet(2)
     host.set_state(b"state")
     store = client(int(endpoint.rpartition(":")[2]))
@@ -257,7 +258,7 @@ def test_forged_redirect_does_not_move_the_store(meet, place):
 
 
 def _token(backend):
-    """Of what stands in the place of the state."""
+    """The token of the stored state, even if it is foreign."""
     try:
         found = backend.get_state()
     except ForeignStateError as error:
@@ -286,7 +287,7 @@ def test_store_is_handed_over_twice(meet, go):
 
 
 def test_node_finds_the_store_at_the_second_listed_host(meet, node, seal, go, free_port):
-    """A new store begins at the first; one that has moved to the next is found there, also when the first is free."""
+    """A new store starts at the first host, but a store at the second host is used even if the first is free."""
     first, second = free_port(), free_port()
     endpoint = f"127.0.0.1:{first},127.0.0.1:{second}"
     _, (host, other) = meet(2, endpoint)
@@ -304,8 +305,8 @@ def test_node_finds_the_store_at_the_second_listed_host(meet, node, seal, go, fr
 
 @pytest.fixture
 def parted(meet, node, seal, go, free_port, eventually):
-    """`parted(n)`: the host, the other node of a store that has moved, and the host of one where another node has
-    written `n` states; that is at the endpoint, too."""
+    """`parted(n)`: the two nodes of a moved store, its host first, and the host of a second store at the endpoint, to
+    which that host has written n states."""
 
     def made(states):
         second = f"127.0.0.1:{free_port()}"
@@ -327,7 +328,7 @@ def parted(meet, node, seal, go, free_port, eventually):
 
 @pytest.mark.parametrize("states", [1, KEPT + 6])
 def test_cut_off_store_yields_to_the_store_at_the_endpoint(parted, states):
-    """They took its host for lost: it was cut off."""
+    """The store was cut off, so the nodes at the endpoint considered its host lost."""
     heir, other, without = parted(states)
     assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
     assert keys(without) == ["b", "c", "x"]

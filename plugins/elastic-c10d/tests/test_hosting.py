@@ -1,4 +1,4 @@
-"""Who hosts, and where; what a handler is made of."""
+"""Which node hosts the store, and at which address; the parts of a handler."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_loopback_address_listens_on_loopback_only(parts, free_port):
 
 @pytest.mark.parametrize("local_addr", ["127.0.0.1", "localhost", "198.51.100.1", socket.gethostname()])
 def test_workers_store_listens_where_it_is_advertised(parts, free_port, local_addr):
-    """An address that is not of this machine is that of a gateway; a name may be another address elsewhere."""
+    """A foreign address belongs to a gateway; a name may resolve to another address on other machines."""
     made = parts(f"localhost:{free_port()}", local_addr=local_addr)
     made.backend.connect()
     where = made.stores.reserve()
@@ -181,7 +181,7 @@ def test_close_stops_the_hosted_store(parts, free_port):
 
 
 def test_hosted_store_is_recognized_by_any_local_address(free_port):
-    """Who points at it would lead its nodes in a circle."""
+    """Otherwise a node could redirect to itself."""
     hosting = HostElection(parse_endpoint(f"127.0.0.1:{free_port()}"), None, 4)
     taken = hosting.take_over("127.0.0.1")
     another = Address(socket.AF_INET, ("127.0.0.2", taken.port))

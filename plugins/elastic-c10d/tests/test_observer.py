@@ -1,4 +1,4 @@
-"""Looking at a job from outside, and the store in a process of its own."""
+"""Backends that observe a job without joining it, and a store served on its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def record(name):
 
 @pytest.fixture
 def observe():
-    """A function that opens the backend of `job` at an endpoint, closed afterwards."""
+    """Opens backends of the run `job` at an endpoint, closed at the end."""
     opened = []
 
     def observe(endpoint, name="c10d", **config):
@@ -49,7 +49,7 @@ def test_observer_never_hosts(observe, free_port):
     with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}"):
         observe(f"127.0.0.1:{port}", join_timeout=1.0).roster()
     with socket.create_server(("127.0.0.1", port)):
-        pass  # nobody listens there
+        pass  # the port is free
 
 
 @pytest.mark.parametrize("name", ["c10d", "static"])

@@ -1,4 +1,4 @@
-"""The store dies, comes back empty, or is paused; nobody listens, or something else does."""
+"""The store dies, restarts empty, or is paused; the port is closed, or another server listens."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_short_pause_of_the_store_only_delays_calls(over, server_process, backgr
 
 def test_call_to_a_paused_store_times_out_without_side_effects(over, server_process, eventually, fails):
     server = server_process()
-    backend = over(server.port, read_timeout=8.0, connect_timeout=4.0)  # no stall of the server takes as long
+    backend = over(server.port, read_timeout=8.0, connect_timeout=4.0)  # longer than any stall of the server
     _, token, _ = backend.set_state(b"1")
     backend.announce("a", b"x")
     server.pause()
@@ -153,7 +153,7 @@ def test_server_that_is_not_a_tcpstore_is_reported(listener):
     connector.close()
 
 
-LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # and much of it left when the answer comes
+LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # the answer arrives long before the join timeout
 
 
 @pytest.mark.parametrize(
@@ -260,12 +260,12 @@ def test_two_hundred_backends_leave_no_threads_and_no_sockets(over, port, eventu
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(200):
         cycle()
-    eventually(lambda: threading.active_count() <= threads)  # one that has done its work may still be ending
+    eventually(lambda: threading.active_count() <= threads)  # a finished thread may still be ending
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 3)
 
 
 def test_read_of_a_deleted_key_gives_up_soon(port):
-    """torch's `multi_get` waits for it. Nothing else fails with that: the connection is as good as before."""
+    """torch's `multi_get` waits for a deleted key. The connection must remain usable."""
     connection = TcpConnector(Endpoint("127.0.0.1", port)).connect()
     connection.shorten_timeout(0.2)
     connection.store.set("there", b"1")

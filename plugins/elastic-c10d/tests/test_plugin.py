@@ -1,4 +1,4 @@
-"""What the plugin registers, and what its options do."""
+"""The plugin's records and options."""
 
 from __future__ import annotations
 

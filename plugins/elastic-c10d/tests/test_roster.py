@@ -1,4 +1,4 @@
-"""Announcements, beats, holes in the log, and what is left of them."""
+"""Announcements, heartbeats, and gaps in the roster's log."""
 
 from __future__ import annotations
 

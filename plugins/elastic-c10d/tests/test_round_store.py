@@ -1,4 +1,4 @@
-"""What the members of a round share is a whole torch store, whichever way they met."""
+"""The store that a round's members share is a complete torch store, with every kind of rendezvous."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LIMIT = timedelta(seconds=20)
 
 @pytest.fixture(scope="module", autouse=True)
 def nobody_connects_any_more():
-    """A constructor of torch's that was given up goes on until its timeout. If it came back while the interpreter ends,
-    that would be an abort."""
-    before = set(threading.enumerate())  # of other modules, whose constructors have other timeouts
+    """An abandoned torch constructor runs until its timeout. If it returned while the interpreter ends, the process
+    would abort."""
+    before = set(threading.enumerate())  # threads of other modules have other timeouts
 
     def connecting():
         return [thread for thread in set(threading.enumerate()) - before if thread.name == "rendezvous-connect"]
@@ -54,7 +54,7 @@ def handlers(free_port, tmp_path):
 
 
 def stores_of(handlers):
-    """Of the next round, by rank."""
+    """Form the next round; returns its stores by rank."""
     joining = [Background(handler.next_rendezvous) for handler in handlers]
     found = [call.result() for call in joining]
     for info in found:
@@ -151,7 +151,7 @@ def test_file_round_store_refuses_queues(handlers):
         first.queue_push("queue", "one")
 
 
-@pytest.mark.parametrize("left", [0, 2, 8])  # torch fails, aborts, and tries for five minutes
+@pytest.mark.parametrize("left", [0, 2, 8])  # torch would fail, abort, or retry for five minutes
 def test_no_server_starts_without_free_file_descriptors(tmp_path, left):
     stores = round_stores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1", WorkersStore())
     where = stores.reserve()

@@ -1,4 +1,4 @@
-"""The state behind its fence, over every kind of store."""
+"""Conditional writes of the state, over every kind of store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host of the store is lost, and others of its machine could host; a name that several machines could host."""
+"""Takeover by another node after the loss of the store's host, and endpoints that resolve to several machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def host(warm):
-    """Starts a node in a process of its own, which hosts the store."""
+    """Starts a node in a separate process, which hosts the store."""
     started = []
 
     def start(endpoint):
@@ -67,7 +67,7 @@ def test_exactly_one_surviving_node_hosts_the_new_store(host, node, free_port, b
     process.kill()
     process.wait(60)
     for backend in nodes:
-        assert fails(backend.get_state)  # this is how it is noticed; the next operation mends it
+        assert fails(backend.get_state)  # this call notices the loss; the next one reconnects
     for reading in [background(backend.roster) for backend in nodes]:
         reading.result()
     assert sorted(backend.hosts_store for backend in nodes) == [False, False, True]
@@ -100,7 +100,7 @@ def test_waits_move_to_the_new_host(host, node, free_port, background, fails):
 
 
 def test_next_node_hosts_when_the_second_host_is_lost(host, node, free_port, fails):
-    """Who hosts next may be lost too."""
+    """The new host is lost as well."""
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     first, second = node(endpoint), node(endpoint)
@@ -165,7 +165,7 @@ def of_a_name():
 
 
 def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
-    """Its address leads nowhere on its own machine. It seemed to host, and so began no new store when that was due."""
+    """Its own address does not resolve on its machine. It used to look like a host, so no new store was started."""
 
     def unknown(host, port):
         raise socket.gaierror
@@ -178,7 +178,7 @@ def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
     connector.close()
 
 
-SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # of documentation and nobody's: no machine has them
+SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # reserved addresses: no machine has the outer two
 
 
 @pytest.mark.parametrize("order", [(OWN, LARGER), (LARGER, OWN)])

@@ -1,4 +1,4 @@
-"""The flags of `elastic doctor`: its own beside those of `elastic run`, which only it reads."""
+"""The flags of `elastic doctor`, in addition to those of `elastic run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of this machine and of what is installed on it."""
+"""Findings about this machine and its installed packages."""
 
 from __future__ import annotations
 

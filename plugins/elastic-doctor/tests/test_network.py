@@ -1,4 +1,4 @@
-"""What the doctor says of names, addresses, the way to the store, and ports: judged alone, measured on loopback."""
+"""Findings about names, addresses, connections to the store, and ports: from given results, and measured on loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = n.Address(INET, ("127.0.1.1", 29400), local=True)
 
 @pytest.fixture
 def never():
-    """A function that does not come back before the test ends, whatever its arguments."""
+    """A function that accepts any arguments and does not return before the test ends."""
     over = threading.Event()
     yield lambda *_, **__: over.wait(60)
     over.set()
@@ -41,7 +41,7 @@ def listener(quiet_port):
 
 
 def record(backend):
-    """The installed backend, or one that says nothing of itself."""
+    """The record of the installed backend, or one without any options."""
     return PluginManager.load({}).backend_named(backend) or RendezvousBackendRecord(backend, "a test", print)
 
 

@@ -1,4 +1,4 @@
-"""Doctors that meet: what each sees of the others, in pure steps and over a backend of two methods in threads."""
+"""Doctors that meet: each one's view of its peers, in pure steps, and in threads over a minimal backend."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_dead_peers_are_not_counted():
     assert set(seen.cards) == {"b", "c"}
     assert seen.met
     seen = seen.after_look([shown(ghost, 4), shown(living, 2)])
-    assert set(seen.cards) == {"b"}, "who goes before all have met was not there"
+    assert set(seen.cards) == {"b"}, "a peer that leaves before all have met is not counted"
 
 
 def test_changed_announcement_proves_a_live_peer():
@@ -73,7 +73,7 @@ def test_stage_is_reached_when_all_present_peers_reach_it():
     seen = PeerMeeting("a", 2).after_look([shown(card("b", stage=Stage.TOLD), None)])
     assert seen.reached(Stage.TOLD)
     assert not seen.reached(Stage.LEAVING)
-    assert seen.after_look([]).reached(Stage.LEAVING), "who has left is done"
+    assert seen.after_look([]).reached(Stage.LEAVING), "a peer that has left has reached every stage"
 
 
 def judged(*others, size=2):
@@ -128,7 +128,7 @@ def test_three_doctors_meet_over_a_minimal_backend(memory_backend):
     assert set(a.cards) == {"b", "c"}
     assert (b.reached(Stage.TOLD), set(c.cards)) == (True, {"a", "b"})
     assert a.cards["b"].unreachable == {"c": "timed out"}
-    assert [entry.key for entry in stale.roster()] == ["ghost"], "they have cleaned up"
+    assert [entry.key for entry in stale.roster()] == ["ghost"], "all three have withdrawn"
 
 
 def test_lone_doctor_gives_up_after_its_timeout(memory_backend):

@@ -1,4 +1,4 @@
-"""The whole examination over toy backends, and how it is shown."""
+"""The whole examination over toy backends, and its reports."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_store_answers_are_judged():
 
 @pytest.fixture
 def found(plugins):
-    """A function that examines a run with the toy backend, and gives level and words by check. Without peers, for whom
-    it waits, no time passes: nothing is slow, however slow this machine is."""
+    """A function that examines a run with the toy backend, and returns level and message by check. Unless it waits for
+    peers, its clock stands still, so that nothing is reported as slow."""
 
     def found(opened, wish=None, serve=None, **values):
         record = RendezvousBackendRecord(
@@ -168,7 +168,7 @@ def test_missing_peers_are_a_fault(found, memory_backend):
 
 
 class Server(StoreServer):
-    """Notes what becomes of it, in memory."""
+    """A server that records its calls."""
 
     def __init__(self, endpoint, calls):
         self._endpoint, self.calls = endpoint, calls
@@ -181,7 +181,7 @@ class Server(StoreServer):
         self.calls.append(f"serves at {self._endpoint}")
 
     def stop(self):
-        self.calls.append("serves no more")
+        self.calls.append("stops")
 
 
 @pytest.mark.integration
@@ -197,9 +197,9 @@ def test_doctor_on_the_store_host_serves_the_store_to_peers(found, memory_backen
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
         wish = DoctorOptions(peers=1, timeout=60.0)
         findings = found(opened, wish, lambda endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint)
-    assert calls == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
+    assert calls == [f"serves at {endpoint}", "job", "job.doctor", "stops"]
     assert findings["peers"][1].startswith("1 doctor joined")
-    assert "connection" not in findings, "what nobody answered before is outdated"
+    assert "connection" not in findings, "the refused connection is outdated"
 
 
 def test_closed_job_is_a_fault(found, memory_backend):

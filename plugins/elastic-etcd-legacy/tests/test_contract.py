@@ -1,5 +1,5 @@
-"""The store of a round keeps the contract of stores. The contract of backends does not apply: this handler is one by
-itself, and has no `RendezvousBackend` under it."""
+"""The round store passes StoreContract. BackendContract does not apply, because this handler has no
+`RendezvousBackend`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in etcd under our keys: written and read back, and foreign bytes named."""
+"""The document under our keys: encoding, decoding, and foreign bytes."""
 
 from __future__ import annotations
 
@@ -114,5 +114,5 @@ def test_keys_keep_the_documented_layout():
     assert KEYS.alive(5, 1) == b"/some/prefix/run_job/rdzv/v_5/rank_1"
     assert KEYS.store(5) == "/some/prefix/run_job/kv/v_5/"
     assert Keys("", "job").root == Keys("/", "job").root == "/run_job/"
-    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # and not among the keys of job `a`
+    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # not among the keys of job `a`
     assert not KEYS.store(5).encode().startswith(KEYS.followed)

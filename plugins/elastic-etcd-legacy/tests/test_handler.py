@@ -1,4 +1,4 @@
-"""The handler against a real etcd: nodes are threads, each with a client of its own."""
+"""The handler with a real etcd: nodes are threads, each with its own client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def job(etcd, run_id):
     def make(least, most, **settings):
         made.append(job_at([etcd.endpoint], run_id, least, most, **settings))
         running = made[-1].__enter__()
-        running.patience = 60.0  # the server lives, however slow it is
+        running.patience = 60.0  # tolerates a slow server
         return running
 
     yield make
@@ -35,12 +35,12 @@ def job(etcd, run_id):
 
 
 def gather(background, nodes):
-    """The round that all of them are in, in the order of their ranks."""
+    """Form a round of these nodes; returns its infos by rank."""
     return agreed([background(node.next_rendezvous) for node in nodes])
 
 
 def agreed(joining):
-    """The round that all who join are in, in the order of their ranks."""
+    """The infos of the round that these joins agree on, by rank."""
     infos = sorted((call.result() for call in joining), key=lambda info: info.rank)
     assert [info.rank for info in infos] == list(range(len(joining)))
     assert {info.world_size for info in infos} == {len(joining)}
@@ -49,7 +49,7 @@ def agreed(joining):
 
 
 def after_the_call(job, eventually, joining):
-    """Let the last call of a job with a clock be over, once it was seen to have begun; the round that comes of it."""
+    """Advance the job's clock past the last call until all joins return; returns the round's infos."""
 
     def back():
         job.clock.advance(job.settings.last_call)
@@ -60,7 +60,7 @@ def after_the_call(job, eventually, joining):
 
 
 def document_of(job):
-    """Its bytes; empty if there is none."""
+    """The document's bytes; empty if it does not exist."""
     found = keys_of(job).get(job.settings.keys.document)
     return found.value if found else b""
 
@@ -97,7 +97,7 @@ def test_nodes_agree_on_ranks(job, background, nodes):
 
 @pytest.fixture
 def unhurried(job):
-    """A job whose last call lasts until a test says so: `after_the_call`. Nobody renews leases meanwhile."""
+    """A job whose last call lasts until a test calls `after_the_call`. Leases are not renewed in the meantime."""
 
     def make(least, most):
         running = job(least, most, last_call=0.05, timeout=600.0, keep_alive=120.0)
@@ -170,19 +170,19 @@ def test_dead_node_is_noticed_when_its_lease_ends(unhurried, background, eventua
     gather(background, nodes)
     client = running.client()
     keys, lost = running.settings.keys, None
-    try:  # as if its machine had gone
+    try:  # like the loss of its machine
         pairs = keys_of(running)
         lost = next(pair for key, pair in pairs.items() if key.endswith(b"rank_1"))
         client.revoke(lost.lease)
     finally:
         client.close()
     eventually(lambda: all(node.num_nodes_waiting() == 1 for node in nodes))
-    assert keys.document in keys_of(running)  # nobody has asked for a round yet
+    assert keys.document in keys_of(running)  # no node has joined again yet
     gather(background, nodes)
 
 
 def test_round_reforms_without_an_unconfirmed_participant(job, background, eventually):
-    """It is in the document and never confirms: after the confirm time the others begin anew."""
+    """It is listed in the document but never confirms, so the other nodes start again after the confirm timeout."""
     running = job(2, 2, confirm=2.0)
     haunted = job(2, 2, timeout=1.5)
     haunted.clock = FakeClock()
@@ -246,7 +246,7 @@ def test_foreign_document_is_replaced_and_logged_once(job, foreign, capfd):
     assert capfd.readouterr().err.count("record ignored") == 1
     found = client.read(key).first
     assert found.create_revision > 1
-    assert found.version > 1  # of this key since it was made: the foreign one was removed before
+    assert found.version > 1  # writes since the key was recreated: the foreign document was removed first
     client.close()
 
 
@@ -277,8 +277,10 @@ def test_joining_and_leaving_leaks_nothing(job, etcd, eventually):
         assert node.next_rendezvous().world_size == 1
         assert node.shutdown()
     assert keys_of(running) == {}
-    eventually(lambda: threading.active_count() <= threads + 2)  # some may be ending
-    eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # those of others may end
+    eventually(lambda: threading.active_count() <= threads + 2)  # some threads may still be ending
+    eventually(
+        lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1
+    )  # leases of other tests may end
 
 
 def test_silent_server_raises_connection_error(listener, run_id):

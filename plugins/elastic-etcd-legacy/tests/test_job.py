@@ -1,4 +1,4 @@
-"""`elastic run --rdzv-backend etcd-legacy` with agents that are processes, over a real etcd."""
+"""`elastic run --rdzv-backend etcd-legacy` with agents as processes, over a real etcd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a round, and to those on their way into one, when etcd does not answer."""
+"""Rounds, and nodes that are joining, while etcd does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def formed(background, nodes):
 
 
 def waiting(node):
-    """How many nodes wait; None if that is not known."""
+    """The number of waiting nodes, or None if etcd is unreachable."""
     try:
         return node.num_nodes_waiting()
     except RendezvousConnectionError:
@@ -33,7 +33,7 @@ def in_reach(node):
 
 
 def test_round_survives_an_etcd_restart(servers, background, eventually, run_id):
-    """Its members are told that nothing is known meanwhile, and the round stands afterwards."""
+    """Members get an error during the outage, and keep the round afterwards."""
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
@@ -83,7 +83,7 @@ def test_job_survives_a_killed_etcd_leader(servers, background, eventually, run_
 
 
 class Forgetful(EtcdClient):
-    """Every write lands, and its answer is lost each second time."""
+    """A client whose writes all succeed, but every second answer is lost."""
 
     lost = 0
 
@@ -110,7 +110,7 @@ def test_writes_with_lost_answers_are_recognized(etcd, background, eventually, r
 
 
 def test_refusal_is_raised_immediately(servers, run_id):
-    """A user without permission on the prefix; and a quota that is used up is no different."""
+    """Here for a user without permission on the prefix; an exhausted quota is no different."""
     server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),))
     params = RendezvousParameters(
         "etcd-legacy", server.endpoint, run_id, 1, 1, user="somebody", password="password", timeout=60

@@ -1,4 +1,4 @@
-"""What the plugin registers, what its options do, and the names of the first release."""
+"""The plugin's records and options, and the names of the first release."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_handler_creation_warns_and_needs_no_server():
 def test_deprecation_is_logged_once():
     code = """
 import logging, warnings
-logging.basicConfig()  # else a program's console is its own
+logging.basicConfig()  # without it, our log would not print
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_etcd_legacy import create_rdzv_handler
 warnings.simplefilter("error")

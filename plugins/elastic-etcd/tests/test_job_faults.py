@@ -1,4 +1,4 @@
-"""Bad input and faults of a job over etcd."""
+"""Bad input and faults in a job over etcd."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unreachable_endpoint_ends_agent_with_its_exit_code(on):
     conf = {
         "read_timeout": "0.5",
         "join_timeout": "10",
-    }  # a busy machine may take seconds to have failed once
+    }  # on a busy machine, the first failure may take seconds
     agent = on(f"127.0.0.1:{free_port()}", **conf).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.STORE_UNREACHABLE
     assert "expected etcd to answer" in agent.report
@@ -168,7 +168,7 @@ def test_job_survives_expired_login_tokens(on, servers):
 
 
 def test_round_survives_revoked_leases_of_all_nodes(on, servers):
-    """Clusters before 3.5.11 do so when a member that led sleeps and wakes."""
+    """Clusters before 3.5.11 revoke all leases when a paused leader resumes."""
     member = servers.single()
     job = on(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", script=job.trainer)
@@ -214,7 +214,7 @@ def test_job_runs_over_mutual_tls(on, servers, tmp_path):
 
 @pytest.mark.nightly
 def test_job_survives_renewed_certificates(on, servers, tmp_path):
-    """All of them, with the authority, in the same files; the server has been restarted with the new ones."""
+    """The same files get certificates from a new authority, and the server restarts with them."""
     from cluster import make_certificates
 
     folder = tmp_path / "certificates"
@@ -238,7 +238,7 @@ def test_job_survives_renewed_certificates(on, servers, tmp_path):
 
 
 def test_job_recovers_once_a_full_etcd_has_room(on, servers):
-    """Workers run on meanwhile; that one of them fails can be told only then."""
+    """Workers keep running; the agent reports a failed worker once the server has room."""
     member = servers.single()
     job = on(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -283,7 +283,7 @@ def test_launch_by_fork_is_refused_with_etcd_client(launched):
 
 @pytest.mark.nightly
 def test_permanent_loss_of_etcd_ends_the_job(on, servers):
-    """Workers are kept for the grace, then the agents wait for the join timeout, and end with the documented code."""
+    """Workers run until the grace ends; agents then wait for the join timeout, and end with the documented code."""
     member = servers.single()
     job = on(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -301,7 +301,7 @@ def test_permanent_loss_of_etcd_ends_the_job(on, servers):
 
 @pytest.mark.nightly
 def test_outage_beyond_the_grace_uses_up_no_restart(on, servers):
-    """The workers are stopped, and start again when it wakes; that costs no restart."""
+    """The workers are stopped, and start again when the server resumes."""
     member = servers.single()
     job = on(member.endpoint, outage_grace="0", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
@@ -350,7 +350,7 @@ def test_outage_within_the_grace_disturbs_no_worker(on, servers):
 
 @pytest.mark.nightly
 def test_thousand_joins_and_leaves_leak_nothing(servers):
-    """Threads, files and memory of this process, which takes part again and again; keys and leases of the server."""
+    """Neither threads, files and memory of this process, nor keys and leases of the server."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
     member = servers.single()
@@ -369,7 +369,7 @@ def test_thousand_joins_and_leaves_leak_nothing(servers):
     def keys():
         return int(member.call("/v3/kv/range", key=b"\0", range_end=b"\0", count_only=True)["count"])
 
-    used = []  # gRPC's own pool breathes by a few, so the most of the first hundred counts
+    used = []  # gRPC's pool varies by a few, so the maximum of the first hundred is the limit
     for _ in range(100):
         take_part()
         used.append((me.num_threads(), me.num_fds()))
@@ -380,7 +380,7 @@ def test_thousand_joins_and_leaves_leak_nothing(servers):
     eventually(lambda: me.num_fds() <= files + 3, "no more open files than before")
     assert me.memory_info().rss - memory < 16 * 2**20
     assert keys() == 1  # the state
-    assert leases() == 1  # its own
+    assert leases() == 1  # the state's
 
 
 TIMES = int(os.environ.get("ELASTIC_TEST_TIMES", "1"))
@@ -411,7 +411,7 @@ LOSSES = ["wiped", "replaced", "restored", "snapshot"]
 @pytest.mark.parametrize("which", LOSSES)
 @pytest.mark.parametrize("nodes", ["a", "a b"])
 def test_job_recovers_worker_after_etcd_lost_data(on, servers, which, nodes, time_):
-    """The nodes write back what they know, and the failure is healed as always."""
+    """The nodes write their state back, and the job recovers from the failed worker."""
     member = servers.single()
     saving(member, which)
     count = len(nodes.split())
@@ -432,7 +432,7 @@ def test_job_recovers_worker_after_etcd_lost_data(on, servers, which, nodes, tim
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
 def test_job_survives_data_loss_after_an_earlier_restart(on, servers, which, time_):
-    """The backup has the state of an earlier round."""
+    """The backup holds the state of an earlier round."""
     member = servers.single()
     job = on(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=5")

@@ -127,7 +127,7 @@ class Page:
         raise AssertionError(f"expected {' or '.join(words)} in {selector} within {timeout} s, found {text!r}")
 
     def faults(self) -> list[str]:
-        """What the browser has complained of, but for a server that is gone."""
+        """The browser's complaints, except about a server that has stopped or requires a token."""
         logged = [
             entry["message"] for entry in self.opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
         ]
