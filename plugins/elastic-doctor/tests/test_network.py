@@ -1,4 +1,4 @@
-"""Findings about names, addresses, connections to the store, and ports: from given results, and measured on loopback."""
+"""Findings about names, addresses, connections and ports, from given results and from loopback."""
 
 from __future__ import annotations
 

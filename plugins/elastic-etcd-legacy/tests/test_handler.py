@@ -278,9 +278,7 @@ def test_joining_and_leaving_leaks_nothing(job, etcd, eventually):
         assert node.shutdown()
     assert keys_of(running) == {}
     eventually(lambda: threading.active_count() <= threads + 2)  # some threads may still be ending
-    eventually(
-        lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1
-    )  # leases of other tests may end
+    eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # others may end
 
 
 def test_silent_server_raises_connection_error(listener, run_id):

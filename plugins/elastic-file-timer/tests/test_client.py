@@ -1,4 +1,4 @@
-"""The worker's side, with a server, without one, and with one that does not read."""
+"""The client, with a server, without one, and with one that does not read."""
 
 import contextlib
 import json
@@ -21,13 +21,13 @@ from elastic_core.watchdog.process import process_start_time
 
 LIMIT_S = 60
 PATIENCE = 0.2
-BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
+BOUND_S = 20  # faults take longer than this, or never end; a machine that stalls is faster
 FAR = 4e9  # seconds since the epoch
 
 
 @pytest.fixture
 def pipe(tmp_path):
-    """A pipe that a server has open, and reads only when it is told to."""
+    """An open pipe that is read only when a test does so."""
     pipe = TimerPipe(tmp_path / "timers")
     pipe.open()
     yield pipe
@@ -39,7 +39,7 @@ def requests(pipe):
 
 
 def fill(path):
-    """Until not a byte goes in. Returns how many did."""
+    """Fill the pipe to the last byte; returns the number of bytes written."""
     writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     written = 0
     try:
@@ -55,10 +55,10 @@ def fill(path):
 
 
 def descriptors_of(pipe):
-    """How many of this process lead to it."""
+    """The number of this process's descriptors that refer to the pipe."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it was closed since
+        with contextlib.suppress(OSError):  # closed in the meantime
             found += os.path.samestat(os.stat(f"/proc/self/fd/{name}"), pipe.path.stat())
     return found
 
@@ -227,7 +227,7 @@ def test_acquire_waits_while_the_pipe_is_full(pipe):
 
 
 def test_full_pipe_delays_work_once_and_release_is_sent_later(pipe):
-    """As where the agent is stopped: work goes on without a timer, and with one as soon as the pipe is read."""
+    """As with a paused agent: work continues without a timer until the pipe is read again."""
     client = FileTimerClient(pipe.path, patience=PATIENCE)
     client.acquire("before", FAR)
     assert fill(pipe.path) > 100_000
@@ -288,14 +288,14 @@ def test_concurrent_threads_lose_nothing_and_leak_nothing(pipe):
         del client
     assert len(requests(pipe)) == 800
     assert descriptors_of(pipe) == own == 1
-    assert len(os.listdir("/proc/self/fd")) <= before  # what others have left may be closed meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= before  # descriptors of other tests may be closed in the meantime
 
 
 def test_acquire_waits_once_despite_many_unsent_releases(pipe, monkeypatch):
     clock = FakeClock()
 
     class Poll:
-        """Waits for room that does not come, and takes no time for it."""
+        """A poll that times out on the fake clock."""
 
         def register(self, descriptor, events):
             assert events == select.POLLOUT

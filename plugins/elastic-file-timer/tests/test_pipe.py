@@ -1,4 +1,4 @@
-"""Where the pipe lies, who may use it, and what happens to it."""
+"""The pipe's path and permissions, and its removal or replacement by other processes."""
 
 import os
 import stat

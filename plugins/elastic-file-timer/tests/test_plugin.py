@@ -1,4 +1,4 @@
-"""What `--watchdog=file` brings, by the plugins' door."""
+"""`--watchdog=file` as an installed plugin."""
 
 import os
 import re
@@ -127,7 +127,7 @@ def test_killed_agent_leaves_at_most_the_named_pipe(named, tmp_path):
             assert len(list(temporary.iterdir())) == (1 if named else 2)
         finally:
             agent.kill()
-        assert agent.stdout.read() == b""  # the worker is gone
+        assert agent.stdout.read() == b""  # the worker has ended
     eventually(lambda: not list(temporary.iterdir()))
     assert sorted(path.name for path in mine.iterdir()) == (["timers", "work"] if named else ["work"])
 

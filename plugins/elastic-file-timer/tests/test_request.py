@@ -1,4 +1,4 @@
-"""One line of the pipe, whoever wrote it."""
+"""Encoding and decoding of requests, one line of the pipe each."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The server by itself and with an agent: what it does when, and how it says that it cannot."""
+"""The server with and without an agent: expiries, their delay, and faults."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from elastic_file_timer import FileTimerClient, FileTimerServer
 from elastic_core.clock import SystemClock, later
 
 LIMIT_S = 60
-BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
+BOUND_S = 20  # faults take longer than this, or never end; a machine that stalls is faster
 HUNG = """
 import sys
 from elastic_file_timer import FileTimerClient, expires
@@ -23,7 +23,7 @@ with expires(0.1, "hung", client):
 
 
 class Notes:
-    """What `log_event` is told."""
+    """Records calls of `log_event`."""
 
     def __init__(self):
         self.names = []
@@ -79,7 +79,7 @@ def test_expiry_without_a_signal_is_only_logged(make_server, start_process, expi
 
 
 class JumpingClock(SystemClock):
-    """May be `ahead` by some seconds."""
+    """A clock that is `ahead` by some seconds."""
 
     ahead = 0.0
 
@@ -88,7 +88,7 @@ class JumpingClock(SystemClock):
 
 
 class SetClock(SystemClock):
-    """Stands still."""
+    """A clock that stands still."""
 
     def __init__(self):
         self.time = SystemClock().now()
@@ -98,7 +98,7 @@ class SetClock(SystemClock):
 
 
 def test_clients_can_still_release_after_an_agent_pause(make_server, expiry_log, tmp_path):
-    """The agent was stopped for longer than the timer allows, and the release did not fit into the pipe."""
+    """The agent was paused beyond the deadline, and the release did not fit into the full pipe."""
     clock = SetClock()
     server = make_server(max_interval=0.05, clock=clock)
     server.start(expiry_log)
@@ -106,7 +106,7 @@ def test_clients_can_still_release_after_an_agent_pause(make_server, expiry_log,
     client.acquire("released late", time.time() + 70)
     wait_until(lambda: server.taken == 1)
     clock.time = later(clock.time, 100)
-    threading.Event().wait(0.2)  # some turns, in each of which it would be judged
+    threading.Event().wait(0.2)  # several turns, in which the timer could expire
     client.release("released late")
     client.acquire("last", time.time() + 1)
     wait_until(lambda: server.taken == 3)
@@ -209,7 +209,7 @@ def test_missing_pipe_is_a_fault_until_it_is_recreated(make_server, expiry_log, 
     folder.mkdir()
     server = make_server(folder / "timers", max_interval=0.02)
     server.start(expiry_log)
-    folder.rename(tmp_path / "gone")  # in one piece: a pipe that is only removed may be back before its folder goes
+    folder.rename(tmp_path / "gone")  # atomically: a removed pipe may be recreated before its folder is removed
     wait_until(server.fault)
     assert "cannot be created again" in server.fault()
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]
@@ -220,7 +220,7 @@ def test_missing_pipe_is_a_fault_until_it_is_recreated(make_server, expiry_log, 
 
 
 class StoppingClock(SystemClock):
-    """Breaks in the thread that reads it, once it is told to."""
+    """A clock that raises in the reading thread once it is `broken`."""
 
     broken = False
 
@@ -269,7 +269,7 @@ def test_invalid_interval_is_refused(tmp_path, interval):
 
 
 class CountingClock(SystemClock):
-    """Counts how often it is read."""
+    """A clock that counts readings."""
 
     reads = 0
 

@@ -1,4 +1,4 @@
-"""From requests to expired timers, on a clock that stands still."""
+"""From requests to expired timers, on a fake clock."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_timers_of_ended_processes_are_dropped(table, start_process):
     table.forget(set())
     assert table.next_deadline() is not None
     process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how: a zombie
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # leaves a zombie
     table.forget(set())
     assert table.next_deadline() is None
 

@@ -33,7 +33,7 @@ def test_torchs_client_works_with_our_server(make_server, start_process, expiry_
     assert expiry_log.scopes() == []
     (expiry,) = expiry_log.expiries()
     assert expiry.worker_pid == process.pid
-    assert 0 <= expiry.late < 20  # and not as long as the interval
+    assert 0 <= expiry.late < 20  # less than the interval
     assert (server.taken, server.refused) == (101, {})
 
 
@@ -88,5 +88,5 @@ def test_program_for_torchs_classes_runs_with_ours(start_process, tmp_path):
     assert "torch" not in program.partition("\nLIMIT_S")[0].partition("import")[2]
     ours = output_lines(start_process(program, tmp_path / "ours"))
     assert ours == output_lines(theirs)
-    assert "hangs in a function -9" in ours  # and so it came to its end
+    assert "hangs in a function -9" in ours  # it ran to the end
     assert "hangs -15" in ours

@@ -1,4 +1,4 @@
-"""A program for torch's timers that prints what happens. `test_torch.py` runs it as it is, and with other imports."""
+"""A program for torch's timers that prints its events. `test_torch.py` runs it unchanged, and with other imports."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ mp = multiprocessing.get_context("fork")
 
 
 def ended(target, *args):
-    """How a process ends that runs this."""
+    """Run `target` in a process; returns its exit code."""
     process = mp.Process(target=target, args=args)
     process.start()
     process.join(LIMIT_S)
@@ -32,7 +32,7 @@ class NamedRequest(timer.TimerRequest):
 
 
 class NamedClient(timer.TimerClient):
-    """Its worker has a name instead of a process id."""
+    """A client whose worker has a name instead of a process id."""
 
     def __init__(self, queue, name):
         super().__init__()
@@ -46,7 +46,7 @@ class NamedClient(timer.TimerClient):
 
 
 class NamedServer(timer.TimerServer):
-    """Ends the worker called stubborn at the second attempt only, and breaks when it ends the one called fragile."""
+    """Reaps the worker `stubborn` only at the second attempt, and raises when it reaps `fragile`."""
 
     def __init__(self, queue):
         super().__init__(MultiprocessingRequestQueue(queue), max_interval=0.2)
@@ -134,7 +134,7 @@ def local_server():
 
 
 class NotedServer(FileTimerServer):
-    """Notes what happens. torch's server would end its own process along with a worker, which this one does not."""
+    """Records events. torch's server could kill its own process with a worker; this one does not."""
 
     def __init__(self, path):
         self.notes = []

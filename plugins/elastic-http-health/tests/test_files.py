@@ -1,4 +1,4 @@
-"""Tokens in files: read again when they are replaced, and warned of when others can read them."""
+"""Token files: replaced files are loaded again, and files that other users can read log a warning."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def replaced(file, text):
 
 
 def linked(file, text):
-    """As the kubelet does it: the file is a link through a link that is replaced."""
+    """Like the kubelet: the file is a symlink through another symlink, which is replaced."""
     folder = file.with_name(text)
     folder.mkdir()
     (folder / file.name).write_text(text)
@@ -84,7 +84,7 @@ def test_last_token_stays_valid_while_its_file_is_empty(port, token, capfd):
 
 
 def test_hanging_file_system_does_not_delay_answers(port, token):
-    """A pipe that nobody writes to: who opens it waits."""
+    """Opening a pipe without a writer blocks."""
     token.unlink()
     os.mkfifo(token)
     begun = SystemClock().now()

@@ -1,4 +1,4 @@
-"""Clients that mean ill: the endpoint stays within its limits, and a probe is answered while they are at it."""
+"""Hostile clients: the endpoint stays within its limits and keeps answering probes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from elastic_testing import Background, FakeAgentView
 
 from elastic_core.clock import SystemClock
 
-AT_ONCE = 20.0  # seconds, for every probe on a machine that may stall; who waits for a client here waits for a minute
+AT_ONCE = 20.0  # seconds for a probe on a machine that may stall; a wait for a client would take a minute
 FAST = Limits(rate=1_000_000, burst=1_000_000, backlog=1024)
 
 
 @contextlib.contextmanager
 def slow_clients(port, count):
-    """They have sent half a request and say no more."""
+    """Connections that have sent half a request and then stay silent."""
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(socket.socket()) for _ in range(count)]
         for link in links:
@@ -51,7 +51,7 @@ def test_two_hundred_slow_clients_do_not_delay_probes(serve):
 
 
 class BusyView(FakeAgentView):
-    """Who asks whether the agent lives waits until it is let go, and so does everybody else."""
+    """A view that blocks liveness probes, and with them the server, until `go_on` is set."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ def test_client_that_sends_no_request_is_disconnected(serve):
     server = serve(Options(limits=Limits(head_seconds=0.2)), view)
     asking = Background(lambda: probe(server.port), 60)
     assert view.asked.wait(60)
-    with slow_clients(server.port, 3) as links:  # all have sent what they send before their time begins
+    with slow_clients(server.port, 3) as links:  # all have sent their half before their time begins
         view.go_on.set()
         assert [link.recv(1) for link in links] == [b""] * 3
     assert server.counts.closed["head timeout"] == 3
@@ -100,15 +100,15 @@ def test_client_that_sends_while_waiting_is_disconnected(view, serve):
     server = serve()
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:
         link.sendall(b"GET /changes?after=%d&wait=20 HTTP/1.1\r\nHost: localhost\r\n\r\n" % view.status().version)
-        for _ in range(2):  # what comes together with the first of these has been read before the second
+        for _ in range(2):  # before the second answer, the server has read the request above
             ask(server.port, "/livez")
-        with contextlib.suppress(ConnectionError):  # while it still talks, maybe
+        with contextlib.suppress(ConnectionError):  # the server may close it while it sends
             link.sendall(b"x" * 100_000)
             assert link.recv(1) == b""
 
 
 def malformed(seed):
-    """A request that is none, never the same."""
+    """A malformed request, different for each seed."""
     chance = random.Random(seed)
     kinds = (
         b"\x16\x03\x01" + chance.randbytes(200), b"GET / HTTP/9.9\r\n\r\n",
@@ -123,7 +123,7 @@ def malformed(seed):
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_malformed_requests_stay_within_limits(serve, count):
-    """As fast as they come, so with a rate that lets them through."""
+    """Sent at full speed, with a rate limit that admits all of them."""
     server = serve(Options(limits=FAST))
 
     def send_hundred(first):
@@ -161,7 +161,7 @@ def test_burst_is_answered_immediately_and_then_limited(serve):
     begun = SystemClock().now()
     for _ in range(20):
         probe(server.port)
-    assert SystemClock().now() - begun < AT_ONCE  # at the rate alone it would be 38
+    assert SystemClock().now() - begun < AT_ONCE  # without the burst, it would take 38
     probe(server.port)
     probe(server.port)
     assert SystemClock().now() - begun >= 2.0 - 0.05
@@ -176,12 +176,12 @@ def test_clients_waiting_for_changes_do_not_block_probes(view, serve):
         check_probes([probe(server.port) for _ in range(10)])
         assert server.counts.most_connections == 8
         view.show(round=2)
-        # Which ones had to give way depends on whose request was read when the probes came.
+        # Which clients were evicted depends on whose request had been read when the probes arrived.
         assert 1 <= sum(begins(link).startswith(b"HTTP/1.1 200 ") for link in links) <= 8
 
 
 def begins(link):
-    """The first bytes of an answer; none if the link was closed before."""
+    """The first bytes of an answer; empty if the connection was closed."""
     try:
         return link.recv(100)
     except ConnectionError:
@@ -189,7 +189,7 @@ def begins(link):
 
 
 def test_probes_are_answered_during_constant_changes(view, serve):
-    """However many changes there are."""
+    """The view changes without a pause."""
     server = serve()
     done = threading.Event()
     changing = Background(lambda: [view.show(round=number) for number in iter(done.is_set, True)], 60)

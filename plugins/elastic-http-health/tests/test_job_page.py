@@ -1,4 +1,4 @@
-"""The page in a real browser, while a real job loses a worker."""
+"""The page in a real browser, during a real job."""
 
 from __future__ import annotations
 

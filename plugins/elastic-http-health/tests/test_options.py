@@ -1,4 +1,4 @@
-"""What `--health-conf` takes, and what is said of anything else."""
+"""Options in `--health-conf`, and errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ for path in ("", "status", "metrics", "livez?verbose"):
 
 @pytest.mark.integration
 def test_token_file_content_never_leaves_the_agent(tmp_path):
-    """Not in what its workers get, nor in what it tells of itself."""
+    """The token reaches neither the workers nor the agent's own output."""
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     token.chmod(0o600)
@@ -217,7 +217,7 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-pyth
 @pytest.mark.parametrize("name", ["TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"])
 def test_nested_agent_does_not_reuse_the_health_port(name, tmp_path):
     (tmp_path / "nested.py").write_text(NESTED)
-    held = PortReservation()  # nobody else gets it meanwhile
+    held = PortReservation()  # keeps other processes off the port
     done = subprocess.run(
         [sys.executable, "-m", "elastic_core", "run", str(tmp_path / "nested.py")],
         env={**os.environ, name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},

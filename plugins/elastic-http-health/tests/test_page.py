@@ -1,4 +1,4 @@
-"""The page in headless Chromium, with agents that are as the test says."""
+"""The page in headless Chromium, with fake agents."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_page_follows_changes_and_reconnects(page, view, serve):
     assert page.shows("#reason", "rank 3") == "rank 3: exit code 41"
     port = server.port
     server.stop()
-    held = PortReservation(port)  # nobody else gets it meanwhile
+    held = PortReservation(port)  # keeps other processes off the port
     page.shows("#banner", "does not answer")
     again = HttpHealthServer(view, port, 30.0)
     try:
@@ -99,7 +99,7 @@ def test_page_asks_for_the_token(page, serve):
 
 
 def test_page_works_over_https_with_a_token(page, view, serve, tmp_path):
-    """With nothing on it that a browser would not load there."""
+    """The browser must not block any content of the page."""
     issued = pytest.importorskip("trustme").CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
     tls = FromFiles([], lambda: server_context(str(tmp_path / "both.pem"), None))

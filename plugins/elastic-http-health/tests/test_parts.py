@@ -1,4 +1,4 @@
-"""The parts that touch nothing: who may ask, requests, sums, trees of processes."""
+"""Pure functions: allowed hosts, tokens, requests, and totals."""
 
 from __future__ import annotations
 

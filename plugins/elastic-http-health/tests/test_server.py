@@ -1,4 +1,4 @@
-"""The endpoint as its clients see it, over real sockets."""
+"""The endpoint's answers to clients, over real sockets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOKEN = {"Authorization": "Bearer s3cret"}
 
 
 def fill(view):
-    """Something of everything."""
+    """Give every field of the status a value."""
     view.checked = (CheckStatus("data", "the data is mounted", CheckResult(CheckLevel.OK, "mounted"), 5.0),)
     view.show(
         phase=AgentPhase.STOPPING, reason="rank 0: exit code 41", round=2, group_rank=0,
@@ -54,7 +54,7 @@ def fill(view):
 
 
 def paths(value, prefix=""):
-    """Every field of a document: `members[].node`."""
+    """The paths of all fields of a document, such as `members[].node`."""
     if isinstance(value, list):
         return {path for item in value for path in paths(item, f"{prefix}[]")}
     if isinstance(value, dict):
@@ -101,7 +101,7 @@ def test_metrics_match_the_reference(view, serve, child):
 
 @pytest.fixture
 def child():
-    """A process that has used some processor time, and that has one below it."""
+    """A process that has used some CPU time, and has a child."""
     code = """
 import subprocess, sys, time
 below = subprocess.Popen([sys.executable, "-c", "held = bytearray(40 << 20); print(1, flush=True); input()"], stdin=0)
@@ -110,7 +110,7 @@ while time.process_time() < until: pass
 print("there", flush=True); below.wait()
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    output = "".join(process.stdout.readline() for _ in range(2))  # both at once, maybe
+    output = "".join(process.stdout.readline() for _ in range(2))  # in any order
     assert sorted(output) == sorted("1\nthere\n")
     yield process
     process.communicate("\n", timeout=180)
@@ -161,7 +161,7 @@ def test_changes_request_returns_on_the_next_change(view, serve):
     found = []
     waiting = threading.Thread(target=lambda: found.append(ask(port, f"/changes?after={change}&wait=30").json))
     waiting.start()
-    while waiting.is_alive():  # it may not have asked yet when the first change comes
+    while waiting.is_alive():  # the first change may come before its request
         view.show(phase=AgentPhase.STOPPING)
         waiting.join(0.05)
     assert found[0]["change"] > change
@@ -178,7 +178,7 @@ def test_waits_beyond_the_limit_return_immediately(view, serve):
     change = ask(port, "/changes").json["change"]
     with socket.create_connection(("127.0.0.1", port), 60) as first:
         first.sendall(b"GET /changes?after=%d&wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % change)
-        for _ in range(2):  # what comes together with the first of these has been read before the second
+        for _ in range(2):  # before the second answer, the server has read the request above
             ask(port, "/livez")
         begun = SystemClock().now()
         assert ask(port, f"/changes?after={change}&wait=30").status == 200
@@ -193,11 +193,11 @@ def test_methods_other_than_get_are_refused(serve, method):
     assert (found.status, found.headers["Allow"]) == (405, "GET, HEAD")
 
 
-PATIENT = Options(limits=Limits(rest_seconds=60))  # with clients that may stall
+PATIENT = Options(limits=Limits(rest_seconds=60))  # tolerates clients that stall
 
 
 def insist(port, *pieces):
-    """What is answered to one who sends all of it before reading; a connection that is reset is an error."""
+    """Send all pieces before reading the answer; a reset connection raises."""
     with socket.create_connection(("127.0.0.1", port), 60) as link:
         for piece in pieces:
             link.sendall(piece)
@@ -265,7 +265,7 @@ def test_foreign_host_header_is_refused_on_loopback(serve):
 
 @pytest.mark.parametrize("path", ["/", "/status", "/changes", "/metrics", "/livez", "/readyz", "/nowhere"])
 def test_foreign_host_header_is_refused_on_other_addresses(serve, path):
-    """Its name was made to lead here, so to the browser this is the page's own server."""
+    """DNS rebinding: the foreign name resolves to this server, which the browser takes for the page's own."""
     port = serve(Options(host="0.0.0.0", allowed_hosts=("node7.example",))).port
     found = ask(port, path, headers={"Host": f"evil.example:{port}"})
     assert (found.status, "allowed_hosts=NAME" in found.text, "node7" in found.text) == (421, True, False)
@@ -338,13 +338,13 @@ def test_failing_view_answers_500_and_is_logged_once(view, serve, capfd):
 def test_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
     server, port = serve(port=quiet_port), quiet_port
     with socket.create_connection(("127.0.0.1", port), 60) as link:
-        ask(port, "/livez")  # the one before it has been accepted
+        ask(port, "/livez")  # by now the connection above has been accepted
         context = multiprocessing.get_context("fork")
         release, wait = context.Pipe()
         child = context.Process(target=lambda: (wait.send("it runs"), wait.recv()))
         child.start()
         try:
-            assert release.poll(60) and release.recv()  # before, it may not have dropped anything yet
+            assert release.poll(60) and release.recv()  # until then, it may still hold descriptors
             server.stop()
             assert link.recv(1) == b""
             with socket.create_server(("127.0.0.1", port)):

@@ -1,4 +1,4 @@
-"""The endpoint over TLS: who is answered, and what clients that mean ill cost."""
+"""The endpoint over TLS: accepted clients, and the cost of hostile ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AT_ONCE = 20.0  # seconds, on a machine that may stall
 
 
 class Certificates:
-    """Of an authority that is made for this run: a certificate in files, which can be replaced."""
+    """A certificate in files, issued by the test run's authority, which can be replaced."""
 
     def __init__(self, folder, authority):
         self.authority = authority
@@ -45,7 +45,7 @@ class Certificates:
         issued.private_key_pem.write_to_path(self.key)
 
     def context(self):
-        """A client's."""
+        """A client's TLS context that trusts the authority."""
         made = ssl.create_default_context()
         self.authority.configure_trust(made)
         return made
@@ -102,7 +102,7 @@ def test_all_paths_are_served_over_tls(view, serve, certificates):
     waiting = threading.Thread(target=lambda: found.append(ask_tls(port, f"/changes?after={change}&wait=30", context)))
     begun = SystemClock().now()
     waiting.start()
-    while waiting.is_alive():  # it may not have asked yet when the first change comes
+    while waiting.is_alive():  # the first change may come before its request
         view.show(round=2)
         waiting.join(0.05)
     assert json.loads(found[0][1])["change"] > change
@@ -110,12 +110,12 @@ def test_all_paths_are_served_over_tls(view, serve, certificates):
 
 
 def test_long_answer_ends_with_close_notify(view, serve, certificates):
-    """So a client can tell it from one that somebody on the way has cut off."""
+    """Clients can then tell a complete answer from a truncated one."""
     view.show(reason="x" * 3_000_000)
     with connected(serve(certificates.options()).port, certificates.context()) as link:
         link.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         found = b""
-        while piece := link.recv(65536):  # raises SSLEOFError without the goodbye
+        while piece := link.recv(65536):  # raises SSLEOFError without close_notify
             found += piece
     assert len(found) > 3_000_000
     assert found.endswith(b"}")
@@ -175,7 +175,7 @@ def test_unfinished_handshake_times_out(serve, certificates):
     begun = hello.read()
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(3)]
-        for link, part in zip(links, (b"", begun[:100], begun), strict=True):  # silent, in its middle, and after it
+        for link, part in zip(links, (b"", begun[:100], begun), strict=True):  # no hello, half of it, and all of it
             link.sendall(part)
         for link in links:
             with contextlib.suppress(ConnectionError):
@@ -225,7 +225,7 @@ def test_rotated_certificate_is_loaded(serve, certificates, capfd):
     before = certificates.key.read_bytes()
     certificates.issue("node7")
     eventually(lambda: "node7" in names())
-    certificates.key.write_bytes(before)  # one file of two has been replaced so far
+    certificates.key.write_bytes(before)  # like a rotation that has replaced only the certificate so far
     log_text = ""
 
     def is_logged():

@@ -1,4 +1,4 @@
-"""Spans of recoveries: exported to memory, and through exporters that are installed as entry points."""
+"""Spans of recoveries, exported to memory and through exporters installed as entry points."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_missing_exporter_is_named_and_ignored(exporters, export_one_recovery, c
 
 
 def test_each_agent_has_its_own_exporter(exporters):
-    """Another one, in another thread, may end first."""
+    """Another agent, in another thread, may end first."""
     spans = RecoverySpans({"OTEL_TRACES_EXPORTER": "kept"})
     spans.elastic_round_formed(Context())
     other = threading.Thread(target=lambda: (spans.elastic_round_formed(Context()), spans.elastic_agent_finished()))
@@ -154,5 +154,5 @@ def test_job_survives_a_broken_exporter(exporters, capsys, monkeypatch):
 def test_job_exports_its_recoveries(exporters, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "kept")
     assert not restarted_job(os.environ).is_failed()
-    assert exporters.closed.wait(60)  # a slow exporter is not waited for to the end
+    assert exporters.closed.wait(60)  # the job does not wait for a slow exporter
     assert exporters.seen[-1] == "recovery"

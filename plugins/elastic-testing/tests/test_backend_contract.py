@@ -1,5 +1,5 @@
-"""The published fake keeps the contract of backends, as it is and with its two methods alone; so does what the core
-makes of two methods."""
+"""The published fake passes BackendContract, whole and reduced to its two required methods; so does the wrapper that
+the core puts around two methods."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class TestMemoryBackend(BackendContract):
 
 
 class TwoMethods(RendezvousBackend):
-    """The same, and nothing more than a backend needs.
+    """The fake, with only the methods that a backend needs.
 
     Attributes:
-        tells: whether `set_state` tells what stands afterwards.
+        tells: whether `set_state` returns the stored state.
     """
 
     def __init__(self, memory, tells=True):

@@ -1,4 +1,4 @@
-"""The checker of a campaign: a history in which all is well, and what is planted in it."""
+"""The campaign checker on a healthy history, and on histories with planted violations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic_testing.campaign.faults import Faults, meant
 
 
 class Story:
-    """Writes the events of a job of two nodes, `a` and `b`, that goes well as long as nothing is added."""
+    """Writes the events of a healthy job with two nodes, `a` and `b`, to which tests add violations."""
 
     def __init__(self):
         self.events = []
@@ -27,7 +27,7 @@ class Story:
         return self.events[-1]
 
     def round(self, port, restart=0, world=2, nodes="ab"):
-        """A round that forms, makes two steps, and saves the last one."""
+        """A round that forms, trains two steps, and saves the last one."""
         self.port = port
         self.workers = [next(self.pids) for _ in nodes]
         for rank, (pid, node) in enumerate(zip(self.workers, nodes, strict=True)):
@@ -54,7 +54,7 @@ class Story:
         self.tell("whole", number=number, alive=sorted(alive or self.workers), recovery_s=0.1, healed_s=0.1)
 
     def stopped(self, pid):
-        """By its agent, as is right."""
+        """The agent stops the worker with SIGTERM."""
         self.tell("signal", pid=pid, signum=15)
 
     def agent_ended(self, node, code, *expected, **more):
@@ -66,7 +66,7 @@ class Story:
 
 @pytest.fixture
 def story():
-    """A round, the loss of a worker, another round; `end` is called by tests that look further."""
+    """A round, the loss of a worker, and another round."""
     made = Story()
     made.round("x:1")
     made.wave(0, pid=made.workers[1])
@@ -106,7 +106,7 @@ def two_groups(story):
 
 
 def a_checkpoint_of_the_round_before(story):
-    """As of a worker that got SIGTERM, and took its time."""
+    """As by a worker that ends late after SIGTERM."""
     story.tell("saved", pid=100, step=9)
 
 
@@ -185,7 +185,7 @@ def a_loss_counted_as_a_failure(story):
 
 def a_worker_killed_by_nobody(story):
     story.wave(1, "agent_kill")
-    story.round("x:3", restart=1)  # the old ones got no SIGTERM, and agent `a` lives
+    story.round("x:3", restart=1)  # the old workers got no SIGTERM, although agent `a` lives
     story.whole(1)
 
 
@@ -394,7 +394,7 @@ def test_fault_durations_are_bounded_and_varied():
 
 
 def test_failing_storm_is_minimized():
-    """It fails whenever an agent is stopped after a worker was killed."""
+    """The storm fails if an agent is stopped after a worker was killed."""
     storm = (
         FaultWave((Fault("worker_kill", 0),)),
         *draw("3", 60, list(KINDS), 3, 3),
@@ -429,10 +429,10 @@ def test_every_fault_kind_is_implemented():
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (50.0, 50.0),  # it was right then
-        (1005.0, 5.0),  # a thousand seconds forward, since it was over before 1005
-        (102.0, 112.0),  # ten seconds back: it was wrong at 102, too, but would have shown 92
-        (93.0, None),  # it was right at 93, and showed 93 at 103 as well
+        (50.0, 50.0),  # not shifted at 50
+        (1005.0, 5.0),  # shifted by 1000 s: the history ended before 1005
+        (102.0, 112.0),  # shifted back by 10 s: at the true time 102, the clock showed 92
+        (93.0, None),  # ambiguous: the clock showed 93 at the true times 93 and 103
     ],
 )
 def test_true_time_is_recovered_from_a_shifted_clock(read, expected):

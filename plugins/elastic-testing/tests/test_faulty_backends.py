@@ -1,4 +1,4 @@
-"""The contract of backends finds faults: each of these has one, and the test that is about it fails."""
+"""BackendContract finds faults: each of these backends has one fault, and fails the corresponding test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 
 
 class Faulty(MemoryBackend):
-    """Everything right so far."""
+    """A correct backend; subclasses add a fault."""
 
 
 class TakesAnyToken(Faulty):
@@ -24,7 +24,7 @@ class TakesAnyFirstWrite(Faulty):
 
 
 class BytesAreItsTokens(Faulty):
-    """A comparison of what stands, as `compare_set` of a store is."""
+    """Compares stored bytes, like `compare_set` of a store."""
 
     def get_state(self):
         found = super().get_state()
@@ -60,7 +60,7 @@ class TakesEmptyForNone(Faulty):
 
 
 class LooksBeforeItLocks(Faulty):
-    """Another one may write between the look and the write; here somebody always has the time to."""
+    """Another client can write between the check and the write; the pause makes that certain."""
 
     def set_state(self, state, token=None):
         standing = self._memory.token
@@ -100,7 +100,7 @@ class SaysSomethingElse(Faulty):
 
 
 class SeesNothingNew(Faulty):
-    """A cache that nobody empties."""
+    """A cache that is never invalidated."""
 
     seen = None
 
@@ -126,7 +126,7 @@ class DoesNotBeat(Faulty):
 
 
 class ShowsTheDead(Faulty):
-    """No beats, and no lease either."""
+    """Neither heartbeats nor leases."""
 
     def roster(self):
         return tuple(replace(announced, beats=None) for announced in super().roster())
@@ -159,7 +159,7 @@ class ClosesForAll(Faulty):
 
 
 class AsksNowAndThen(Faulty):
-    """A push that is none."""
+    """Polls instead of pushing."""
 
     def _asking(self, there):
         return self._wait(lambda: False, 0.5) or there()
@@ -172,7 +172,7 @@ class AsksNowAndThen(Faulty):
 
 
 class BeginsToListenTooLate(Faulty):
-    """It looks, and then listens for what comes from then on: what comes in between is missed."""
+    """Reads first and subscribes afterwards, and so misses changes in between."""
 
     def _late(self, wait, marker, timeout):
         if wait(0.0):
@@ -207,7 +207,7 @@ class BeginsToCountAnew(SharedMemory):
 
 
 class CountsItsWrites(Faulty):
-    """In the store, which forgets that too."""
+    """Counts writes in the store, which loses the count with its data."""
 
     memory = BeginsToCountAnew
 
@@ -273,7 +273,7 @@ FAULTS = [
 
 
 class Contract(BackendContract):
-    """As a plugin would write it."""
+    """The contract as a plugin subclasses it."""
 
     __test__ = False
 
@@ -292,7 +292,7 @@ class Contract(BackendContract):
 
 
 class Hurried(Contract):
-    """For backends with a fault: what hangs is found out sooner."""
+    """Shorter limits, so that faulty backends fail sooner."""
 
     lease = at_once = 0.3
     pushed = 0.2

@@ -1,4 +1,4 @@
-"""The contract of stores finds faults: each of these has one, and the test that is about it fails."""
+"""StoreContract finds faults: each of these stores has one fault, and fails the corresponding test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def as_bytes(value):
 
 
 class Memory:
-    """A store in memory with all that the contract asks for. `values` changes under `changed` only, and with a word to
-    all who wait for it."""
+    """A correct store in memory. `values` changes only under `changed`, and each change notifies all waiters."""
 
     def __init__(self):
         self.values = {}
@@ -81,7 +80,7 @@ class Memory:
 
 
 class AsksNowAndThen(Memory):
-    """It comes back at half a second, where a wait that is told comes back at once."""
+    """Polls: a wait returns after half a second instead of immediately."""
 
     def wait(self, keys, timeout=None):
         for _ in range(round((timeout or self.timeout).total_seconds() / 0.25)):
@@ -92,7 +91,7 @@ class AsksNowAndThen(Memory):
 
 
 class IsToldByNobody(Memory):
-    """What is there when the time is over is taken for good."""
+    """Writes do not notify waiters, which find the keys only at their timeout."""
 
     def write(self, key, value):
         with self.changed:
@@ -100,7 +99,7 @@ class IsToldByNobody(Memory):
 
 
 class LooksBeforeItListens(Memory):
-    """What is written in between is missed."""
+    """A wait misses keys written between the check and the subscription."""
 
     def wait(self, keys, timeout=None):
         if not self.check(keys):
@@ -164,7 +163,7 @@ class ComparesAndThenSets(Memory):
 
 
 class ReplacesWithoutComparing(ComparesAndThenSets):
-    """Atomic for a key that is absent, as where a store has an operation for that alone."""
+    """Atomic only for an absent key."""
 
     def compare_set(self, key, expected, desired):
         if key not in self.values:
@@ -188,7 +187,7 @@ class ReadsAndThenAdds(Memory):
 
 
 class KeepsCountersApart(Memory):
-    """A text is no number to it, and its numbers are no text."""
+    """Counters and values are separate."""
 
     def __init__(self):
         super().__init__()
@@ -214,7 +213,7 @@ class CountsFromZeroWhereTextIs(Memory):
 
 
 class RemembersItsCounters(Memory):
-    """Right as long as nobody else writes."""
+    """Caches counters per thread, which is correct only without other writers."""
 
     def __init__(self):
         super().__init__()
@@ -308,7 +307,7 @@ FAULTS = [
 
 
 class Contract(StoreContract):
-    """As a plugin would write it."""
+    """The contract as a plugin subclasses it."""
 
     __test__ = False
 
@@ -317,7 +316,7 @@ class Contract(StoreContract):
 
 
 class Hurried(Contract):
-    """For stores with a fault: what hangs is found out sooner."""
+    """Shorter limits, so that faulty stores fail sooner."""
 
     patience = 2.0
 

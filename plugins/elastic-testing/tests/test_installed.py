@@ -1,4 +1,4 @@
-"""What is installed, made by its name."""
+"""Installed backends, stores, watchdogs and endpoints, made by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def elastic_rendezvous_backends():
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A distribution with one record of each kind, whose factories return what they are given."""
+    """A distribution with one record of each kind, whose factories return their arguments."""
     info = tmp_path / "mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Machines of tests: what is said of a link is so, and over when it is taken back."""
+"""Simulated machines: faults of a link take effect, and end when they are removed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def link():
 
 
 def arrived(link):
-    """The numbers of the packets from the first machine that come to the second one, as they come."""
+    """Send packets from the first machine to the second; returns their numbers in order of arrival."""
     there = subprocess.Popen([*link[1].through, sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True)
     with there:
         assert there.stdout.readline() == "ready\n"

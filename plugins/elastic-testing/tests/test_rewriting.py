@@ -1,4 +1,4 @@
-"""A contract that fails shows what was found, in a plugin's own tests as well."""
+"""A failing contract shows the compared values, also in a plugin's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of blocking calls stand on."""
+"""The helpers for tests of blocking calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of whole jobs, on a clock of their own."""
+"""Scenarios of whole jobs in the simulated world."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_round_reforms_without_a_dead_node():
 @pytest.mark.parametrize("pause", [4, 9, 30])
 @pytest.mark.parametrize("leases", [False, True])
 def test_restarted_agent_joins_despite_an_outage(leases, pause):
-    """The entry of the one before still stands, and nobody could find out that it is dead."""
+    """The dead agent's entry remains, and the outage hides that it is dead."""
     job = World(RendezvousSettings("job", 2, 2, RendezvousTimeout()), grace=30.0, leases=leases)
     job.join("x")
     job.join("o")
@@ -66,7 +66,8 @@ def test_restarted_agent_joins_despite_an_outage(leases, pause):
 
 
 def test_outage_does_not_count_against_rejoin_time():
-    """One of them stops its workers for 40 s; all are cut off meanwhile, and only the others come back before it."""
+    """One member takes 40 s to stop its workers. All nodes are cut off during that time; the other members rejoin
+    first."""
     job = world(2, 3, 3)
     job.run(6)
     slow = job.members()[2]
@@ -83,7 +84,7 @@ def test_outage_does_not_count_against_rejoin_time():
 
 
 def test_crash_after_success_still_counts_as_success():
-    """A spare is not let in for it: the other member works on."""
+    """The spare does not replace it, because the other member still works."""
     job = world(2, 2, 3)
     job.run(6)
     assert not job.ending
@@ -316,7 +317,7 @@ def test_hundred_nodes_continue_after_ten_die():
 
 
 def a_store_that_forgot(job, what):
-    """`what` happens while n0 is cut off; then the store loses its memory, and is back for n0 first."""
+    """`what` happens while n0 is cut off; then the store loses its data, and becomes reachable for n0 first."""
     job.run(1)
     job.partition("n0")
     what("n1")

@@ -46,7 +46,7 @@ class TestWarmWithoutATemplate(StarterContract):
 
 
 class TestWarm(StarterContract):
-    """With a template that a cache of imports brings up before the first worker."""
+    """With a template that starts before the first worker, thanks to cached imports."""
 
     @pytest.fixture
     def starter_for(self, warm_starter_for, tmp_path):

@@ -1,4 +1,4 @@
-"""What is known of the imports of a job's workers."""
+"""The learned imports of a job's workers, and their cache."""
 
 from __future__ import annotations
 

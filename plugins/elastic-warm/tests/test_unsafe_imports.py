@@ -1,5 +1,5 @@
-"""What a module does while it is imported, and whether it is left to the workers for it. Each case is a Python of its
-own, because a watch belongs to a whole process."""
+"""Side effects of a module's import, and whether they defer the module to the workers. Each case runs in a separate
+Python, because a watch belongs to a whole process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ os._exit(0)
 
 @pytest.fixture
 def watched(tmp_path):
-    """A function that imports modules, given by their source, under a watch. Gives what it says of them."""
+    """A function that imports modules, given by their source, under a watch, and returns its findings."""
     (tmp_path / "installed").mkdir()
     (tmp_path / "elsewhere").mkdir()
 
@@ -152,8 +152,8 @@ def test_module_without_side_effects_is_kept(watched, source):
 
 @pytest.mark.torch
 def test_module_that_draws_random_values_is_deferred(watched):
-    """Modules that draw random values are left to the workers. Those whose generators have a fixed seed are kept. So
-    are numpy and torch themselves, whose global generators each worker reseeds."""
+    """Modules with a fixed seed are kept. So are numpy and torch themselves, whose global generators each worker
+    reseeds."""
     sources = {
         "folder": "import tempfile; kept = tempfile.TemporaryDirectory()",
         "drawn": "import numpy; kept = numpy.random.default_rng()",
@@ -213,7 +213,7 @@ def test_deferral_cannot_be_caught_by_an_importer(watched):
 
 
 def test_module_that_only_workers_find_defers_its_importer(watched):
-    """As where the script's folder has a module for which a package looks."""
+    """For example, a package looks for an optional module in the script's folder."""
     optional = "try:\n    import plugin\nexcept ImportError:\n    plugin = None"
     assert watched("lib", lib=optional)["left"] == {}
     assert watched("lib", lib=optional, expected={"plugin": "/job/plugin.py"})["left"] == {

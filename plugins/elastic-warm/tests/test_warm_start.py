@@ -1,4 +1,4 @@
-"""Warm start under the real command: what the workers of the second round are, beside those that start cold."""
+"""Warm start under the real command: warm workers of the second round must equal cold ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
 ]
 
-# The first round waits until the next one will be warm, and then ends badly. {second} is what the second one does.
+# The first round waits for the template and then fails. {second} is the second round's code.
 SCRIPT = """
 import os, sys, time
-import colorsys, decimal  # what the template imports as well
+import colorsys, decimal  # the template imports these as well
 {imports}
 THERE = set(sys.modules)
 
@@ -44,7 +44,7 @@ class WarmRuns:
     """Runs a script for two rounds, the second of which is warm."""
 
     def __init__(self, elastic):
-        elastic.through = ["env"]  # an interpreter of its own
+        elastic.through = ["env"]  # a separate interpreter
         self.elastic = elastic
         self.folder = elastic.cwd
         self.site = self.folder / f"user/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -74,7 +74,7 @@ class WarmRuns:
         (self.folder / "warm").touch()
 
     def run(self, *words, cold=False, ready="template ready", **more):
-        """To the end. Returns the exit code, the output, and the log."""
+        """Run to the end; returns the exit code, the output, and the log."""
         process, log = self.start(*words, cold=cold, **more)
         if not cold:
             self.until(log, ready, process)
@@ -154,7 +154,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 @pytest.mark.parametrize("kind", ["script", "link", "module", "folder", "archive"])
 def test_warm_worker_process_equals_a_cold_one(warm_runs, kind):
-    """All that the program can see of its process is the same as without warm start."""
+    """The program's view of its process is the same as without warm start."""
     folder = warm_runs.folder
     job = folder / "job"
     job.mkdir()
@@ -172,7 +172,7 @@ def test_warm_worker_process_equals_a_cold_one(warm_runs, kind):
         assert out == f"state {'cold' if cold else 'warm'}\n"
         seen.append(json.loads((folder / "state-state.json").read_text()))
     cold_state, warm_state = seen
-    warm_state["files"].remove(["pipe", False])  # by which it tells what else it imports
+    warm_state["files"].remove(["pipe", False])  # the pipe through which it reports further imports
     for name, value in cold_state.items():
         assert warm_state[name] == value, name
     if kind == "module":
@@ -251,7 +251,7 @@ def sample(seeds=random.Random()):
 
 
 def test_random_values_of_a_library_differ_by_worker(warm_runs):
-    """Not those of the template, which would make all ranks sample alike."""
+    """Values inherited from the template would make all ranks sample alike."""
     (warm_runs.site / "drawing_lib.py").write_text(DRAWING)
     second = "print(drawing_lib.GENERATOR.random(), drawing_lib.IDENTIFIER, drawing_lib.NUMBER, drawing_lib.sample())"
     script = warm_runs.script(second, imports="import drawing_lib")
@@ -261,7 +261,7 @@ def test_random_values_of_a_library_differ_by_worker(warm_runs):
 
 @pytest.mark.torch
 def test_random_values_of_torch_and_sympy_are_renewed_in_each_worker(warm_runs):
-    """Their modules draw at import, and most programs import them: they stay in the template all the same."""
+    """Their modules draw at import, but stay in the template because most programs import them."""
     imports = (
         "BEFORE = set(sys.modules)\n"
         "from torch.distributed._composable import contract\n"
@@ -369,7 +369,7 @@ import quopri
 
 
 def test_last_import_of_a_module_is_learned(warm_runs):
-    """Its end puts that module behind the one that it has imported. A built-in module raises no event of its own."""
+    """The importing module is recorded after the module that it imports. Built-in modules raise no event of their own."""
     (warm_runs.site / "last.py").write_text("import xxsubtype\n")
     cache = warm_runs.folder / "cache"
     script = warm_runs.script("pass", imports="import last, quopri")
@@ -380,7 +380,7 @@ def test_last_import_of_a_module_is_learned(warm_runs):
 
 
 def test_cache_survives_a_change_of_the_number_of_workers(warm_runs):
-    """With several of them the agent sets OMP_NUM_THREADS, which C code reads when a process starts."""
+    """For several workers, the agent sets OMP_NUM_THREADS, which C code reads at process start."""
     second = "print(b'OMP_NUM_THREADS=1' in open('/proc/self/environ', 'rb').read().split(b'\\0'))"
     imports = "BEFORE = set(sys.modules)"
     script, flags = warm_runs.script(second, imports=imports), [f"--warm-start-cache={warm_runs.folder / 'cache'}"]
@@ -491,7 +491,7 @@ while slow.exists():
 
 
 def test_template_is_held_while_workers_start_cold(warm_runs, tmp_path, monkeypatch):
-    """Otherwise both would import at the same time: with autogroups, an idle priority counts only within a session."""
+    """Otherwise both would import at the same time: with autogroups, idle priority applies only within a session."""
     slow = tmp_path / "slow"
     monkeypatch.setenv("SLOW", str(slow))
     (warm_runs.site / "lib.py").write_text(
@@ -622,7 +622,7 @@ def test_launched_functions_start_warm(warm_runs, words):
     warm_runs.until(log, "template ready", process)
     warm_runs.second_begins()
     assert process.wait(60) == 0, log.read_text()
-    eventually(lambda: not warm_runs.elastic.living(), timeout=60)  # the resource tracker sees the end of the others
+    eventually(lambda: not warm_runs.elastic.living(), timeout=60)  # the resource tracker ends last
     out = log.with_suffix(".out").read_text()
     if words == "fail":
         assert "bad loss" in out
