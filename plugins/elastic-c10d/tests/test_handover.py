@@ -40,8 +40,8 @@ def seal(request):
 
 
 @pytest.fixture
-def meet(node, seal, free_port):
-    """`meet(n)`: the endpoint, and n nodes that have met there, the host first."""
+def connected_nodes(node, seal, free_port):
+    """`connected_nodes(n)`: the endpoint, and n nodes that have met there, the host first."""
 
     def made(count, endpoint=None):
         endpoint = endpoint or f"127.0.0.1:{free_port()}"
@@ -55,11 +55,11 @@ def meet(node, seal, free_port):
 
 
 @pytest.fixture
-def go(background):
-    """`go(host, own, heirs, *others)`: the host leaves while the other nodes wait for a new state; returns the state
-    that each of them then reads."""
+def hand_over(background):
+    """`hand_over(host, own, heirs, *others)`: the host leaves while the other nodes wait for a new state. Returns the
+    state that each of them then reads."""
 
-    def gone(host, own, heirs, *others, timeout=LONG):
+    def moved(host, own, heirs, *others, timeout=LONG):
         tokens = [other.get_state()[1] for other in others]
         waiting = [
             background(lambda other=other, token=token: other.wait_for_state(token, LONG) and other.get_state())
@@ -70,7 +70,7 @@ def go(background):
         assert not host.hosts_store
         return [waits.result() for waits in waiting]
 
-    return gone
+    return moved
 
 
 def heir_of(*nodes):
@@ -89,10 +89,10 @@ def keys(backend):
     return sorted(seen.key for seen in backend.roster())
 
 
-def test_heir_holds_the_state_and_other_nodes_follow(meet, go):
-    _, (host, *others) = meet(3)
+def test_heir_holds_the_state_and_other_nodes_follow(connected_nodes, hand_over):
+    _, (host, *others) = connected_nodes(3)
     _, old, _ = others[-1].set_state(b"state")
-    found = go(host, "a", ["b", "c"], *others)
+    found = hand_over(host, "a", ["b", "c"], *others)
     assert [state for state, _ in found] == [b"state"] * 2
     heir, other = heir_of(*others)
     host.close()
@@ -106,31 +106,31 @@ def test_heir_holds_the_state_and_other_nodes_follow(meet, go):
     assert heir.get_state() == (b"new", token)
 
 
-def test_handover_loses_no_concurrent_write(meet, background):
+def test_handover_loses_no_concurrent_write(connected_nodes, background):
     """A write during the handover reaches the new store, or is refused."""
-    _, (host, heir, other) = meet(3)
+    _, (host, heir, other) = connected_nodes(3)
     _, token, _ = other.set_state(b"0")
     host.withdraw("a")
-    going = background(lambda: host.hand_over(["b"], LONG))
+    handover = background(lambda: host.hand_over(["b"], LONG))
     accepted, number = b"0", 0
-    while not going.over(0):
+    while not handover.over(0):
         number += 1
         found, token, written = other.set_state(b"%d" % number, token)
         assert found == (b"%d" % number if written else accepted)
         accepted = found
         assert heir.get_state()[0] == accepted
-    assert going.result()
+    assert handover.result()
     host.close()
     assert other.get_state()[0] == heir.get_state()[0] == accepted
     assert [heir.hosts_store, other.hosts_store].count(True) == 1
 
 
-def test_waits_continue_in_the_new_store(meet, go, background):
-    _, (host, heir, other) = meet(3)
+def test_waits_continue_in_the_new_store(connected_nodes, hand_over, background):
+    _, (host, heir, other) = connected_nodes(3)
     other.set_state(b"state")
     other.roster()
     waiting = background(lambda: other.wait_for_roster(LONG))  # for a change that happens only in the new store
-    _, (_, token) = go(host, "a", ["b", "c"], heir, other)
+    _, (_, token) = hand_over(host, "a", ["b", "c"], heir, other)
     host.close()
     waiting.result()
     waiting = background(lambda: other.wait_for_state(token, LONG))
@@ -142,17 +142,17 @@ def test_waits_continue_in_the_new_store(meet, go, background):
     assert waiting.result() is True
 
 
-def test_next_heir_hosts_if_the_first_is_dead(meet, go):
+def test_next_heir_hosts_if_the_first_is_dead(connected_nodes, hand_over):
     """No node has noticed the death yet."""
-    _, (host, dead, heir) = meet(3)
+    _, (host, dead, heir) = connected_nodes(3)
     heir.set_state(b"state")
     dead.close()
-    assert go(host, "a", ["b", "c"], heir, timeout=5.0)[0][0] == b"state"
+    assert hand_over(host, "a", ["b", "c"], heir, timeout=5.0)[0][0] == b"state"
     assert heir.hosts_store
 
 
-def test_store_stays_if_no_other_node_may_host(meet, node, seal, beats):
-    endpoint, (host,) = meet(1)
+def test_store_stays_if_no_other_node_may_host(connected_nodes, node, seal, beats):
+    endpoint, (host,) = connected_nodes(1)
     other = node(endpoint, seal(), is_host=False)
     other.announce("b", b"b")
     other.set_state(b"state")
@@ -165,10 +165,10 @@ def test_store_stays_if_no_other_node_may_host(meet, node, seal, beats):
     assert b"again" in [seen.entry for seen in host.roster()]
 
 
-def test_endpoint_still_redirects_after_a_failed_handover(meet, node, seal, go, eventually):
-    endpoint, (host, heir) = meet(2)
+def test_endpoint_still_redirects_after_a_failed_handover(connected_nodes, node, seal, hand_over, eventually):
+    endpoint, (host, heir) = connected_nodes(2)
     heir.set_state(b"state")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     heir.withdraw("b")
     assert not heir.hand_over([], 0.5)  # without an heir
     assert heir.hosts_store
@@ -179,18 +179,18 @@ def test_endpoint_still_redirects_after_a_failed_handover(meet, node, seal, go, 
     assert not back.hosts_store
 
 
-def test_last_node_does_not_hand_over(meet):
-    _, (host,) = meet(1)
+def test_last_node_does_not_hand_over(connected_nodes):
+    _, (host,) = connected_nodes(1)
     host.withdraw("a")
     assert not host.hand_over([], LONG)
     assert host.hosts_store
 
 
-def test_newcomers_and_commands_find_moved_store_at_endpoint(meet, node, seal, go, eventually):
-    endpoint, (host, heir) = meet(2)
+def test_newcomers_and_commands_find_moved_store_at_endpoint(connected_nodes, node, seal, hand_over, eventually):
+    endpoint, (host, heir) = connected_nodes(2)
     port = int(endpoint.rpartition(":")[2])
     heir.set_state(b"state")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     assert node(endpoint, seal()).get_state()[0] == b"state"  # the old server still runs
     host.close()
     eventually(lambda: listens(port))  # the heir's, once the port is free
@@ -206,11 +206,11 @@ def test_newcomers_and_commands_find_moved_store_at_endpoint(meet, node, seal, g
     looking.close()
 
 
-def test_restarted_first_host_is_redirected_to_moved_store(meet, node, seal, go, eventually):
+def test_restarted_first_host_is_redirected_to_moved_store(connected_nodes, node, seal, hand_over, eventually):
     """The first host's machine restarts without state. It finds a redirect, or hosts a store that becomes one."""
-    endpoint, (host, heir) = meet(2)
+    endpoint, (host, heir) = connected_nodes(2)
     heir.set_state(b"state")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     host.close()
     back = node(endpoint, seal())
     back.announce("e", b"back")
@@ -219,11 +219,11 @@ def test_restarted_first_host_is_redirected_to_moved_store(meet, node, seal, go,
     assert not back.hosts_store
 
 
-def test_redirect_that_points_to_its_own_store_is_ignored(meet, go, eventually, seal):
+def test_redirect_that_points_to_its_own_store_is_ignored(connected_nodes, hand_over, eventually, seal):
     """An attacker copies the signed redirect from the endpoint into the store that it points to."""
-    endpoint, (host, *others) = meet(3)
+    endpoint, (host, *others) = connected_nodes(3)
     others[-1].set_state(b"state")
-    go(host, "a", ["b"], *others)
+    hand_over(host, "a", ["b"], *others)
     heir, other = heir_of(*others)
     host.close()
     old = client(int(endpoint.rpartition(":")[2]))
@@ -242,9 +242,9 @@ def test_redirect_that_points_to_its_own_store_is_ignored(meet, go, eventually, 
 
 
 @pytest.mark.parametrize("place", ["", "the same"])
-def test_forged_redirect_does_not_move_the_store(meet, place):
+def test_forged_redirect_does_not_move_the_store(connected_nodes, place):
     """The forged writes announce a move without a target, or to the same address. With a secret, they are unsigned."""
-    endpoint, (host, other) = meet(2)
+    endpoint, (host, other) = connected_nodes(2)
     host.set_state(b"state")
     store = client(int(endpoint.rpartition(":")[2]))
     keys_there = Keys("job", store.get(Keys("job").id).decode())
@@ -272,25 +272,25 @@ def client(port):
     return TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False)
 
 
-def test_store_is_handed_over_twice(meet, go):
-    _, (host, *others) = meet(3)
+def test_store_is_handed_over_twice(connected_nodes, hand_over):
+    _, (host, *others) = connected_nodes(3)
     others[-1].set_state(b"state")
-    go(host, "a", ["b", "c"], *others)
+    hand_over(host, "a", ["b", "c"], *others)
     host.close()
     heir, last = heir_of(*others)
     name, next_name = ("b", "c") if heir is others[0] else ("c", "b")
-    go(heir, name, [next_name], last)
+    hand_over(heir, name, [next_name], last)
     heir.close()
     assert last.hosts_store
     assert last.get_state()[0] == b"state"
     assert keys(last) == [next_name]
 
 
-def test_node_finds_the_store_at_the_second_listed_host(meet, node, seal, go, free_port):
+def test_node_finds_the_store_at_the_second_listed_host(connected_nodes, node, seal, hand_over, free_port):
     """A new store starts at the first host, but a store at the second host is used even if the first is free."""
     first, second = free_port(), free_port()
     endpoint = f"127.0.0.1:{first},127.0.0.1:{second}"
-    _, (host, other) = meet(2, endpoint)
+    _, (host, other) = connected_nodes(2, endpoint)
     assert (listens(first), listens(second)) == (True, False)
     other.set_state(b"state")
     host.close()
@@ -304,20 +304,20 @@ def test_node_finds_the_store_at_the_second_listed_host(meet, node, seal, go, fr
 
 
 @pytest.fixture
-def parted(meet, node, seal, go, free_port, eventually):
-    """`parted(n)`: the two nodes of a moved store, its host first, and the host of a second store at the endpoint, to
-    which that host has written n states."""
+def split_stores(connected_nodes, node, seal, hand_over, free_port, eventually):
+    """`split_stores(n)`: the two nodes of a moved store, its host first, and the host of a second store at the endpoint,
+    to which that host has written n states."""
 
     def made(states):
         second = f"127.0.0.1:{free_port()}"
-        _, (host, *others) = meet(3, f"127.0.0.1:{free_port()},{second}")
+        _, (host, *others) = connected_nodes(3, f"127.0.0.1:{free_port()},{second}")
         others[0].set_state(b"here")
         without = node(second, seal())
         without.announce("x", b"x")
         token = None
         for _ in range(states):
             _, token, _ = without.set_state(b"there", token)
-        go(host, "a", ["b", "c"], *others)
+        hand_over(host, "a", ["b", "c"], *others)
         heir, other = heir_of(*others)
         name = "bc"[others.index(heir)]
         eventually(lambda: heir.beat(name, leading=False, look=True) is not None and not heir.hosts_store)
@@ -327,30 +327,32 @@ def parted(meet, node, seal, go, free_port, eventually):
 
 
 @pytest.mark.parametrize("states", [1, KEPT + 6])
-def test_cut_off_store_yields_to_the_store_at_the_endpoint(parted, states):
+def test_cut_off_store_yields_to_the_store_at_the_endpoint(split_stores, states):
     """The store was cut off, so the nodes at the endpoint considered its host lost."""
-    heir, other, without = parted(states)
+    heir, other, without = split_stores(states)
     assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
     assert keys(without) == ["b", "c", "x"]
 
 
-def test_store_can_be_handed_over_after_a_merge(parted, go):
-    heir, other, without = parted(1)
+def test_store_can_be_handed_over_after_a_merge(split_stores, hand_over):
+    heir, other, without = split_stores(1)
     others = [heir, other]
-    assert [state for state, _ in go(without, "x", ["b", "c"], *others)] == [b"there"] * 2
+    assert [state for state, _ in hand_over(without, "x", ["b", "c"], *others)] == [b"there"] * 2
     without.close()
     heir, other = heir_of(*others)
     assert keys(heir) == keys(other) == ["b", "c"]
 
 
-def test_store_does_not_yield_to_nodes_with_another_secret(meet, node, go, free_port, eventually, capsys):
+def test_store_does_not_yield_to_nodes_with_another_secret(
+    connected_nodes, node, hand_over, free_port, eventually, capsys
+):
     second = f"127.0.0.1:{free_port()}"
-    _, (host, heir) = meet(2, f"127.0.0.1:{free_port()},{second}")
+    _, (host, heir) = connected_nodes(2, f"127.0.0.1:{free_port()},{second}")
     heir.set_state(b"here")
     stranger = node(second, HmacSeal("job", [secrets.token_bytes(32)]))
     stranger.announce("x", b"x")
     stranger.set_state(b"there")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     eventually(lambda: "job split" in capsys.readouterr().err)
     heir.beat("b", leading=False, look=True)
     assert heir.hosts_store

@@ -148,7 +148,7 @@ def address(host, port):
 
 
 @pytest.fixture
-def of_a_name():
+def backend_at():
     """A backend whose endpoint has several addresses."""
     made = []
 
@@ -182,30 +182,30 @@ SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # reserved addresses
 
 
 @pytest.mark.parametrize("order", [(OWN, LARGER), (LARGER, OWN)])
-def test_machine_with_the_lowest_address_of_a_name_hosts(of_a_name, free_port, order):
+def test_machine_with_the_lowest_address_of_a_name_hosts(backend_at, free_port, order):
     port = free_port()
-    backend = of_a_name(*(address(host, port) for host in order))
+    backend = backend_at(*(address(host, port) for host in order))
     backend.connect()
     assert backend.hosts_store
 
 
-def test_machine_with_a_higher_address_does_not_host(of_a_name, free_port):
+def test_machine_with_a_higher_address_does_not_host(backend_at, free_port):
     port = free_port()
-    backend = of_a_name(address(OWN, port), address(SMALLER, port))
+    backend = backend_at(address(OWN, port), address(SMALLER, port))
     with pytest.raises(RendezvousConnectionError, match=r"0\.0\.0\.1:\d+ should host the store.*is_host=true"):
         backend.connect()
     assert not backend.hosts_store
 
 
-def test_node_does_not_host_if_another_address_serves_already(of_a_name, free_port, fails):
+def test_node_does_not_host_if_another_address_serves_already(backend_at, free_port, fails):
     port = free_port()
-    backend = of_a_name(address(OWN, port), address(LARGER, port), listening=[LARGER])
+    backend = backend_at(address(OWN, port), address(LARGER, port), listening=[LARGER])
     assert fails(backend.connect)
     assert not backend.hosts_store
 
 
-def test_is_host_true_hosts_regardless_of_address_order(of_a_name, free_port):
+def test_is_host_true_hosts_regardless_of_address_order(backend_at, free_port):
     port = free_port()
-    backend = of_a_name(address(OWN, port), address(SMALLER, port), is_host=True)
+    backend = backend_at(address(OWN, port), address(SMALLER, port), is_host=True)
     backend.connect()
     assert backend.hosts_store

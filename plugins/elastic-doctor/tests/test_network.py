@@ -190,7 +190,7 @@ def test_open_and_closed_local_ports_are_detected(listener):
     assert n.connected(n.Address(INET, ("127.0.0.1", port), True), 15.0, CLOCK).refused
 
 
-def around(listener, backend="c10d", **values):
+def surroundings(listener, backend="c10d", **values):
     host, port = listener.getsockname()
     endpoint = {"rdzv_backend": backend, "rdzv_endpoint": f"{host}:{port}", "rdzv_id": "j", "nnodes": "2"}
     return surroundings_of(settings_from({**endpoint, **values}), record(backend), 2, 15.0, CLOCK)
@@ -201,12 +201,12 @@ def levels(found):
 
 
 def test_served_endpoint_is_examined(listener):
-    here = around(listener)
+    here = surroundings(listener)
     assert (here.is_served, here.may_host, here.advertised) == (True, True, "127.0.0.1")
     assert {("connection", "ok"), ("address", "ok"), ("name", "warning")} <= levels(here)
     assert "port" not in dict(levels(here))
     listener_of_health = {"health": "http", "health_port": listener.getsockname()[1]}
-    assert ("health-port", "fault") in levels(around(listener, **listener_of_health))
+    assert ("health-port", "fault") in levels(surroundings(listener, **listener_of_health))
     port = listener.getsockname()[1]
     local = surroundings_of(settings_from({"master_port": port}), None, 1, 15.0, CLOCK)
     assert levels(local) == {("port", "fault")}
@@ -217,11 +217,11 @@ def test_unserved_endpoint_is_noted(listener):
     listener.close()
     with socket.socket() as again:
         again.bind(where)
-        here = around(again, local_addr="192.0.2.7")
+        here = surroundings(again, local_addr="192.0.2.7")
     assert (here.is_served, here.may_host, here.advertised) == (False, True, "192.0.2.7")
     assert {("connection", "note"), ("address", "warning")} <= levels(here)
 
 
 def test_malformed_endpoint_is_a_fault(listener):
-    assert levels(around(listener, rdzv_endpoint="a:b:c")) == {("name", "fault")}
-    assert around(listener, "sqlite", rdzv_endpoint="/f.db").places == ()
+    assert levels(surroundings(listener, rdzv_endpoint="a:b:c")) == {("name", "fault")}
+    assert surroundings(listener, "sqlite", rdzv_endpoint="/f.db").places == ()

@@ -74,11 +74,11 @@ def test_store_answers_are_judged():
 
 
 @pytest.fixture
-def found(plugins):
+def examine(plugins):
     """A function that examines a run with the toy backend, and returns level and message by check. Unless it waits for
     peers, its clock stands still, so that nothing is reported as slow."""
 
-    def found(opened, wish=None, serve=None, **values):
+    def examine(opened, doctor_options=None, serve=None, **values):
         record = RendezvousBackendRecord(
             "toy",
             "a test",
@@ -89,54 +89,54 @@ def found(plugins):
             hosted=serve is not None,
         )
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
-        wish = wish or DoctorOptions(timeout=60.0)
-        clock = None if wish.peers else FakeClock()
-        findings = examined(settings, plugins(record), wish, clock, ask_torch=lambda *_: TORCH)
+        doctor_options = doctor_options or DoctorOptions(timeout=60.0)
+        clock = None if doctor_options.peers else FakeClock()
+        findings = examined(settings, plugins(record), doctor_options, clock, ask_torch=lambda *_: TORCH)
         wrong = {item.check for item in findings if item.level is Level.FAULT}
         assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
         return {item.check.value: (item.level.value, item.told) for item in findings}
 
-    return found
+    return examine
 
 
-def test_reachable_store_is_ok_and_not_written_to(found, memory_backend):
+def test_reachable_store_is_ok_and_not_written_to(examine, memory_backend):
     backend = memory_backend()
-    findings = found(lambda params: backend)
+    findings = examine(lambda params: backend)
     assert findings["store"][0] == "ok"
     assert findings["run-id"] == ("ok", "the id 'job' is unused")
     assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(findings)
     assert backend.writes == 0
 
 
-def test_foreign_state_in_the_store_is_a_fault(found, memory_backend):
+def test_foreign_state_in_the_store_is_a_fault(examine, memory_backend):
     backend = memory_backend()
     backend.set_state(b"something else")
-    level, message = found(lambda params: backend)["store"]
+    level, message = examine(lambda params: backend)["store"]
     assert level == "fault"
     assert message
 
 
 @pytest.mark.integration
-def test_absent_store_is_a_note_unless_expected(found):
+def test_absent_store_is_a_note_unless_expected(examine):
     def away(params):
         raise RendezvousConnectionError("no file /f.db")
 
-    assert found(away)["store"] == ("note", "no file /f.db")
-    assert found(away, DoctorOptions(expect_store=True))["store"] == ("fault", "no file /f.db")
+    assert examine(away)["store"] == ("note", "no file /f.db")
+    assert examine(away, DoctorOptions(expect_store=True))["store"] == ("fault", "no file /f.db")
 
     def broken(params):
         raise KeyError("dsn")
 
-    level, message = found(broken)["backend"]
+    level, message = examine(broken)["backend"]
     assert level == "fault"
     assert "the rendezvous backend 'toy' of plugin" in message
     assert "failed: KeyError: 'dsn'" in message
-    assert "store" not in found(None)
-    assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
+    assert "store" not in examine(None)
+    assert examine(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
 
 @pytest.mark.integration
-def test_refused_connection_is_a_warning_unless_expected(found):
+def test_refused_connection_is_a_warning_unless_expected(examine):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -145,24 +145,24 @@ def test_refused_connection_is_a_warning_unless_expected(found):
         def opened(params):
             raise refuse
 
-        findings = found(opened, rdzv_endpoint=endpoint)
+        findings = examine(opened, rdzv_endpoint=endpoint)
         assert findings["connection"] == ("warning", f"nothing listens at {endpoint} yet")
         assert findings["store"][0] == "warning"
-        assert found(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
+        assert examine(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
 
         def lacks(params):
             raise ModuleNotFoundError("No module named 'client'", name="client")
 
-        findings = found(lacks, rdzv_endpoint=endpoint)
+        findings = examine(lacks, rdzv_endpoint=endpoint)
         assert findings["backend"][0] == "fault"
         assert findings["backend"][1].endswith("failed: ModuleNotFoundError: No module named 'client'")
         assert "store" not in findings
 
 
 @pytest.mark.integration
-def test_missing_peers_are_a_fault(found, memory_backend):
+def test_missing_peers_are_a_fault(examine, memory_backend):
     backend = memory_backend()
-    findings = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
+    findings = examine(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
     assert findings["peers"][0] == "fault"
     assert findings["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
 
@@ -185,7 +185,7 @@ class Server(StoreServer):
 
 
 @pytest.mark.integration
-def test_doctor_on_the_store_host_serves_the_store_to_peers(found, memory_backend):
+def test_doctor_on_the_store_host_serves_the_store_to_peers(examine, memory_backend):
     backend, calls = memory_backend(), []
 
     def opened(params):
@@ -195,20 +195,22 @@ def test_doctor_on_the_store_host_serves_the_store_to_peers(found, memory_backen
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
-        wish = DoctorOptions(peers=1, timeout=60.0)
-        findings = found(opened, wish, lambda endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint)
+        doctor_options = DoctorOptions(peers=1, timeout=60.0)
+        findings = examine(
+            opened, doctor_options, lambda endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint
+        )
     assert calls == [f"serves at {endpoint}", "job", "job.doctor", "stops"]
     assert findings["peers"][1].startswith("1 doctor joined")
     assert "connection" not in findings, "the refused connection is outdated"
 
 
-def test_closed_job_is_a_fault(found, memory_backend):
+def test_closed_job_is_a_fault(examine, memory_backend):
     from elastic_core.clock import SystemClock
     from elastic_core.compat.state_store import with_roster
 
     backend = memory_backend()
     with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
-    assert found(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")
+    assert examine(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")
 
 
 CHECKS = """

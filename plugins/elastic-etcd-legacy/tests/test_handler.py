@@ -48,7 +48,7 @@ def agreed(joining):
     return infos
 
 
-def after_the_call(job, eventually, joining):
+def finish_last_call(job, eventually, joining):
     """Advance the job's clock past the last call until all joins return; returns the round's infos."""
 
     def back():
@@ -96,8 +96,8 @@ def test_nodes_agree_on_ranks(job, background, nodes):
 
 
 @pytest.fixture
-def unhurried(job):
-    """A job whose last call lasts until a test calls `after_the_call`. Leases are not renewed in the meantime."""
+def job_with_fake_clock(job):
+    """A job whose last call lasts until a test calls `finish_last_call`. Leases are not renewed in the meantime."""
 
     def make(least, most):
         running = job(least, most, last_call=0.05, timeout=600.0, keep_alive=120.0)
@@ -107,12 +107,12 @@ def unhurried(job):
     return make
 
 
-def test_last_call_admits_more_nodes(unhurried, background, eventually):
-    running = unhurried(1, 3)
+def test_last_call_admits_more_nodes(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 3)
     joining = [background(running.node().next_rendezvous) for _ in range(2)]
     eventually(lambda: b"node0/" in document_of(running) and b"node1/" in document_of(running))
     assert all(call.running for call in joining)
-    after_the_call(running, eventually, joining)
+    finish_last_call(running, eventually, joining)
 
 
 def test_full_round_forms_without_a_last_call(job, background):
@@ -132,10 +132,10 @@ def test_rejoining_member_starts_a_new_round(job, background, eventually):
     assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
 
 
-def test_late_node_waits_until_members_rejoin(unhurried, background, eventually):
-    running = unhurried(1, 2)
+def test_late_node_waits_until_members_rejoin(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 2)
     member, late = running.node(), running.node()
-    after_the_call(running, eventually, [background(member.next_rendezvous)])
+    finish_last_call(running, eventually, [background(member.next_rendezvous)])
     joining = background(late.next_rendezvous)
     eventually(lambda: member.num_nodes_waiting() == 1)
     assert joining.running
@@ -154,18 +154,18 @@ def test_spare_causes_no_restart_and_takes_a_free_place(job, background, eventua
     assert joining.result().rank == 0
 
 
-def test_leaving_node_is_noticed_immediately(unhurried, background, eventually):
-    running = unhurried(1, 2)
+def test_leaving_node_is_noticed_immediately(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     assert nodes[0].shutdown()
     eventually(lambda: nodes[1].num_nodes_waiting() == 1)  # long before its lease ends
-    after_the_call(running, eventually, [background(nodes[1].next_rendezvous)])
+    finish_last_call(running, eventually, [background(nodes[1].next_rendezvous)])
     assert not nodes[1].is_closed()
 
 
-def test_dead_node_is_noticed_when_its_lease_ends(unhurried, background, eventually):
-    running = unhurried(1, 2)
+def test_dead_node_is_noticed_when_its_lease_ends(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     client = running.client()
@@ -184,11 +184,11 @@ def test_dead_node_is_noticed_when_its_lease_ends(unhurried, background, eventua
 def test_round_reforms_without_an_unconfirmed_participant(job, background, eventually):
     """It is listed in the document but never confirms, so the other nodes start again after the confirm timeout."""
     running = job(2, 2, confirm=2.0)
-    haunted = job(2, 2, timeout=1.5)
-    haunted.clock = FakeClock()
-    joining = background(haunted.node().next_rendezvous)
+    vanishing = job(2, 2, timeout=1.5)
+    vanishing.clock = FakeClock()
+    joining = background(vanishing.node().next_rendezvous)
     eventually(lambda: b'participants":["node0' in document_of(running))
-    haunted.clock.advance(1.5)
+    vanishing.clock.advance(1.5)
     with pytest.raises(RendezvousTimeoutError, match="found one that is joinable, with 1 node"):
         joining.result()
     gather(background, [running.node() for _ in range(2)])

@@ -83,7 +83,7 @@ def certificates(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def strange_certificates(tmp_path_factory):
+def untrusted_certificates(tmp_path_factory):
     """Certificates from an authority that no other certificate file trusts."""
     return servers_module.make_certificates(tmp_path_factory.mktemp("strange"))
 

@@ -27,7 +27,7 @@ def client_of(connect):
 
 
 @pytest.fixture
-def nobody():
+def closed_endpoint():
     """An endpoint at which nothing listens."""
     reservation = PortReservation()
     yield f"127.0.0.1:{reservation.port}"
@@ -163,9 +163,9 @@ def test_restarted_single_server_is_used_again(servers, client_of, prefix):
     assert stalled(client, prefix + b"after") < RECOVERY
 
 
-def test_client_skips_wrong_endpoints(etcd, client_of, prefix, nobody, listener):
+def test_client_skips_wrong_endpoints(etcd, client_of, prefix, closed_endpoint, listener):
     """Unsent requests soon go to another member, and none goes to a silent one."""
-    wrong = (nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}")
+    wrong = (closed_endpoint, "no.such.host.invalid:2379", f"127.0.0.1:{listener}")
     client = client_of(*wrong, etcd.endpoint, attempt=TIMEOUT)
     begun = time.monotonic()
     assert create(client, prefix) == 0
@@ -174,10 +174,10 @@ def test_client_skips_wrong_endpoints(etcd, client_of, prefix, nobody, listener)
     assert time.monotonic() - begun < RECOVERY, "the member that works is remembered"
 
 
-def test_error_lists_the_fault_of_every_endpoint(client_of, nobody, listener):
-    client = client_of(nobody, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=12)
+def test_error_lists_the_fault_of_every_endpoint(client_of, closed_endpoint, listener):
+    client = client_of(closed_endpoint, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=12)
     causes = (
-        f"{nobody}: nothing listens there",
+        f"{closed_endpoint}: nothing listens there",
         f"127.0.0.1:{listener}: it accepts connections but does not answer",
         "no.such.host.invalid:2379: the name cannot be resolved",
     )
@@ -255,31 +255,31 @@ def test_lease_is_renewed_on_any_member(cluster, client_of):
     assert seconds < RECOVERY
 
 
-def test_callbacks_report_failed_members_and_close(etcd, client_of, nobody):
-    client = client_of(nobody, etcd.endpoint, attempt=TIMEOUT)
+def test_callbacks_report_failed_members_and_close(etcd, client_of, closed_endpoint):
+    client = client_of(closed_endpoint, etcd.endpoint, attempt=TIMEOUT)
     failed = []
     with client.members.followed(failed.append):
         with client.members.followed(failed.append):
             client.read(b"a")
-        assert [member.endpoint for member in failed[:2]] == [nobody] * 2
+        assert [member.endpoint for member in failed[:2]] == [closed_endpoint] * 2
         before = len(failed)  # on a machine that stalls, more members have failed
         client.close()
     assert failed[before:] == [None]
 
 
-def test_members_are_probed_in_parallel(etcd, client_of, nobody):
+def test_members_are_probed_in_parallel(etcd, client_of, closed_endpoint):
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(30)]
-        members = client_of(nobody, *(f"127.0.0.1:{port}" for port in silent), etcd.endpoint).members
+        members = client_of(closed_endpoint, *(f"127.0.0.1:{port}" for port in silent), etcd.endpoint).members
         begun = time.monotonic()
         assert members.find(TIMEOUT)
         assert time.monotonic() - begun < RECOVERY
         assert members.current().endpoint == etcd.endpoint
 
 
-def test_callbacks_report_a_change_of_member(etcd, client_of, nobody):
+def test_callbacks_report_a_change_of_member(etcd, client_of, closed_endpoint):
     """Otherwise a stream would stay on the next member in line, which no call has tried yet."""
-    members = client_of(nobody, nobody.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
+    members = client_of(closed_endpoint, closed_endpoint.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
     left = []
     members.failed(members.current())
     with members.followed(left.append):
@@ -289,8 +289,8 @@ def test_callbacks_report_a_change_of_member(etcd, client_of, nobody):
         assert left == [members.all[1]]  # the current member answers
 
 
-def test_find_ends_at_its_timeout_or_with_the_client(client_of, nobody, background):
-    client = client_of(nobody)
+def test_find_ends_at_its_timeout_or_with_the_client(client_of, closed_endpoint, background):
+    client = client_of(closed_endpoint)
     begun = time.monotonic()
     assert not client.members.find(0.3)
     assert 0.25 < time.monotonic() - begun < RECOVERY

@@ -48,7 +48,7 @@ def leases_of_nodes(member):
 
 
 @pytest.fixture
-def on(elastic):
+def job_at(elastic):
     """Makes jobs over these endpoints."""
 
     def make(endpoint, **conf):
@@ -57,19 +57,19 @@ def on(elastic):
     return make
 
 
-def test_unreachable_endpoint_ends_agent_with_its_exit_code(on):
+def test_unreachable_endpoint_ends_agent_with_its_exit_code(job_at):
     conf = {
         "read_timeout": "0.5",
         "join_timeout": "10",
     }  # on a busy machine, the first failure may take seconds
-    agent = on(f"127.0.0.1:{free_port()}", **conf).agent("a", "--nnodes=2")
+    agent = job_at(f"127.0.0.1:{free_port()}", **conf).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.STORE_UNREACHABLE
     assert "expected etcd to answer" in agent.report
 
 
-def test_job_uses_the_endpoint_that_works(on, etcd_endpoint, tmp_path):
+def test_job_uses_the_endpoint_that_works(job_at, etcd_endpoint, tmp_path):
     wrong = f"127.0.0.1:{free_port()}"
-    job = on(f"{wrong},{etcd_endpoint}", prefix=tmp_path.name)
+    job = job_at(f"{wrong},{etcd_endpoint}", prefix=tmp_path.name)
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
     job.end()
@@ -82,15 +82,15 @@ def test_single_node_without_endpoint_starts_its_own_etcd(elastic):
     eventually(lambda: not elastic.living(), "its etcd ends with it")
 
 
-def test_malformed_endpoint_is_bad_configuration(on):
-    agent = on("127.0.0.1:port").agent("a", "--nnodes=2")
+def test_malformed_endpoint_is_bad_configuration(job_at):
+    agent = job_at("127.0.0.1:port").agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.BAD_CONFIGURATION
     assert "expected endpoints host[:port]" in agent.err
 
 
-def test_wrong_password_ends_agent_immediately(on, servers):
+def test_wrong_password_ends_agent_immediately(job_at, servers):
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),))
-    job = on(member.endpoint, user="trainer")
+    job = job_at(member.endpoint, user="trainer")
     agent = job.agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="wrong-word")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert "wrong-word" not in agent.err
@@ -138,12 +138,14 @@ def test_password_reaches_no_worker_and_no_output(elastic, servers, site, where,
     assert "s3cret" not in done.err
 
 
-def test_forbidden_prefix_ends_agent_immediately(on, servers):
+def test_forbidden_prefix_ends_agent_immediately(job_at, servers):
     member = servers.single(users=(User("trainer", "right", b"/mine/"),))
-    agent = on(member.endpoint, user="trainer", prefix="theirs").agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
+    agent = job_at(member.endpoint, user="trainer", prefix="theirs").agent(
+        "a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right"
+    )
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert "permission" in agent.report
-    job = on(member.endpoint, user="trainer", prefix="mine")
+    job = job_at(member.endpoint, user="trainer", prefix="mine")
     agents = job.agents("b c", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
     job.round(2)
     job.end()
@@ -151,11 +153,11 @@ def test_forbidden_prefix_ends_agent_immediately(on, servers):
 
 
 @pytest.mark.nightly
-def test_job_survives_expired_login_tokens(on, servers):
+def test_job_survives_expired_login_tokens(job_at, servers):
     if version() < (3, 5):
         pytest.skip("this etcd cannot be told how long tokens live")
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),), token_ttl=2)
-    job = on(member.endpoint, user="trainer")
+    job = job_at(member.endpoint, user="trainer")
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3", ELASTIC_ETCD_PASSWORD="right")
     first = job.round(2)
     later = time.monotonic() + 6.0  # three lives of a token
@@ -167,10 +169,10 @@ def test_job_survives_expired_login_tokens(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_round_survives_revoked_leases_of_all_nodes(on, servers):
+def test_round_survives_revoked_leases_of_all_nodes(job_at, servers):
     """Clusters before 3.5.11 revoke all leases when a paused leader resumes."""
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", script=job.trainer)
     first = job.round(2)
     before = leases_of_nodes(member)
@@ -183,7 +185,7 @@ def test_round_survives_revoked_leases_of_all_nodes(on, servers):
     assert [found.port for found in job.rounds()] == [first.port]
 
 
-def test_state_of_a_newer_version_is_refused(on, etcd_endpoint, tmp_path):
+def test_state_of_a_newer_version_is_refused(job_at, etcd_endpoint, tmp_path):
     from elastic_etcd import EtcdRendezvousBackend
     from elastic_etcd.client.client import EtcdClient
 
@@ -192,28 +194,28 @@ def test_state_of_a_newer_version_is_refused(on, etcd_endpoint, tmp_path):
     backend = EtcdRendezvousBackend(EtcdClient([etcd_endpoint]), "job", tmp_path.name)
     backend.set_state(b'{"version":%d,"round":7}' % (VERSION + 1))
     backend.close()
-    agent = on(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
+    agent = job_at(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert f"of version {VERSION}, found version {VERSION + 1}" in agent.report
 
 
-def test_job_runs_over_mutual_tls(on, servers, tmp_path):
+def test_job_runs_over_mutual_tls(job_at, servers, tmp_path):
     from cluster import make_certificates
 
     certificates = make_certificates(tmp_path)
     member = servers.single(certificates=certificates, client_certificates=True)
     files = {"ca_cert": certificates.ca, "ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.client_key}
-    job = on(member.endpoint, **files)
+    job = job_at(member.endpoint, **files)
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
-    plain = on(member.endpoint, join_timeout="3").agent("c", "--nnodes=2")
+    plain = job_at(member.endpoint, join_timeout="3").agent("c", "--nnodes=2")
     assert plain.code() == ExitCode.STORE_UNREACHABLE
 
 
 @pytest.mark.nightly
-def test_job_survives_renewed_certificates(on, servers, tmp_path):
+def test_job_survives_renewed_certificates(job_at, servers, tmp_path):
     """The same files get certificates from a new authority, and the server restarts with them."""
     from cluster import make_certificates
 
@@ -222,7 +224,7 @@ def test_job_survives_renewed_certificates(on, servers, tmp_path):
     made = make_certificates(folder)
     member = servers.single(certificates=made, client_certificates=True)
     files = {"ca_cert": made.ca, "ssl_cert": made.client_cert, "ssl_cert_key": made.client_key}
-    job = on(member.endpoint, **files)
+    job = job_at(member.endpoint, **files)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.terminate()
@@ -237,10 +239,10 @@ def test_job_survives_renewed_certificates(on, servers, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_job_recovers_once_a_full_etcd_has_room(on, servers):
+def test_job_recovers_once_a_full_etcd_has_room(job_at, servers):
     """Workers keep running; the agent reports a failed worker once the server has room."""
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     me = member.call("/v3/maintenance/status")["header"]["member_id"]
@@ -282,10 +284,10 @@ def test_launch_by_fork_is_refused_with_etcd_client(launched):
 
 
 @pytest.mark.nightly
-def test_permanent_loss_of_etcd_ends_the_job(on, servers):
+def test_permanent_loss_of_etcd_ends_the_job(job_at, servers):
     """Workers run until the grace ends; agents then wait for the join timeout, and end with the documented code."""
     member = servers.single()
-    job = on(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
+    job = job_at(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.kill()
@@ -300,10 +302,10 @@ def test_permanent_loss_of_etcd_ends_the_job(on, servers):
 
 
 @pytest.mark.nightly
-def test_outage_beyond_the_grace_uses_up_no_restart(on, servers):
+def test_outage_beyond_the_grace_uses_up_no_restart(job_at, servers):
     """The workers are stopped, and start again when the server resumes."""
     member = servers.single()
-    job = on(member.endpoint, outage_grace="0", **SOON)
+    job = job_at(member.endpoint, outage_grace="0", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.stop()
@@ -318,9 +320,9 @@ def test_outage_beyond_the_grace_uses_up_no_restart(on, servers):
 
 
 @pytest.mark.nightly
-def test_minute_long_outage_with_default_grace_costs_no_restart(on, servers):
+def test_minute_long_outage_with_default_grace_costs_no_restart(job_at, servers):
     member = servers.single()
-    job = on(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
+    job = job_at(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
     agents = job.agents("a b c", "--nnodes=3", "--max-restarts=3")
     first = job.round(3)
     member.stop()
@@ -332,9 +334,9 @@ def test_minute_long_outage_with_default_grace_costs_no_restart(on, servers):
     assert job.rounds() == [first, second]
 
 
-def test_outage_within_the_grace_disturbs_no_worker(on, servers):
+def test_outage_within_the_grace_disturbs_no_worker(job_at, servers):
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.stop()
@@ -410,12 +412,12 @@ LOSSES = ["wiped", "replaced", "restored", "snapshot"]
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
 @pytest.mark.parametrize("nodes", ["a", "a b"])
-def test_job_recovers_worker_after_etcd_lost_data(on, servers, which, nodes, time_):
+def test_job_recovers_worker_after_etcd_lost_data(job_at, servers, which, nodes, time_):
     """The nodes write their state back, and the job recovers from the failed worker."""
     member = servers.single()
     saving(member, which)
     count = len(nodes.split())
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents(nodes, f"--nnodes={count}", "--max-restarts=3")
     first = job.round(count)
     losing(member, which)
@@ -431,10 +433,10 @@ def test_job_recovers_worker_after_etcd_lost_data(on, servers, which, nodes, tim
 @pytest.mark.nightly
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
-def test_job_survives_data_loss_after_an_earlier_restart(on, servers, which, time_):
+def test_job_survives_data_loss_after_an_earlier_restart(job_at, servers, which, time_):
     """The backup holds the state of an earlier round."""
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=5")
     first = job.round(2)
     saving(member, which)
@@ -449,9 +451,9 @@ def test_job_survives_data_loss_after_an_earlier_restart(on, servers, which, tim
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_sigterm_ends_agent_during_an_etcd_outage(on, servers):
+def test_sigterm_ends_agent_during_an_etcd_outage(job_at, servers):
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agent = job.agent("a", "--nnodes=1")
     job.round(1)
     member.stop()

@@ -16,13 +16,13 @@ SECRETS = (ALICE.password, BOB.password, "not-the-password")
 
 
 @pytest.fixture(scope="module")
-def guarded(shared_servers):
+def auth_server(shared_servers):
     return shared_servers.single(users=(ALICE, BOB))
 
 
 @pytest.fixture
-def client_of(guarded, connect):
-    return lambda *login, **options: connect(guarded.endpoint, login=Login(*login) if login else None, **options)
+def client_of(auth_server, connect):
+    return lambda *login, **options: connect(auth_server.endpoint, login=Login(*login) if login else None, **options)
 
 
 def put(client, key, value=b""):
@@ -88,9 +88,9 @@ def test_login_repr_hides_the_password():
     assert "alice" in repr(login)
 
 
-def test_many_threads_log_in_once(guarded, client_of, background):
+def test_many_threads_log_in_once(auth_server, client_of, background):
     client = client_of(ALICE.name, ALICE.password, **PATIENT)
-    before = logins(guarded)
+    before = logins(auth_server)
     together = threading.Barrier(8)
 
     def read():
@@ -99,7 +99,7 @@ def test_many_threads_log_in_once(guarded, client_of, background):
 
     for thread in [background(read) for _ in range(8)]:
         thread.result(60)
-    assert logins(guarded) - before == 1
+    assert logins(auth_server) - before == 1
 
 
 def test_expired_token_is_renewed_once(servers, etcd_version, eventually, background):

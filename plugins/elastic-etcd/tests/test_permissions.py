@@ -21,13 +21,13 @@ ENTRY = KEYS.node("a/1")
 
 
 @pytest.fixture(scope="module")
-def guarded(shared_servers):
+def auth_server(shared_servers):
     return shared_servers.single(users=(TRAINER, MALLORY))
 
 
 @pytest.fixture
-def as_user(guarded, connect):
-    return lambda user: connect(guarded.endpoint, login=Login(user.name, user.password))
+def as_user(auth_server, connect):
+    return lambda user: connect(auth_server.endpoint, login=Login(user.name, user.password))
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def test_user_of_another_prefix_cannot_revoke_a_lease(job, as_user):
     assert [item.key for item in job.roster()] == ["a/1"]
 
 
-def test_anonymous_client_can_renew_a_lease_but_not_read(job, as_user, guarded):
+def test_anonymous_client_can_renew_a_lease_but_not_read(job, as_user, auth_server):
     """etcd does not authenticate renewals, so a client can keep a dead node's lease alive (see
     `docs/guides/etcd.md`)."""
     lease = as_user(TRAINER).read(ENTRY).first.lease
     assert as_user(MALLORY).renew(lease) == LONG
-    assert guarded.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"
+    assert auth_server.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"
     with pytest.raises(AssertionError, match="user name is empty"):
-        guarded.call("/v3/kv/range", key=ENTRY)
+        auth_server.call("/v3/kv/range", key=ENTRY)

@@ -21,14 +21,14 @@ def watch_threads():
 def test_existing_keys_are_listed_first(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     before = put(client, prefix, b"1")
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     assert (keys.pairs, keys.events) == ({prefix: b"1"}, [])
     assert [found.revision >= before for found in keys.lists] == [True]
 
 
 def test_events_arrive_in_order(etcd, connect, prefix):
     client = connect(etcd.endpoint)
-    keys = Followed(client, prefix, end_of(prefix)).stands()
+    keys = Followed(client, prefix, end_of(prefix)).established()
     for number in (3, 1, 2):
         put(client, prefix + b"%d" % number, b"%d" % number)
     client.transact(Transaction((), tuple(Put(prefix + b"%03d" % number, b"") for number in range(100))))
@@ -45,7 +45,7 @@ def test_watch_from_a_known_revision_lists_nothing(etcd, connect, prefix):
 
 
 def test_wait_ends_at_its_timeout(etcd, connect, prefix):
-    keys = Followed(connect(etcd.endpoint), prefix).stands()
+    keys = Followed(connect(etcd.endpoint), prefix).established()
     begun = time.monotonic()
     assert not keys.wait_for(lambda: False, 0.3)
     assert 0.3 <= time.monotonic() - begun < LONG
@@ -120,7 +120,7 @@ def test_stream_reaches_the_revision_of_its_last_event():
 
 
 def test_close_ends_wait(etcd, connect, prefix, background):
-    keys = Followed(connect(etcd.endpoint), prefix).stands()
+    keys = Followed(connect(etcd.endpoint), prefix).established()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     keys.close()
     keys.close()
@@ -134,14 +134,14 @@ def test_close_does_not_blame_the_member(etcd, connect, prefix, eventually):
     failed = []
     with client.members.followed(failed.append):
         for _ in range(20):
-            Followed(client, prefix).stands().close()
+            Followed(client, prefix).established().close()
         eventually(lambda: not watch_threads())
     assert failed == [], "the client has left its member"
 
 
 def test_closed_client_ends_wait_with_an_error(etcd, connect, prefix, background):
     client = connect(etcd.endpoint)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     client.close()
     with pytest.raises(EtcdClosed):
@@ -154,7 +154,7 @@ def test_closed_client_ends_wait_with_an_error(etcd, connect, prefix, background
 
 def test_forgotten_range_is_followed_again_on_wait(etcd, connect, prefix, eventually):
     client = connect(etcd.endpoint)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     keys.forget()
     eventually(lambda: not watch_threads())
     put(client, prefix, b"meanwhile")
@@ -162,7 +162,7 @@ def test_forgotten_range_is_followed_again_on_wait(etcd, connect, prefix, eventu
 
 
 def test_forget_ends_wait(etcd, connect, prefix, background):
-    keys = Followed(connect(etcd.endpoint), prefix).stands()
+    keys = Followed(connect(etcd.endpoint), prefix).established()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     keys.forget()
     assert blocked.result(LONG) is False
@@ -171,11 +171,11 @@ def test_forget_ends_wait(etcd, connect, prefix, background):
 def test_hundred_closed_reflectors_leave_no_threads(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())  # watches of other tests are ending
     client = connect(etcd.endpoint)
-    Followed(client, prefix).stands()  # starts gRPC's own threads
+    Followed(client, prefix).established()  # starts gRPC's own threads
     before = threading.active_count()
     many = [Followed(client, prefix + b"%d" % number) for number in range(100)]
     for keys in many:
-        keys.stands()
+        keys.established()
     assert len(watch_threads()) == 101
     for keys in many:
         keys.close()
@@ -186,9 +186,9 @@ def test_hundred_closed_reflectors_leave_no_threads(etcd, connect, prefix, event
 def test_closed_reflectors_leave_no_watchers_on_the_server(servers, connect, prefix, eventually):
     server = servers.single()  # the shared server may still hold watchers of other tests
     client = connect(server.endpoint)
-    Followed(client, prefix).stands()
+    Followed(client, prefix).established()
     before = server.metric("etcd_debugging_mvcc_watcher_total")
-    many = [Followed(client, prefix).stands() for _ in range(20)]
+    many = [Followed(client, prefix).established() for _ in range(20)]
     assert server.metric("etcd_debugging_mvcc_watcher_total") == before + 20
     for keys in many:
         keys.close()

@@ -47,7 +47,7 @@ def expect_order(keys, values):
 def test_watch_resumes_after_server_restart(servers, connect, prefix):
     server = servers.single()
     client = connect(server.endpoint)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     put(client, prefix, b"before")
     server.kill()
     server.start()
@@ -58,7 +58,7 @@ def test_watch_resumes_after_server_restart(servers, connect, prefix):
 
 def test_changes_during_an_outage_are_seen(cluster, connect, prefix):
     leader, follower, other = cluster.by_role()
-    keys = Followed(connect(follower.endpoint), prefix, end_of(prefix)).stands()
+    keys = Followed(connect(follower.endpoint), prefix, end_of(prefix)).established()
     writer = connect(f"{leader.endpoint},{other.endpoint}")
     put(writer, prefix + b"gone")
     put(writer, prefix + b"kept")
@@ -73,7 +73,7 @@ def test_changes_during_an_outage_are_seen(cluster, connect, prefix):
 def test_watch_leaves_a_dead_or_paused_leader(cluster, connect, prefix, background, fault):
     leader, *others = cluster.by_role()
     client = connect(f"{leader.endpoint},{others[0].endpoint},{others[1].endpoint}")
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     values = [b"%d" % number for number in range(40)]
     keep_putting(client, prefix, values[:10], pause=0)
     getattr(leader, fault)()
@@ -89,12 +89,12 @@ def test_paused_single_server_is_reported_and_survived(servers, connect, prefix)
     keys = Followed(connect(server.endpoint, timeout=3.0), prefix)
     raised_with(keys, "not answer")
     server.cont()
-    keys.stands()
+    keys.established()
 
 
 def test_idle_watch_leaves_a_paused_member(cluster, connect, prefix):
     leader, follower, other = cluster.by_role()
-    keys = Followed(connect(f"{follower.endpoint},{other.endpoint}"), prefix).stands()
+    keys = Followed(connect(f"{follower.endpoint},{other.endpoint}"), prefix).established()
     follower.stop()
     put(connect(leader.endpoint), prefix, b"news")
     arrives(keys, b"news")
@@ -106,7 +106,7 @@ def test_watch_leaves_member_after_a_failed_call(cluster, connect, prefix, monke
     monkeypatch.setattr(channel, "OPTIONS", kept)
     leader, follower, other = cluster.by_role()
     client = connect(f"{follower.endpoint},{other.endpoint},{leader.endpoint}", timeout=LONG)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     follower.stop()
     client.read(prefix)
     keep_putting(client, prefix, [b"news"], pause=0)
@@ -115,7 +115,7 @@ def test_watch_leaves_member_after_a_failed_call(cluster, connect, prefix, monke
 
 def test_rolling_restart_loses_no_events(cluster, connect, prefix, background):
     client = connect(cluster.endpoints)
-    keys = Followed(client, prefix, end_of(prefix)).stands()
+    keys = Followed(client, prefix, end_of(prefix)).established()
 
     def write():
         for number in range(100):
@@ -130,7 +130,7 @@ def test_rolling_restart_loses_no_events(cluster, connect, prefix, background):
 
 def test_lost_quorum_is_reported_and_survived(cluster, connect, prefix):
     client = connect(cluster.endpoints, timeout=2.0)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     stopped = cluster.members[:2]
     for member in stopped:
         member.stop()
@@ -155,7 +155,7 @@ def test_each_wait_without_server_raises_and_uses_little_cpu(servers, connect, p
         assert seconds < LONG
         assert time.process_time() - cpu < 0.5 * max(seconds, 1)
     server.start()
-    assert keys.stands().events == []
+    assert keys.established().events == []
 
 
 def test_silent_socket_is_reported(listener, connect, prefix):
@@ -165,11 +165,11 @@ def test_silent_socket_is_reported(listener, connect, prefix):
 
 
 def test_silent_first_endpoint_is_skipped(etcd, listener, connect, prefix):
-    Followed(connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG), prefix).stands()
+    Followed(connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG), prefix).established()
 
 
 @pytest.fixture
-def deaf():
+def watchless():
     """The endpoint of a server that answers reads, but no watches."""
     over = threading.Event()
 
@@ -194,15 +194,15 @@ def answer_bytes(**shown):
     return ParseDict(shown, type(rpc().range.parse(b""))()).SerializeToString()
 
 
-def test_watch_leaves_member_that_answers_no_watch(deaf, etcd, connect, prefix):
-    client = connect(f"{deaf},{etcd.endpoint}")
+def test_watch_leaves_member_that_answers_no_watch(watchless, etcd, connect, prefix):
+    client = connect(f"{watchless},{etcd.endpoint}")
     keys = Followed(client, prefix)
     put(connect(etcd.endpoint), prefix, b"1")
     arrives(keys, b"1")
 
 
-def test_single_member_that_answers_no_watch_is_reported(deaf, connect, prefix):
-    keys = Followed(connect(deaf, timeout=3.0), prefix)
+def test_single_member_that_answers_no_watch_is_reported(watchless, connect, prefix):
+    keys = Followed(connect(watchless, timeout=3.0), prefix)
     raised_with(keys, "accepts a watch")
 
 
@@ -237,7 +237,7 @@ def test_store_that_lost_data_is_listed_again(servers, connect, prefix, loss, ne
     server.save()
     for number in range(5):
         put(client, prefix + b"lost", b"%d" % number)
-    keys = Followed(client, prefix, end_of(prefix)).stands()
+    keys = Followed(client, prefix, end_of(prefix)).established()
     os.kill(server.pid, signal.SIGSTOP)  # hides its end until it has restarted
     LOSSES[loss](server)
     server.start()
@@ -264,7 +264,7 @@ def test_range_is_listed_again_after_a_refusal(servers, connect, prefix):
     server = servers.single()
     client, writer = connect(server.endpoint), connect(server.endpoint)
     put(client, prefix + b"old")
-    keys = Refused(client, prefix, end_of(prefix)).stands()
+    keys = Refused(client, prefix, end_of(prefix)).established()
     keys.refuses = True
     server.lose_data(another=True)
     server.start()
@@ -283,8 +283,8 @@ ALICE = User("alice", "her-password", b"/alice/")
 
 def test_watch_without_permission_is_denied(servers, connect):
     client = connect(servers.single(users=(ALICE,)).endpoint, login=Login(ALICE.name, ALICE.password))
-    Followed(client, b"/alice/a").stands()
-    Followed(client, b"/alice/", end_of(b"/alice/")).stands()
+    Followed(client, b"/alice/a").established()
+    Followed(client, b"/alice/", end_of(b"/alice/")).established()
     for revision in (0, 1):  # the list is refused, or the watch
         keys = Followed(client, b"/bob/", revision=revision)
         for _ in range(2):
@@ -298,17 +298,17 @@ def test_watch_with_wrong_or_no_password_is_denied(servers, connect):
     for login in (Login(ALICE.name, "a-guess"), None):
         for revision in (0, 1):
             with pytest.raises(EtcdDenied) as raised:
-                Followed(connect(server.endpoint, login=login), b"/alice/a", revision=revision).stands()
+                Followed(connect(server.endpoint, login=login), b"/alice/a", revision=revision).established()
             assert "a-guess" not in str(raised.value)
 
 
 def test_new_watch_logs_in_again_after_server_restart(servers, connect):
     server = servers.single(users=(ALICE,))
     client = connect(server.endpoint, login=Login(ALICE.name, ALICE.password))
-    keys = Followed(client, b"/alice/a").stands()
+    keys = Followed(client, b"/alice/a").established()
     server.restart()  # which forgets its tokens
     another = Followed(client, b"/alice/b", revision=1)
-    another.stands()
+    another.established()
     assert client.transact(
         Transaction((), (Put(b"/alice/a", b"1"), Put(b"/alice/b", b"1"), Get(b"/alice/a")))
     ).succeeded
@@ -320,7 +320,7 @@ def test_watch_works_over_mutual_tls(servers, connect, certificates, prefix):
     server = servers.single(certificates=certificates, client_certificates=True)
     security = Security(certificates.ca, certificates.client_cert, certificates.client_key)
     client = connect(server.endpoint, security=security)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     put(client, prefix, b"1")
     arrives(keys, b"1")
 

@@ -25,7 +25,7 @@ def secure(shared_servers, certificates):
 
 
 @pytest.fixture(scope="module")
-def strict(shared_servers, certificates):
+def mutual_tls(shared_servers, certificates):
     """A server that requires client certificates."""
     return shared_servers.single(certificates=certificates, client_certificates=True)
 
@@ -56,8 +56,8 @@ def test_configured_authority_is_trusted(secure, certificates):
     works(secure, Security(certificates.ca))
 
 
-def test_client_certificate_is_accepted(strict, certificates):
-    works(strict, Security(certificates.ca, certificates.client_cert, certificates.client_key))
+def test_client_certificate_is_accepted(mutual_tls, certificates):
+    works(mutual_tls, Security(certificates.ca, certificates.client_cert, certificates.client_key))
 
 
 def test_plain_text_to_tls_server_suggests_https(secure):
@@ -72,8 +72,8 @@ def test_tls_to_plain_text_server_suggests_http(etcd, certificates):
     assert not error.landed
 
 
-def test_server_of_unknown_authority_is_refused(secure, strange_certificates):
-    failure(secure, Security(strange_certificates.ca), EtcdRefused, "not from an authority that we trust")
+def test_server_of_unknown_authority_is_refused(secure, untrusted_certificates):
+    failure(secure, Security(untrusted_certificates.ca), EtcdRefused, "not from an authority that we trust")
 
 
 def test_without_ca_cert_system_authorities_apply(secure, etcd, certificates):
@@ -101,13 +101,13 @@ def test_system_trust_store_is_used(secure, certificates, tmp_path):
     assert int(done.stdout) > 0
 
 
-def test_missing_client_certificate_is_reported(strict, certificates):
-    failure(strict, Security(certificates.ca), EtcdRefused, "or requires one")
+def test_missing_client_certificate_is_reported(mutual_tls, certificates):
+    failure(mutual_tls, Security(certificates.ca), EtcdRefused, "or requires one")
 
 
-def test_rejected_client_certificate_is_reported(strict, certificates, strange_certificates):
-    strange = Security(certificates.ca, strange_certificates.client_cert, strange_certificates.client_key)
-    failure(strict, strange, EtcdRefused, "it rejects our certificate")
+def test_rejected_client_certificate_is_reported(mutual_tls, certificates, untrusted_certificates):
+    untrusted = Security(certificates.ca, untrusted_certificates.client_cert, untrusted_certificates.client_key)
+    failure(mutual_tls, untrusted, EtcdRefused, "it rejects our certificate")
 
 
 def test_certificate_for_another_name_is_refused(shared_servers, tmp_path):
@@ -116,8 +116,8 @@ def test_certificate_for_another_name_is_refused(shared_servers, tmp_path):
     failure(server, Security(elsewhere.ca), EtcdRefused, "its certificate is for other names")
 
 
-def test_client_skips_member_with_wrong_certificate(secure, shared_servers, strange_certificates, certificates):
-    other = shared_servers.single(certificates=strange_certificates)
+def test_client_skips_member_with_wrong_certificate(secure, shared_servers, untrusted_certificates, certificates):
+    other = shared_servers.single(certificates=untrusted_certificates)
     endpoints = [other.endpoint, secure.endpoint]
     client = EtcdClient(endpoints, Security(certificates.ca), timeout=PATIENCE, attempt=PATIENCE)
     client.transact(Transaction([], [Put(b"/tls", b"2")]))
@@ -165,7 +165,7 @@ def test_reconnect_uses_renewed_certificates(servers, tmp_path, connect, prefix)
     files = make_certificates(tmp_path)
     server = servers.single(certificates=files, client_certificates=True)
     client = connect(server.endpoint, security=Security(files.ca, files.client_cert, files.client_key))
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     server.terminate()
     for file in tmp_path.iterdir():
         file.unlink()

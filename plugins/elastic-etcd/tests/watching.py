@@ -31,7 +31,7 @@ class Followed(Reflector):
         """The values of all events."""
         return [event.pair.value for event in self.events]
 
-    def stands(self):
+    def established(self):
         """Wait until the watch is established."""
         self.until(lambda: self._following)
         return self

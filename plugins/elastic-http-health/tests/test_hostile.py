@@ -51,15 +51,15 @@ def test_two_hundred_slow_clients_do_not_delay_probes(serve):
 
 
 class BusyView(FakeAgentView):
-    """A view that blocks liveness probes, and with them the server, until `go_on` is set."""
+    """A view that blocks liveness probes, and with them the server, until `resume` is set."""
 
     def __init__(self):
         super().__init__()
-        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.asked, self.resume = threading.Event(), threading.Event()
 
     def watchdog_fault(self):
         self.asked.set()
-        assert self.go_on.wait(60)
+        assert self.resume.wait(60)
         return super().watchdog_fault()
 
 
@@ -69,7 +69,7 @@ def test_client_that_sends_no_request_is_disconnected(serve):
     asking = Background(lambda: probe(server.port), 60)
     assert view.asked.wait(60)
     with slow_clients(server.port, 3) as links:  # all have sent their half before their time begins
-        view.go_on.set()
+        view.resume.set()
         assert [link.recv(1) for link in links] == [b""] * 3
     assert server.counts.closed["head timeout"] == 3
     asking.result()
@@ -177,10 +177,10 @@ def test_clients_waiting_for_changes_do_not_block_probes(view, serve):
         assert server.counts.most_connections == 8
         view.show(round=2)
         # Which clients were evicted depends on whose request had been read when the probes arrived.
-        assert 1 <= sum(begins(link).startswith(b"HTTP/1.1 200 ") for link in links) <= 8
+        assert 1 <= sum(first_bytes(link).startswith(b"HTTP/1.1 200 ") for link in links) <= 8
 
 
-def begins(link):
+def first_bytes(link):
     """The first bytes of an answer; empty if the connection was closed."""
     try:
         return link.recv(100)

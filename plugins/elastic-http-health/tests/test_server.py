@@ -196,7 +196,7 @@ def test_methods_other_than_get_are_refused(serve, method):
 PATIENT = Options(limits=Limits(rest_seconds=60))  # tolerates clients that stall
 
 
-def insist(port, *pieces):
+def send_all(port, *pieces):
     """Send all pieces before reading the answer; a reset connection raises."""
     with socket.create_connection(("127.0.0.1", port), 60) as link:
         for piece in pieces:
@@ -214,13 +214,13 @@ HEAD = b"Host: localhost\r\nContent-Length: 100000\r\n\r\n"
 def test_client_that_sends_a_body_gets_an_answer(serve, method):
     port = serve(PATIENT).port
     head = method + b" /status HTTP/1.1\r\n" + HEAD
-    assert insist(port, head + b"x" * 100_000).startswith(b"HTTP/1.1 413 ")
-    assert insist(port, head, b"x" * 50_000, b"x" * 50_000).startswith(b"HTTP/1.1 413 ")
+    assert send_all(port, head + b"x" * 100_000).startswith(b"HTTP/1.1 413 ")
+    assert send_all(port, head, b"x" * 50_000, b"x" * 50_000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_pipelined_requests_get_only_the_first_answer(serve):
     port = serve(PATIENT).port
-    assert insist(port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000).count(b"HTTP/1.1 200") == 1
+    assert send_all(port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000).count(b"HTTP/1.1 200") == 1
 
 
 def test_endless_body_is_cut_off(serve):

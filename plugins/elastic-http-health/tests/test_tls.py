@@ -198,10 +198,10 @@ def test_unfinished_handshakes_do_not_block_probes(serve, certificates):
 
 
 @pytest.mark.parametrize("shaken", [False, True], ids=["handshake", "head"])
-def test_client_sending_single_bytes_is_disconnected(serve, certificates, shaken):
+def test_client_sending_single_bytes_is_disconnected(serve, certificates, after_handshake):
     server = serve(certificates.options(spare_reads=1, head_seconds=60))
     with contextlib.ExitStack() as stack:
-        if shaken:
+        if after_handshake:
             link = stack.enter_context(connected(server.port, certificates.context()))
         else:
             link = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))

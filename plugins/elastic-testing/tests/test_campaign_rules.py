@@ -21,7 +21,7 @@ class Story:
         self.pids = iter(range(100, 1000))
         self.workers = []
 
-    def tell(self, what, after=0.1, **more):
+    def record(self, what, after=0.1, **more):
         self.at += after
         self.events.append({"at": round(self.at, 3), "wall": self.at, "what": what, **more})
         return self.events[-1]
@@ -31,36 +31,36 @@ class Story:
         self.port = port
         self.workers = [next(self.pids) for _ in nodes]
         for rank, (pid, node) in enumerate(zip(self.workers, nodes, strict=True)):
-            self.tell("start", pid=pid, node=node, rank=rank, local=0, world=world, restart=restart, at_port=port)
+            self.record("start", pid=pid, node=node, rank=rank, local=0, world=world, restart=restart, at_port=port)
         for rank, pid in enumerate(self.workers):
-            self.tell("met", pid=pid, group=port, rank=rank, world=world, step=self.step)
+            self.record("met", pid=pid, group=port, rank=rank, world=world, step=self.step)
         self.step += 1
         for rank, pid in enumerate(self.workers):
-            self.tell("step", pid=pid, group=port, rank=rank, step=self.step, sum=3)
+            self.record("step", pid=pid, group=port, rank=rank, step=self.step, sum=3)
         self.steps()
 
     def steps(self):
         self.step += 1
-        self.tell("step", pid=self.workers[0], group=self.port, rank=0, step=self.step, sum=3)
-        self.tell("saved", pid=self.workers[0], group=self.port, step=self.step)
+        self.record("step", pid=self.workers[0], group=self.port, rank=0, step=self.step, sum=3)
+        self.record("saved", pid=self.workers[0], group=self.port, step=self.step)
 
     def wave(self, number, kind="worker_kill", pid=None, missed=False, **more):
         fault = Fault(kind, 1, **more)
-        self.tell("wave", number=number, faults=[asdict(fault)], quiet_s=0.1)
-        self.tell("fault", number=number, fault=0, kind=kind, place=1, pid=pid, missed=missed)
-        self.tell("fault over", number=number, fault=0)
+        self.record("wave", number=number, faults=[asdict(fault)], quiet_s=0.1)
+        self.record("fault", number=number, fault=0, kind=kind, place=1, pid=pid, missed=missed)
+        self.record("fault over", number=number, fault=0)
 
     def whole(self, number, alive=()):
-        self.tell("whole", number=number, alive=sorted(alive or self.workers), recovery_s=0.1, healed_s=0.1)
+        self.record("whole", number=number, alive=sorted(alive or self.workers), recovery_s=0.1, healed_s=0.1)
 
     def stopped(self, pid):
         """The agent stops the worker with SIGTERM."""
-        self.tell("signal", pid=pid, signum=15)
+        self.record("signal", pid=pid, signum=15)
 
     def agent_ended(self, node, code, *expected, **more):
-        self.tell("agent ended", node=node, place=0, pid=1, code=code, expected=list(expected), last="", **more)
+        self.record("agent ended", node=node, place=0, pid=1, code=code, expected=list(expected), last="", **more)
 
-    def found(self):
+    def violations(self):
         return check(History(self.events))
 
 
@@ -77,41 +77,41 @@ def story():
 
 
 def rules(story):
-    return {violation.rule for violation in story.found()}
+    return {violation.rule for violation in story.violations()}
 
 
 def test_healthy_history_has_no_violations(story):
     for node in "ab":
         story.agent_ended(node, 0, 0)
-    story.tell("finished")
-    assert story.found() == []
+    story.record("finished")
+    assert story.violations() == []
 
 
 def test_worker_stopped_before_its_report_is_ignored(story):
     story.stopped(4711)
-    story.tell("end", pid=4711, code=-15)
+    story.record("end", pid=4711, code=-15)
     assert rules(story) == set()
 
 
 def test_violation_names_its_time_and_wave(story):
     story.wave(1, "status")
     story.agent_ended("a", 1)
-    [violation] = story.found()
+    [violation] = story.violations()
     assert (violation.rule, violation.wave) == ("exit code", 1)
     assert violation.at == pytest.approx(story.at)
 
 
 def two_groups(story):
-    story.tell("step", pid=100, group="x:1", rank=0, step=9, sum=3)
+    story.record("step", pid=100, group="x:1", rank=0, step=9, sum=3)
 
 
 def a_checkpoint_of_the_round_before(story):
     """As by a worker that ends late after SIGTERM."""
-    story.tell("saved", pid=100, step=9)
+    story.record("saved", pid=100, step=9)
 
 
 def a_rank_twice(story):
-    story.tell("twice", pid=story.workers[0], rank=0, others=2)
+    story.record("twice", pid=story.workers[0], rank=0, others=2)
 
 
 def a_rank_beyond_the_world(story):
@@ -155,7 +155,7 @@ def a_loss_of_long_ago(story):
     story.agent_ended("more", -9, -9)
     story.at += 60
     story.wave(1, "agent_kill")
-    story.tell("told", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
+    story.record("told", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
@@ -205,7 +205,7 @@ def a_checkpoint_that_is_lost(story):
 
 
 def never_whole_again(story):
-    story.tell("not whole", number=0, limit_s=90.0)
+    story.record("not whole", number=0, limit_s=90.0)
 
 
 def an_agent_that_gives_up(story):
@@ -218,27 +218,27 @@ def success_for_workers_that_were_stopped(story):
 
 def a_loss_told_as_a_failure(story):
     story.wave(1, "agent_kill")
-    story.tell("told", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
+    story.record("told", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
 
 
 def a_process_left(story):
-    story.tell("left", kind="process", name="python worker.py", place=-1)
+    story.record("left", kind="process", name="python worker.py", place=-1)
 
 
 def a_lease_left(story):
-    story.tell("left", kind="store", name="lease 7", place=-1)
+    story.record("left", kind="store", name="lease 7", place=-1)
 
 
 def a_folder_left(story):
-    story.tell("left", kind="file", name="disks/0/elastic-x", place=0)
+    story.record("left", kind="file", name="disks/0/elastic-x", place=0)
 
 
 def an_agent_that_grows(story):
     for files in (20, 80):
-        story.tell("holds", node="a", pid=1, files=files, threads=5, memory=2**25)
+        story.record("holds", node="a", pid=1, files=files, threads=5, memory=2**25)
 
 
 PLANTED = [
@@ -284,7 +284,7 @@ def test_every_rule_has_a_planted_violation():
 def test_fault_that_missed_is_ignored(story):
     story.wave(1, "agent_kill", missed=True)
     story.whole(1)
-    assert story.found() == []
+    assert story.violations() == []
 
 
 def test_files_left_on_a_powered_off_machine_are_allowed(story):
@@ -292,14 +292,14 @@ def test_files_left_on_a_powered_off_machine_are_allowed(story):
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
-    story.tell("left", kind="file", name="disks/1/elastic-x", place=1)
-    assert story.found() == []
+    story.record("left", kind="file", name="disks/1/elastic-x", place=1)
+    assert story.violations() == []
 
 
 def test_partial_round_before_the_first_fault_is_not_judged(story):
     begin = Story()
     begin.round("y:1", world=1, nodes="a")
-    begin.tell("start", pid=90, node="b", rank=1, local=0, world=2, restart=0, at_port="y:2")
+    begin.record("start", pid=90, node="b", rank=1, local=0, world=2, restart=0, at_port="y:2")
     begin.stopped(90)
     story.events[:0] = [{**event, "at": event["at"] - 100, "pid": event["pid"] + 5000} for event in begin.events]
     assert "cause" not in rules(story)
@@ -320,7 +320,7 @@ def test_step_in_progress_may_end_when_its_agent_wakes(story, after, found):
     story.round("x:3", restart=1)
     story.events += [{**story.events.pop(story.events.index(over)), "at": story.at}
                      for over in [one for one in story.events if one["what"] == "fault over"][-1:]]  # fmt: skip
-    story.tell("step", after, pid=102, group="x:2", rank=0, step=9, sum=3)
+    story.record("step", after, pid=102, group="x:2", rank=0, step=9, sum=3)
     assert rules(story) == found
 
 
@@ -328,7 +328,7 @@ def test_step_in_progress_may_end_when_its_agent_wakes(story, after, found):
 def test_workers_need_no_sigterm_if_the_grace_was_cut_short(story, node, found):
     story.wave(1, "agent_kill")
     story.stopped(story.workers[1])
-    story.tell("told", event="grace cut short", node=node)
+    story.record("told", event="grace cut short", node=node)
     story.round("x:3", restart=1)
     story.whole(1)
     assert rules(story) == found
@@ -339,7 +339,7 @@ def test_reused_port_belongs_to_a_new_round(story):
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:2", restart=2)
-    assert story.found() == []
+    assert story.violations() == []
     assert len(History(story.events).rounds) == 3
 
 
@@ -349,7 +349,7 @@ def test_reused_process_id_belongs_to_a_new_worker(story):
         story.stopped(pid)
     story.pids = iter([100, 101])  # as in the first round
     story.round("x:3", restart=2)
-    assert story.found() == []
+    assert story.violations() == []
     assert [worker.restart for worker in History(story.events).workers] == [0, 0, 1, 1, 2, 2]
 
 

@@ -316,7 +316,7 @@ def test_hundred_nodes_continue_after_ten_die():
     assert len(job.members()) == 90
 
 
-def a_store_that_forgot(job, what):
+def forget_during(job, what):
     """`what` happens while n0 is cut off; then the store loses its data, and becomes reachable for n0 first."""
     job.run(1)
     job.partition("n0")
@@ -332,7 +332,7 @@ def a_store_that_forgot(job, what):
 
 def test_restart_that_the_store_forgot_is_still_counted():
     job = world(2, 2, 2)
-    a_store_that_forgot(job, job.fail)
+    forget_during(job, job.fail)
     job.run(2)
     assert job.in_step()
     assert (job.state.round.number, job.state.restarts) == (2, 1)
@@ -340,7 +340,7 @@ def test_restart_that_the_store_forgot_is_still_counted():
 
 def test_job_stays_closed_after_the_store_forgot_its_end():
     job = world(2, 2, 2)
-    a_store_that_forgot(job, job.close)
+    forget_during(job, job.close)
     job.run(10)
     assert job.state.closed.by == "n1"
     assert not any(node.active for node in job.nodes.values())

@@ -369,7 +369,7 @@ import quopri
 
 
 def test_last_import_of_a_module_is_learned(warm_runs):
-    """The importing module is recorded after the module that it imports. Built-in modules raise no event of their own."""
+    """A module is recorded after the modules that it imports. Built-in modules raise no event of their own."""
     (warm_runs.site / "last.py").write_text("import xxsubtype\n")
     cache = warm_runs.folder / "cache"
     script = warm_runs.script("pass", imports="import last, quopri")

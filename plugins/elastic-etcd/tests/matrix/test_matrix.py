@@ -20,7 +20,7 @@ LONG = 60.0
 WANTED = os.environ.get("ELASTIC_TEST_PROTOBUF")
 
 
-class Told(Reflector):
+class RecordedEvents(Reflector):
     """Keeps the events, as (deleted, value)."""
 
     def __init__(self, *where, revision):
@@ -101,7 +101,7 @@ def test_keeper_replaces_a_lost_lease(client):
 def test_watch_reports_writes_and_deletions(client, prefix):
     before = client.read(prefix).revision
     client.transact(Transaction((), (Put(prefix + b"k", b"v"),)))
-    keys = Told(client, prefix, end_of(prefix), revision=before)
+    keys = RecordedEvents(client, prefix, end_of(prefix), revision=before)
     try:
         assert keys.wait_for(lambda: keys.events, LONG)
         client.transact(Transaction((), (Delete(prefix + b"k"),)))
