@@ -305,8 +305,8 @@ def test_node_finds_the_store_at_the_second_listed_host(connected_nodes, node, s
 
 @pytest.fixture
 def split_stores(connected_nodes, node, seal, hand_over, free_port, eventually):
-    """`split_stores(n)`: the two nodes of a moved store, its host first, and the host of a second store at the endpoint,
-    to which that host has written n states."""
+    """`split_stores(n)`: the two nodes of a moved store, its host first, and the host of a second store at the
+    endpoint, to which that host has written n states."""
 
     def made(states):
         second = f"127.0.0.1:{free_port()}"

@@ -349,7 +349,7 @@ class Cluster:
 
     def leader(self, timeout=LONG):
         """The current leader; waits for an election."""
-        return eventually(self._leader, timeout, "that somebody leads")
+        return eventually(self._leader, timeout, "an elected leader")
 
     def by_role(self):
         """All members, the current leader first. The order may differ at the next call."""

@@ -239,7 +239,7 @@ def test_unlisted_member_has_left():
 
 def test_majority_counts_current_members_only():
     assert majority_lost(CLUSTER, (answers(0, *ALL), answers(1, *ALL))) == ""
-    assert majority_lost(CLUSTER, (answers(0, ALL[0]),)) == ""  # the others have left
+    assert majority_lost(CLUSTER, (answers(0, ALL[0]),)) == ""  # the other members have left
     assert "0 of 3 members answer, and 2 are needed; bring back 2 of n0:2379, n1:2379, n2:2379" in majority_lost(
         CLUSTER, ()
     )

@@ -155,7 +155,7 @@ def test_forbidden_prefix_ends_agent_immediately(job_at, servers):
 @pytest.mark.nightly
 def test_job_survives_expired_login_tokens(job_at, servers):
     if version() < (3, 5):
-        pytest.skip("this etcd cannot be told how long tokens live")
+        pytest.skip("this etcd has a fixed token lifetime")
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),), token_ttl=2)
     job = job_at(member.endpoint, user="trainer")
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3", ELASTIC_ETCD_PASSWORD="right")

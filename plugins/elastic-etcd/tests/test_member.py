@@ -177,7 +177,7 @@ def test_lost_majority_is_diagnosed(agents, eventually):
     lost = [second, third]
     for agent in lost:
         os.kill(agent.pid, signal.SIGSTOP)
-    message = eventually(first.diagnosis, LONG, "that it says so")
+    message = eventually(first.diagnosis, LONG, "the diagnosis")
     assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in message
     assert all(agent.own.address in message for agent in lost)
     for agent in lost:

@@ -110,7 +110,7 @@ def test_all_paths_are_served_over_tls(view, serve, certificates):
 
 
 def test_long_answer_ends_with_close_notify(view, serve, certificates):
-    """Clients can then tell a complete answer from a truncated one."""
+    """Clients can then distinguish a complete answer from a truncated one."""
     view.show(reason="x" * 3_000_000)
     with connected(serve(certificates.options()).port, certificates.context()) as link:
         link.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -197,7 +197,7 @@ def test_unfinished_handshakes_do_not_block_probes(serve, certificates):
     assert server.counts.closed["evicted"] >= 32
 
 
-@pytest.mark.parametrize("shaken", [False, True], ids=["handshake", "head"])
+@pytest.mark.parametrize("after_handshake", [False, True], ids=["handshake", "head"])
 def test_client_sending_single_bytes_is_disconnected(serve, certificates, after_handshake):
     server = serve(certificates.options(spare_reads=1, head_seconds=60))
     with contextlib.ExitStack() as stack:

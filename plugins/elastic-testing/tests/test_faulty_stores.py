@@ -57,7 +57,7 @@ class Memory:
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
         with self.changed:
             if not self.changed.wait_for(lambda: self.check(keys), seconds):
-                raise TimeoutError(f"nobody has set one of {keys}")
+                raise TimeoutError(f"not all of {keys} were set")
 
     def check(self, keys):
         return self.values.keys() >= set(keys)
