@@ -227,7 +227,7 @@ def test_leaving_member_removes_only_itself():
     assert leaving(PLACES[0], (answers(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
 
 
-def test_the_last_member_does_not_leave():
+def test_last_member_does_not_leave():
     assert leaving(PLACES[0], (refuses(1), refuses(2))) is False
     assert leaving(PLACES[0], (answers(1, *ALL, healthy=False),)) is False
     assert leaving(PLACES[0], (answers(1, ALL[0], member(1, learner=True)),)) is False

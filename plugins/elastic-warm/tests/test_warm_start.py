@@ -260,7 +260,7 @@ def test_random_values_of_a_library_differ_by_worker(warm_runs):
 
 
 @pytest.mark.torch
-def test_random_values_of_torch_and_sympy_are_renewed_in_each_worker(warm_runs):
+def test_torch_and_sympy_random_values_differ_by_worker(warm_runs):
     """Their modules draw at import, but stay in the template because most programs import them."""
     imports = (
         "BEFORE = set(sys.modules)\n"
