@@ -43,7 +43,7 @@ def served(free_port, tmp_path):
 
 def test_flooded_store_is_replaced_and_its_memory_freed(served):
     process, port, log = served
-    before, large = resident(process.pid), "x" * (8 * MIB)  # torch's limit
+    before, large = resident(process.pid), "x" * (8 * MIB)  # the largest value that torch accepts
     for _ in range(2):
         logged = log.read_text().count("store flooded")
         store = client(port)

@@ -23,7 +23,7 @@ LIMIT = timedelta(seconds=20)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nobody_connects_any_more():
+def no_connecting_threads_left():
     """An abandoned torch constructor runs until its timeout. If it returned while the interpreter ends, the process
     would abort."""
     before = set(threading.enumerate())  # threads of other modules have other timeouts
@@ -62,7 +62,7 @@ def stores_of(handlers):
     return [info.store for info in sorted(found, key=lambda info: info.rank)]
 
 
-class OfARound(StoreContract):
+class RoundStoreContract(StoreContract):
     kind = "tcp"
 
     @pytest.fixture(params=["as it is", "under a PrefixStore"])
@@ -78,15 +78,15 @@ class OfARound(StoreContract):
         return self.other
 
 
-class TestTcp(OfARound):
+class TestTcpRoundStore(RoundStoreContract):
     pass
 
 
-class TestStatic(OfARound):
+class TestStaticRoundStore(RoundStoreContract):
     kind = "static"
 
 
-class TestFile(OfARound):
+class TestFileRoundStore(RoundStoreContract):
     kind = "file"
     tells_deletion = False
 

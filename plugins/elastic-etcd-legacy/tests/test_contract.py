@@ -13,7 +13,7 @@ from elastic_core.rendezvous import get_rendezvous_handler
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-class TestStoreOfARound(StoreContract):
+class TestRoundStore(StoreContract):
     @pytest.fixture
     def store(self, etcd, run_id, background):
         params = rendezvous_parameters("etcd-legacy", etcd.endpoint, run_id, 2, 2)

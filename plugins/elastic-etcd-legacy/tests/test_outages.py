@@ -82,7 +82,7 @@ def test_job_survives_a_killed_etcd_leader(servers, background, eventually, run_
         assert formed(background, nodes) == [0, 1]
 
 
-class Forgetful(EtcdClient):
+class AnswerLosingClient(EtcdClient):
     """A client whose writes all succeed, but every second answer is lost."""
 
     lost = 0
@@ -97,7 +97,7 @@ class Forgetful(EtcdClient):
 
 def test_writes_with_lost_answers_are_recognized(etcd, background, eventually, run_id):
     with job_at([etcd.endpoint], run_id, 3, 3) as job:
-        job.client_class = Forgetful
+        job.client_class = AnswerLosingClient
         job.patience = 60.0
         nodes = [job.node() for _ in range(3)]
         assert formed(background, nodes) == [0, 1, 2]

@@ -55,7 +55,7 @@ def test_wait_ends_at_its_timeout(etcd, connect, prefix):
 # Which of a list and a stream is newer
 
 
-class Listed(Reflector):
+class FakeLister(Reflector):
     """Lists what the test provides; `during` is called before the answer arrives."""
 
     def __init__(self):
@@ -77,26 +77,26 @@ class Listed(Reflector):
 
 
 def test_older_list_is_ignored():
-    keys = Listed()
+    keys = FakeLister()
     assert keys.reads(5) == 5
     assert keys.reads(6, during=lambda: keys.reads(8)) == 8
 
 
 def test_list_older_than_known_means_data_loss():
-    keys = Listed()
+    keys = FakeLister()
     assert keys.reads(64) == 64
     assert keys.reads(4) == 4
     assert keys.reads(5) == 5
 
 
 def test_concurrent_lists_during_a_loss_keep_the_newer():
-    keys = Listed()
+    keys = FakeLister()
     keys.reads(64)
     assert keys.reads(4, during=lambda: keys.reads(6)) == 6
 
 
 def test_late_list_from_before_a_loss_is_read_again():
-    keys = Listed()
+    keys = FakeLister()
     keys.reads(64)
     assert keys.reads(70, during=lambda: keys.reads(4)) == 4
 

@@ -53,7 +53,7 @@ def stores_of(handlers):
 
 
 @pytest.mark.torch
-class TestOfARound(StoreContract):
+class TestRoundStore(StoreContract):
     @pytest.fixture(params=["as it is", "under a PrefixStore"])
     def store(self, request, stores_of):
         from torch.distributed import PrefixStore, Store

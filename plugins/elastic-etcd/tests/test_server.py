@@ -297,7 +297,7 @@ def test_invalid_executable_is_reported(program, server, monkeypatch):
         server.start(timeout=LONG)
 
 
-class ClockOf:
+class LogClock:
     """A clock that advances by a minute once the log has content."""
 
     def __init__(self, log):
@@ -309,7 +309,7 @@ class ClockOf:
 
 def test_server_that_never_answers_times_out_with_its_log(program, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, program("echo thinking; exec sleep 600"))
-    server = EtcdServer(tmp_path / "data", clock=ClockOf(tmp_path / "data" / "etcd.log"))
+    server = EtcdServer(tmp_path / "data", clock=LogClock(tmp_path / "data" / "etcd.log"))
     begun = time.monotonic()
     with pytest.raises(EtcdServerError, match=r"did not answer in time.*(?s:.*)thinking"):
         server.start(timeout=1)

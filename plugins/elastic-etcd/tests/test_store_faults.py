@@ -62,7 +62,7 @@ class LossyClient:
             return False
 
 
-class WatchedClient:
+class ClientWithWatchEvent:
     """A client whose `watches` event is set when a watch begins."""
 
     def __init__(self, client):
@@ -288,7 +288,7 @@ def test_marker_with_expired_lease_is_replaced(make, etcd, client, prefix):
 def test_close_ends_wait(make, client, background):
     import torch.distributed as dist
 
-    watched = WatchedClient(client)
+    watched = ClientWithWatchEvent(client)
     store = make(watched)
     waiting = background(lambda: store.wait(["never"], timedelta(seconds=2 * LONG)))
     assert watched.watches.wait(LONG)
@@ -300,7 +300,7 @@ def test_close_ends_wait(make, client, background):
 def test_timeout_change_does_not_affect_running_wait(make, client, background):
     import torch.distributed as dist
 
-    watched = WatchedClient(client)
+    watched = ClientWithWatchEvent(client)
     store, other = make(watched, timeout=timedelta(seconds=LONG)), make(timeout=SOON)
     waiting = background(lambda: store.multi_get(["a", "z"]))
     assert watched.watches.wait(LONG)

@@ -91,7 +91,7 @@ def named_worker(queue, name):
         NamedClient(queue, name).acquire("urgent", time.time() + 0.1)
 
 
-def a_server_of_its_own():
+def named_server():
     queue = mp.Queue()
     NamedServer(queue).stop()
     server = NamedServer(queue)
@@ -195,6 +195,6 @@ def values():
 
 if __name__ == "__main__":
     values()
-    a_server_of_its_own()
+    named_server()
     local_server()
     file_timer(os.path.join(sys.argv[1], "timers"))

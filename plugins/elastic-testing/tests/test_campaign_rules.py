@@ -101,57 +101,57 @@ def test_violation_names_its_time_and_wave(story):
     assert violation.at == pytest.approx(story.at)
 
 
-def two_groups(story):
+def two_active_groups(story):
     story.record("step", pid=100, group="x:1", rank=0, step=9, sum=3)
 
 
-def a_checkpoint_of_the_round_before(story):
+def checkpoint_by_an_old_round(story):
     """As by a worker that ends late after SIGTERM."""
     story.record("saved", pid=100, step=9)
 
 
-def a_rank_twice(story):
+def duplicate_rank(story):
     story.record("twice", pid=story.workers[0], rank=0, others=2)
 
 
-def a_rank_beyond_the_world(story):
+def rank_beyond_world_size(story):
     story.wave(1)
     story.round("x:3", restart=2, world=1)
 
 
-def two_worlds(story):
+def conflicting_world_sizes(story):
     story.wave(1)
     story.round("x:3", restart=2)
     next(event for event in story.events if event.get("at_port") == "x:3")["world"] = 3
 
 
-def a_node_twice(story):
+def duplicate_node(story):
     story.wave(1)
     story.round("x:3", restart=2, nodes="aa")
 
 
-def a_round_without_a_cause(story):
+def round_without_a_cause(story):
     story.wave(1, "worker_stop", lasts_s=5.0)
     story.round("x:3", restart=1)
 
 
-def a_loss_that_is_not_noticed(story):
+def unnoticed_loss(story):
     story.wave(1, "agent_kill")
 
 
-def a_harmless_fault_that_costs_a_round(story):
+def harmless_fault_that_costs_a_round(story):
     story.wave(1, "agent_stop", lasts_s=0.5)
     story.round("x:3", restart=1)
 
 
-def a_newcomer_that_takes_a_seat(story):
+def newcomer_that_replaces_a_member(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=2, nodes="ac")
 
 
-def a_loss_of_long_ago(story):
+def loss_blamed_much_later(story):
     story.agent_ended("more", -9, -9)
     story.at += 60
     story.wave(1, "agent_kill")
@@ -161,42 +161,42 @@ def a_loss_of_long_ago(story):
     story.round("x:3", restart=1)
 
 
-def many_rounds_before_anything(story):
+def many_rounds_before_any_fault(story):
     made = Story()
     for number in range(3):
         made.round(f"y:{number}")
     story.events[:0] = [{**event, "at": event["at"] - 100, "pid": event["pid"] + 5000} for event in made.events]
 
 
-def a_failure_counted_twice(story):
+def failure_counted_twice(story):
     story.wave(1)
     story.round("x:3", restart=3)
 
 
-def a_failure_not_counted(story):
+def failure_not_counted(story):
     story.wave(1)
     story.round("x:3", restart=1)
 
 
-def a_loss_counted_as_a_failure(story):
+def loss_counted_as_a_failure(story):
     story.wave(1, "agent_kill")
     story.round("x:3", restart=2)
 
 
-def a_worker_killed_by_nobody(story):
+def worker_ended_without_a_cause(story):
     story.wave(1, "agent_kill")
     story.round("x:3", restart=1)  # the old workers got no SIGTERM, although agent `a` lives
     story.whole(1)
 
 
-def an_old_worker_beside_the_new_ones(story):
+def old_worker_next_to_new_ones(story):
     story.wave(1)
     old = story.workers
     story.round("x:3", restart=2)
     story.whole(1, alive=[*old, *story.workers])
 
 
-def a_checkpoint_that_is_lost(story):
+def lost_checkpoint(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
@@ -204,19 +204,19 @@ def a_checkpoint_that_is_lost(story):
     story.round("x:3", restart=2)
 
 
-def never_whole_again(story):
+def job_never_recovers(story):
     story.record("not whole", number=0, limit_s=90.0)
 
 
-def an_agent_that_gives_up(story):
+def agent_that_gives_up(story):
     story.agent_ended("a", 4)
 
 
-def success_for_workers_that_were_stopped(story):
+def success_for_stopped_workers(story):
     story.agent_ended("a", 0, 143)
 
 
-def a_loss_told_as_a_failure(story):
+def loss_reported_as_a_failure(story):
     story.wave(1, "agent_kill")
     story.record("told", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
     for pid in story.workers:
@@ -224,50 +224,50 @@ def a_loss_told_as_a_failure(story):
     story.round("x:3", restart=1)
 
 
-def a_process_left(story):
+def leftover_process(story):
     story.record("left", kind="process", name="python worker.py", place=-1)
 
 
-def a_lease_left(story):
+def leftover_lease(story):
     story.record("left", kind="store", name="lease 7", place=-1)
 
 
-def a_folder_left(story):
+def leftover_folder(story):
     story.record("left", kind="file", name="disks/0/elastic-x", place=0)
 
 
-def an_agent_that_grows(story):
+def agent_that_leaks(story):
     for files in (20, 80):
         story.record("holds", node="a", pid=1, files=files, threads=5, memory=2**25)
 
 
 PLANTED = [
-    (two_groups, "one group"),
-    (a_checkpoint_of_the_round_before, "one group"),
-    (a_rank_twice, "ranks"),
-    (a_rank_beyond_the_world, "ranks"),
-    (two_worlds, "ranks"),
-    (a_node_twice, "ranks"),
-    (a_round_without_a_cause, "cause"),
-    (a_loss_that_is_not_noticed, "cause"),
-    (a_harmless_fault_that_costs_a_round, "cause"),
-    (a_newcomer_that_takes_a_seat, "cause"),
-    (a_loss_of_long_ago, "cause"),
-    (many_rounds_before_anything, "cause"),
-    (a_failure_counted_twice, "counted once"),
-    (a_failure_not_counted, "counted once"),
-    (a_loss_counted_as_a_failure, "counted once"),
-    (a_worker_killed_by_nobody, "healthy"),
-    (an_old_worker_beside_the_new_ones, "healthy"),
-    (a_checkpoint_that_is_lost, "checkpoint"),
-    (never_whole_again, "recovery"),
-    (an_agent_that_gives_up, "exit code"),
-    (success_for_workers_that_were_stopped, "exit code"),
-    (a_loss_told_as_a_failure, "right cause"),
-    (a_process_left, "left over"),
-    (a_lease_left, "left over"),
-    (a_folder_left, "left over"),
-    (an_agent_that_grows, "left over"),
+    (two_active_groups, "one group"),
+    (checkpoint_by_an_old_round, "one group"),
+    (duplicate_rank, "ranks"),
+    (rank_beyond_world_size, "ranks"),
+    (conflicting_world_sizes, "ranks"),
+    (duplicate_node, "ranks"),
+    (round_without_a_cause, "cause"),
+    (unnoticed_loss, "cause"),
+    (harmless_fault_that_costs_a_round, "cause"),
+    (newcomer_that_replaces_a_member, "cause"),
+    (loss_blamed_much_later, "cause"),
+    (many_rounds_before_any_fault, "cause"),
+    (failure_counted_twice, "counted once"),
+    (failure_not_counted, "counted once"),
+    (loss_counted_as_a_failure, "counted once"),
+    (worker_ended_without_a_cause, "healthy"),
+    (old_worker_next_to_new_ones, "healthy"),
+    (lost_checkpoint, "checkpoint"),
+    (job_never_recovers, "recovery"),
+    (agent_that_gives_up, "exit code"),
+    (success_for_stopped_workers, "exit code"),
+    (loss_reported_as_a_failure, "right cause"),
+    (leftover_process, "left over"),
+    (leftover_lease, "left over"),
+    (leftover_folder, "left over"),
+    (agent_that_leaks, "left over"),
 ]
 
 

@@ -13,17 +13,17 @@ class Faulty(MemoryBackend):
     """A correct backend; subclasses add a fault."""
 
 
-class TakesAnyToken(Faulty):
+class AcceptsAnyToken(Faulty):
     def set_state(self, state, token=None):
         return super().set_state(state, self._memory.token)
 
 
-class TakesAnyFirstWrite(Faulty):
+class AcceptsAnyFirstWrite(Faulty):
     def set_state(self, state, token=None):
         return super().set_state(state, self._memory.token if token is None else token)
 
 
-class BytesAreItsTokens(Faulty):
+class UsesBytesAsTokens(Faulty):
     """Compares stored bytes, like `compare_set` of a store."""
 
     def get_state(self):
@@ -36,13 +36,13 @@ class BytesAreItsTokens(Faulty):
         return None if answer is None else (answer[0], answer[0], answer[2])
 
 
-class TellsTheLoserThatItWon(Faulty):
+class ReportsSuccessToTheLoser(Faulty):
     def set_state(self, state, token=None):
         answer = super().set_state(state, token)
         return None if answer is None else (*answer[:2], True)
 
 
-class DoesNotTellWhatStands(Faulty):
+class ReturnsTheRefusedState(Faulty):
     def set_state(self, state, token=None):
         answer = super().set_state(state, token)
         return answer if answer is None or answer[2] else (state, token, False)
@@ -53,13 +53,13 @@ class StripsText(Faulty):
         return super().set_state(state.strip(), token)
 
 
-class TakesEmptyForNone(Faulty):
+class TreatsEmptyAsNone(Faulty):
     def get_state(self):
         found = super().get_state()
         return found if found and found[0] else None
 
 
-class LooksBeforeItLocks(Faulty):
+class ChecksBeforeLocking(Faulty):
     """Another client can write between the check and the write; the pause makes that certain."""
 
     def set_state(self, state, token=None):
@@ -70,7 +70,7 @@ class LooksBeforeItLocks(Faulty):
         return super().set_state(state, self._memory.token)
 
 
-class Tears(Faulty):
+class WritesInTwoSteps(Faulty):
     """Writes in two steps."""
 
     def set_state(self, state, token=None):
@@ -82,7 +82,7 @@ class Tears(Faulty):
         return (state, *answer[1:])
 
 
-class BelongsToOneThread(Faulty):
+class WorksInOneThreadOnly(Faulty):
     def __init__(self, memory):
         super().__init__(memory)
         self.thread = threading.get_ident()
@@ -93,13 +93,13 @@ class BelongsToOneThread(Faulty):
         super()._called(method)
 
 
-class SaysSomethingElse(Faulty):
+class RaisesAnotherError(Faulty):
     def _called(self, method):
         if not self.reachable:
             raise ConnectionResetError("by peer")
 
 
-class SeesNothingNew(Faulty):
+class NeverRefreshes(Faulty):
     """A cache that is never invalidated."""
 
     seen = None
@@ -109,40 +109,40 @@ class SeesNothingNew(Faulty):
         return self.seen
 
 
-class ForgetsTheOrder(Faulty):
+class SortsTheRoster(Faulty):
     def roster(self):
         return tuple(sorted(super().roster(), key=lambda announced: announced.key))
 
 
-class KeepsWhoWithdraws(Faulty):
+class IgnoresWithdrawals(Faulty):
     def withdraw(self, key):
         pass
 
 
-class DoesNotBeat(Faulty):
+class SendsNoHeartbeat(Faulty):
     def beat(self, key, leading, look):
         lead = self._memory.lead
         return lead if leading or look else None
 
 
-class ShowsTheDead(Faulty):
+class ListsDeadNodes(Faulty):
     """Neither heartbeats nor leases."""
 
     def roster(self):
         return tuple(replace(announced, beats=None) for announced in super().roster())
 
 
-class SleepsThroughTheState(Faulty):
+class MissesStateChanges(Faulty):
     def wait_for_state(self, token, timeout):
         return self._wait(lambda: False, timeout)
 
 
-class SleepsThroughTheRoster(Faulty):
+class MissesRosterChanges(Faulty):
     def wait_for_roster(self, timeout, more=1):
         return self._wait(lambda: False, timeout)
 
 
-class WaitsForOneMore(Faulty):
+class WaitsForOneEntryTooMany(Faulty):
     def wait_for_roster(self, timeout, more=1):
         return super().wait_for_roster(timeout, more + 1)
 
@@ -152,26 +152,26 @@ class DoesNotWakeOnClose(Faulty):
         pass
 
 
-class ClosesForAll(Faulty):
+class ClosesAllClients(Faulty):
     def close(self):
         super().close()
         self._memory.state = None
 
 
-class AsksNowAndThen(Faulty):
+class Polls(Faulty):
     """Polls instead of pushing."""
 
     def _asking(self, there):
         return self._wait(lambda: False, 0.5) or there()
 
     def wait_for_state(self, token, timeout):
-        return self._asking(lambda: super(AsksNowAndThen, self).wait_for_state(token, 0.0))
+        return self._asking(lambda: super(Polls, self).wait_for_state(token, 0.0))
 
     def wait_for_roster(self, timeout, more=1):
-        return self._asking(lambda: super(AsksNowAndThen, self).wait_for_roster(0.0, more))
+        return self._asking(lambda: super(Polls, self).wait_for_roster(0.0, more))
 
 
-class BeginsToListenTooLate(Faulty):
+class SubscribesTooLate(Faulty):
     """Reads first and subscribes afterwards, and so misses changes in between."""
 
     def _late(self, wait, marker, timeout):
@@ -189,30 +189,30 @@ class BeginsToListenTooLate(Faulty):
         return self._late(super().wait_for_roster, lambda: self._memory.rosters, timeout)
 
 
-class AlwaysTellsOfAState(Faulty):
+class AlwaysReportsAState(Faulty):
     def wait_for_state(self, token, timeout):
         return True
 
 
-class AlwaysTellsOfARoster(Faulty):
+class AlwaysReportsARoster(Faulty):
     def wait_for_roster(self, timeout, more=1):
         super().wait_for_roster(timeout, more)
         return True
 
 
-class BeginsToCountAnew(SharedMemory):
+class RestartsItsCount(SharedMemory):
     def forget(self):
         super().forget()
         self._lost_writes = 0
 
 
-class CountsItsWrites(Faulty):
+class CountsWritesInTheStore(Faulty):
     """Counts writes in the store, which loses the count with its data."""
 
-    memory = BeginsToCountAnew
+    memory = RestartsItsCount
 
 
-class RemembersTheState(Faulty):
+class KeepsALostState(Faulty):
     seen = None
 
     def get_state(self):
@@ -220,12 +220,12 @@ class RemembersTheState(Faulty):
         return self.seen
 
 
-class BeatsWithoutAnEntry(Faulty):
+class AcceptsHeartbeatsWithoutAnEntry(Faulty):
     def beat(self, key, leading, look):
         return super().beat(key, leading, look) if key in self._memory.entries else None
 
 
-class SleepsThroughTheLoss(Faulty):
+class MissesTheLossOfData(Faulty):
     def wait_for_state(self, token, timeout):
         return self._wait(lambda: self._memory.token not in (None, token), timeout)
 
@@ -233,42 +233,42 @@ class SleepsThroughTheLoss(Faulty):
 EMPTY = "test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before"
 MISSED = "is_missed_though_it_comes_while_a_wait_begins"
 FAULTS = [
-    (TakesAnyToken, "test_old_tokens_never_write_however_old"),
-    (TakesAnyToken, "test_of_many_that_write_at_the_same_time_one_wins"),
-    (TakesAnyFirstWrite, "test_a_second_first_write_is_refused"),
-    (TakesAnyFirstWrite, "test_of_many_that_write_at_the_same_time_one_wins"),
-    (BytesAreItsTokens, "test_a_state_that_comes_back_does_not_bring_its_token_back"),
-    (BytesAreItsTokens, "test_every_write_has_a_token_of_its_own"),
-    (TellsTheLoserThatItWon, "test_two_that_write_the_same_do_not_both_believe_they_did"),
-    (DoesNotTellWhatStands, "test_a_second_first_write_is_refused"),
+    (AcceptsAnyToken, "test_old_tokens_never_write_however_old"),
+    (AcceptsAnyToken, "test_of_many_that_write_at_the_same_time_one_wins"),
+    (AcceptsAnyFirstWrite, "test_a_second_first_write_is_refused"),
+    (AcceptsAnyFirstWrite, "test_of_many_that_write_at_the_same_time_one_wins"),
+    (UsesBytesAsTokens, "test_a_state_that_comes_back_does_not_bring_its_token_back"),
+    (UsesBytesAsTokens, "test_every_write_has_a_token_of_its_own"),
+    (ReportsSuccessToTheLoser, "test_two_that_write_the_same_do_not_both_believe_they_did"),
+    (ReturnsTheRefusedState, "test_a_second_first_write_is_refused"),
     (StripsText, "test_bytes_are_kept_exactly"),
-    (TakesEmptyForNone, "test_bytes_are_kept_exactly"),
-    (LooksBeforeItLocks, "test_writers_at_the_same_time_lose_nothing"),
-    (LooksBeforeItLocks, "test_of_many_that_write_at_the_same_time_one_wins"),
-    (Tears, "test_a_reading_is_never_torn"),
-    (BelongsToOneThread, "test_it_may_be_called_from_any_thread_one_at_a_time"),
-    (SaysSomethingElse, "test_a_store_that_is_gone_is_told_as_that"),
-    (SaysSomethingElse, "test_a_store_that_is_gone_is_told_by_every_call"),
-    (SeesNothingNew, "test_two_clients_take_turns"),
-    (ForgetsTheOrder, "test_entries_come_in_the_order_of_their_first_announcement"),
-    (KeepsWhoWithdraws, "test_who_withdraws_is_gone_for_everybody_and_may_come_again"),
-    (DoesNotBeat, "test_a_beat_shows_or_the_store_watches_itself"),
-    (DoesNotBeat, "test_who_leads_counts_up_and_who_looks_sees_it"),
-    (ShowsTheDead, "test_without_beats_an_entry_goes_with_its_node"),
-    (SleepsThroughTheState, "test_waiting_for_a_state_that_was_written_ends_at_once"),
-    (SleepsThroughTheRoster, "test_what_happened_since_the_last_look_ends_a_wait_for_the_roster"),
-    (WaitsForOneMore, "test_who_waits_for_several_is_told_when_they_are_there"),
+    (TreatsEmptyAsNone, "test_bytes_are_kept_exactly"),
+    (ChecksBeforeLocking, "test_writers_at_the_same_time_lose_nothing"),
+    (ChecksBeforeLocking, "test_of_many_that_write_at_the_same_time_one_wins"),
+    (WritesInTwoSteps, "test_a_reading_is_never_torn"),
+    (WorksInOneThreadOnly, "test_it_may_be_called_from_any_thread_one_at_a_time"),
+    (RaisesAnotherError, "test_a_store_that_is_gone_is_told_as_that"),
+    (RaisesAnotherError, "test_a_store_that_is_gone_is_told_by_every_call"),
+    (NeverRefreshes, "test_two_clients_take_turns"),
+    (SortsTheRoster, "test_entries_come_in_the_order_of_their_first_announcement"),
+    (IgnoresWithdrawals, "test_who_withdraws_is_gone_for_everybody_and_may_come_again"),
+    (SendsNoHeartbeat, "test_a_beat_shows_or_the_store_watches_itself"),
+    (SendsNoHeartbeat, "test_who_leads_counts_up_and_who_looks_sees_it"),
+    (ListsDeadNodes, "test_without_beats_an_entry_goes_with_its_node"),
+    (MissesStateChanges, "test_waiting_for_a_state_that_was_written_ends_at_once"),
+    (MissesRosterChanges, "test_what_happened_since_the_last_look_ends_a_wait_for_the_roster"),
+    (WaitsForOneEntryTooMany, "test_who_waits_for_several_is_told_when_they_are_there"),
     (DoesNotWakeOnClose, "test_close_lets_waits_come_back"),
-    (AsksNowAndThen, "test_changes_are_pushed_and_not_asked_for_now_and_then"),
-    (BeginsToListenTooLate, f"test_no_change_of_the_state_{MISSED}"),
-    (BeginsToListenTooLate, f"test_no_change_of_the_roster_{MISSED}"),
-    (AlwaysTellsOfAState, "test_waits_last_while_nothing_happens"),
-    (AlwaysTellsOfARoster, "test_waits_last_while_nothing_happens"),
-    (CountsItsWrites, EMPTY),
-    (RemembersTheState, EMPTY),
-    (BeatsWithoutAnEntry, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
-    (SleepsThroughTheLoss, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
-    (ClosesForAll, "test_one_that_closes_leaves_the_others_alone"),
+    (Polls, "test_changes_are_pushed_and_not_asked_for_now_and_then"),
+    (SubscribesTooLate, f"test_no_change_of_the_state_{MISSED}"),
+    (SubscribesTooLate, f"test_no_change_of_the_roster_{MISSED}"),
+    (AlwaysReportsAState, "test_waits_last_while_nothing_happens"),
+    (AlwaysReportsARoster, "test_waits_last_while_nothing_happens"),
+    (CountsWritesInTheStore, EMPTY),
+    (KeepsALostState, EMPTY),
+    (AcceptsHeartbeatsWithoutAnEntry, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
+    (MissesTheLossOfData, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
+    (ClosesAllClients, "test_one_that_closes_leaves_the_others_alone"),
 ]
 
 

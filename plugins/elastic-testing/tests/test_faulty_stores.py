@@ -79,7 +79,7 @@ class Memory:
         return [self.values[key] for key in keys]
 
 
-class AsksNowAndThen(Memory):
+class Polls(Memory):
     """Polls: a wait returns after half a second instead of immediately."""
 
     def wait(self, keys, timeout=None):
@@ -90,7 +90,7 @@ class AsksNowAndThen(Memory):
         raise TimeoutError
 
 
-class IsToldByNobody(Memory):
+class NotifiesNoWaiters(Memory):
     """Writes do not notify waiters, which find the keys only at their timeout."""
 
     def write(self, key, value):
@@ -98,7 +98,7 @@ class IsToldByNobody(Memory):
             self.values[key] = value
 
 
-class LooksBeforeItListens(Memory):
+class ChecksBeforeSubscribing(Memory):
     """A wait misses keys written between the check and the subscription."""
 
     def wait(self, keys, timeout=None):
@@ -109,14 +109,14 @@ class LooksBeforeItListens(Memory):
                     raise TimeoutError
 
 
-class TakesAnyChangeForItsKey(Memory):
+class WakesOnAnyKey(Memory):
     def wait(self, keys, timeout=None):
         with self.changed:
             if not self.check(keys) and not self.changed.wait((timeout or self.timeout).total_seconds()):
                 raise TimeoutError
 
 
-class ForgetsWhoWaitsForWhatIsDeleted(Memory):
+class ForgetsWaitersOfDeletedKeys(Memory):
     def __init__(self):
         super().__init__()
         self.given_up = set()
@@ -134,22 +134,22 @@ class ForgetsWhoWaitsForWhatIsDeleted(Memory):
         return super().check(keys) and self.given_up.isdisjoint(keys)
 
 
-class WaitsForOneOfThem(Memory):
+class WaitsForOneKeyOnly(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys[:1], timeout)
 
 
-class KnowsWholeSecondsOnly(Memory):
+class RoundsTimeoutsToSeconds(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys, timedelta(seconds=(timeout or self.timeout).seconds))
 
 
-class HasItsOwnTimeout(Memory):
+class IgnoresTheStoresTimeout(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys, timeout or timedelta(seconds=60))
 
 
-class NeverGivesUp(Memory):
+class IgnoresTimeouts(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys, timedelta(seconds=60))
 
@@ -171,7 +171,7 @@ class ReplacesWithoutComparing(ComparesAndThenSets):
         return super().compare_set(key, expected, desired)
 
 
-class TellsWhatStoodBefore(Memory):
+class ReturnsThePreviousValue(Memory):
     def compare_set(self, key, expected, desired):
         before = self.values.get(key, as_bytes(expected))
         super().compare_set(key, expected, desired)
@@ -186,7 +186,7 @@ class ReadsAndThenAdds(Memory):
         return number + amount
 
 
-class KeepsCountersApart(Memory):
+class SeparatesCountersFromValues(Memory):
     """Counters and values are separate."""
 
     def __init__(self):
@@ -204,7 +204,7 @@ class KeepsCountersApart(Memory):
         return super().delete_key(key)
 
 
-class CountsFromZeroWhereTextIs(Memory):
+class OverwritesTextWithACounter(Memory):
     def add(self, key, amount):
         with self.changed:
             if not self.values.get(key, b"0").lstrip(b"-").isdigit():
@@ -212,7 +212,7 @@ class CountsFromZeroWhereTextIs(Memory):
             return super().add(key, amount)
 
 
-class RemembersItsCounters(Memory):
+class CachesCounters(Memory):
     """Caches counters per thread, which is correct only without other writers."""
 
     def __init__(self):
@@ -233,17 +233,17 @@ class RemembersItsCounters(Memory):
         return super().delete_key(key)
 
     def peer(self):
-        other = RemembersItsCounters()
+        other = CachesCounters()
         other.values, other.changed = self.values, self.changed
         return other
 
 
-class KnowsTextOnly(Memory):
+class StoresTextOnly(Memory):
     def write(self, key, value):
         super().write(key, value.decode(errors="replace").encode())
 
 
-class Strips(Memory):
+class StripsValues(Memory):
     def write(self, key, value):
         super().write(key, value.strip())
 
@@ -263,46 +263,46 @@ class ReadsAndThenAppends(Memory):
         self.write(key, before + as_bytes(value))
 
 
-class KeepsWhatIsDeleted(Memory):
+class IgnoresDeletions(Memory):
     def delete_key(self, key):
         return key in self.values
 
 
-class TakesEmptyForAbsent(Memory):
+class TreatsEmptyAsAbsent(Memory):
     def check(self, keys):
         return all(self.values.get(key) for key in keys)
 
 
 FAULTS = [
-    (AsksNowAndThen, "test_who_waits_is_woken_and_does_not_ask_once_in_a_while"),
-    (IsToldByNobody, "test_whatever_writes_a_key_wakes_who_waits"),
-    (IsToldByNobody, "test_wait_returns_when_all_keys_are_there"),
-    (LooksBeforeItListens, "test_who_waits_is_woken_and_does_not_ask_once_in_a_while"),
-    (TakesAnyChangeForItsKey, "test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending"),
-    (TakesAnyChangeForItsKey, "test_wait_returns_when_all_keys_are_there"),
-    (ForgetsWhoWaitsForWhatIsDeleted, "test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending"),
-    (WaitsForOneOfThem, "test_wait_returns_when_all_keys_are_there"),
-    (WaitsForOneOfThem, "test_wait_gives_up"),
-    (KnowsWholeSecondsOnly, "test_wait_gives_up"),
-    (KnowsWholeSecondsOnly, "test_the_timeout_of_the_store_counts_where_none_is_given"),
-    (HasItsOwnTimeout, "test_the_timeout_of_the_store_counts_where_none_is_given"),
-    (NeverGivesUp, "test_wait_gives_up"),
+    (Polls, "test_who_waits_is_woken_and_does_not_ask_once_in_a_while"),
+    (NotifiesNoWaiters, "test_whatever_writes_a_key_wakes_who_waits"),
+    (NotifiesNoWaiters, "test_wait_returns_when_all_keys_are_there"),
+    (ChecksBeforeSubscribing, "test_who_waits_is_woken_and_does_not_ask_once_in_a_while"),
+    (WakesOnAnyKey, "test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending"),
+    (WakesOnAnyKey, "test_wait_returns_when_all_keys_are_there"),
+    (ForgetsWaitersOfDeletedKeys, "test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending"),
+    (WaitsForOneKeyOnly, "test_wait_returns_when_all_keys_are_there"),
+    (WaitsForOneKeyOnly, "test_wait_gives_up"),
+    (RoundsTimeoutsToSeconds, "test_wait_gives_up"),
+    (RoundsTimeoutsToSeconds, "test_the_timeout_of_the_store_counts_where_none_is_given"),
+    (IgnoresTheStoresTimeout, "test_the_timeout_of_the_store_counts_where_none_is_given"),
+    (IgnoresTimeouts, "test_wait_gives_up"),
     (ComparesAndThenSets, "test_of_several_who_compare_and_set_one_wins"),
     (ComparesAndThenSets, "test_compare_and_set_loses_nothing"),
     (ReplacesWithoutComparing, "test_compare_and_set_loses_nothing"),
-    (TellsWhatStoodBefore, "test_compare_set"),
+    (ReturnsThePreviousValue, "test_compare_set"),
     (ReadsAndThenAdds, "test_additions_at_the_same_time_all_count"),
-    (KeepsCountersApart, "test_counters_are_numbers_in_decimal"),
-    (KeepsCountersApart, "test_a_counter_is_what_others_have_made_of_it"),
-    (CountsFromZeroWhereTextIs, "test_what_is_no_number_is_not_added_to"),
-    (RemembersItsCounters, "test_a_counter_is_what_others_have_made_of_it"),
-    (KnowsTextOnly, "test_values_are_bytes"),
-    (KnowsTextOnly, "test_append"),
-    (Strips, "test_values_are_bytes"),
+    (SeparatesCountersFromValues, "test_counters_are_numbers_in_decimal"),
+    (SeparatesCountersFromValues, "test_a_counter_is_what_others_have_made_of_it"),
+    (OverwritesTextWithACounter, "test_what_is_no_number_is_not_added_to"),
+    (CachesCounters, "test_a_counter_is_what_others_have_made_of_it"),
+    (StoresTextOnly, "test_values_are_bytes"),
+    (StoresTextOnly, "test_append"),
+    (StripsValues, "test_values_are_bytes"),
     (ComparesText, "test_compare_set"),
     (ReadsAndThenAppends, "test_appendices_at_the_same_time_are_all_there"),
-    (KeepsWhatIsDeleted, "test_deletion"),
-    (TakesEmptyForAbsent, "test_check"),
+    (IgnoresDeletions, "test_deletion"),
+    (TreatsEmptyAsAbsent, "test_check"),
 ]
 
 

@@ -39,7 +39,7 @@ def warm_starter_for(tmp_path):
         close()
 
 
-class TestWarmWithoutATemplate(StarterContract):
+class TestWarmWithoutTemplate(StarterContract):
     @pytest.fixture
     def starter_for(self, warm_starter_for):
         return warm_starter_for
