@@ -275,7 +275,7 @@ def test_read_of_a_deleted_key_gives_up_soon(port):
     assert values_of(connection.store, ["there"]) == [b"1"]
 
 
-def test_deleted_keys_end_wait_for_state_only(over, port, client, background):
+def test_deleted_keys_end_all_waits(over, port, client, background):
     backend, store = over(port), client()
     _, token, _ = backend.set_state(b"1")
     backend.announce("a", b"1")
