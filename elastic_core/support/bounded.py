@@ -47,7 +47,7 @@ class BackgroundCall(Generic[T]):
             self._changed.notify_all()
 
     def result(self, limit: Duration = 0.0) -> T:
-        """Return or raise what the call did, if it ends within `limit` seconds ; otherwise raise CallTimeout."""
+        """Return or raise what the call did, if it ends within `limit` seconds; otherwise raise CallTimeout."""
         if not self.wait(limit):
             raise CallTimeout
         if self._error is not None:

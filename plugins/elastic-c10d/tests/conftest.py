@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 
 class ServerProcess:
-    """A TCPStore server in a process of its own, on a port that it keeps over restarts."""
+    """A TCPStore server in a separate process, on a port that it keeps over restarts."""
 
     def __init__(self, port, warm):
         self.port = port
@@ -79,21 +79,21 @@ def eventually():
 
 @pytest.fixture
 def fails():
-    """Whether a call says that the store is out of reach."""
+    """`fails(call)`: whether a call raises RendezvousConnectionError."""
 
-    def said(function):
+    def raised(function):
         try:
             function()
         except RendezvousConnectionError:
             return True
         return False
 
-    return said
+    return raised
 
 
 @pytest.fixture
 def free_port():
-    """Ports for servers of this test, which set SO_REUSEADDR as torch's do: until its end nobody else gets them."""
+    """Reserves ports until the end of the test, for servers that set SO_REUSEADDR as torch's do."""
     held = []
 
     def find():
@@ -107,7 +107,7 @@ def free_port():
 
 @pytest.fixture
 def listener():
-    """Something that listens and never answers; its port."""
+    """The port of a socket that listens and never answers."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
@@ -138,7 +138,7 @@ def port():
 
 @pytest.fixture
 def client(port):
-    """Makes TCPStore clients, as a user would."""
+    """Makes plain TCPStore clients."""
 
     def make():
         return distributed().TCPStore("127.0.0.1", port, None, False, timedelta(seconds=LONG), wait_for_workers=False)
@@ -148,11 +148,11 @@ def client(port):
 
 @pytest.fixture
 def over(request):
-    """Makes backends over a TCPStore at a port; they are closed at the end."""
+    """Makes backends over a TCPStore at a port, closed at the end."""
     made = []
 
     def make(port, run_id="job", read_timeout=2 * LONG, connect_timeout=2 * LONG, **options):
-        # Long enough for a machine that looks up the names of addresses in vain, as torch has it do.
+        # Long enough for a machine on which torch's reverse lookups time out.
         connector = TcpConnector(
             Endpoint("127.0.0.1", port), read_timeout=read_timeout, connect_timeout=connect_timeout
         )
@@ -166,7 +166,7 @@ def over(request):
 
 @pytest.fixture(params=["tcp", "file", "hash", "prefixed tcp", "prefixed file"])
 def backends(request, tmp_path):
-    """Makes backends over one store of each kind, with a connection of their own where the kind has connections."""
+    """Makes backends over one store of each kind, each with its own connection if the kind has connections."""
     kind = request.param
     made = []
     if kind.endswith("tcp"):
@@ -190,7 +190,7 @@ def backends(request, tmp_path):
 
 @pytest.fixture
 def beats():
-    """A beat of a node, which announces itself again if the store has lost its entry."""
+    """Sends a node's heartbeat, and announces the node again if the store has lost its entry."""
 
     def beat(backend, key, entry):
         try:

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.versions import Keys
 
 
 class TestTCPStore(BackendContract):
-    """The backend that the handler has; what `elastic status` opens never hosts and never begins a store."""
+    """The backend of the handler; the one that `elastic status` opens never hosts or initializes a store."""
 
     @pytest.fixture
     def backend(self):
@@ -25,7 +25,7 @@ class TestTCPStore(BackendContract):
         self.server.stop()
 
     def peer(self, backend, run_id="job"):
-        # A first wait tries a store that is gone for all of `connect_timeout`, and the contract has little more.
+        # The first wait on a lost store takes all of `connect_timeout`, and the contract allows little more.
         options = {"is_host": False, "connect_timeout": 6.0, "read_timeout": 20.0}
         return create_parts(rendezvous_parameters("c10d", self.endpoint, run_id, **options)).backend
 

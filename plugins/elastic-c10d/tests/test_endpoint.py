@@ -22,7 +22,7 @@ from elastic_core.errors import ConfigurationError
         ("under_score:1", "under_score", 1),
     ],
 )
-def test_endpoints(text, host, port):
+def test_endpoints_are_parsed_and_printed(text, host, port):
     endpoint = parse_endpoint(text)
     assert (endpoint.host, endpoint.port) == (host, port)
     assert parse_endpoint(str(endpoint)) == endpoint
@@ -33,7 +33,7 @@ def test_endpoints(text, host, port):
     ["", ":", ":1234", "node1:", "node1:http", "node1:0", "node1:65536", "node1:-1", "node1:1 2", "node 1", "[::1",
      "[::1]x", "[node1]:1234", "[10.0.0.1]:1", "[]", "a:b:c", "fe80::1::2", "tcp://node1:1", "a:1,b:2", "node1:١٢"],
 )  # fmt: skip
-def test_what_is_no_endpoint_is_told_with_what_was_expected(text):
+def test_invalid_endpoints_are_refused(text):
     with pytest.raises(ConfigurationError) as caught:
         parse_endpoint(text)
     assert str(caught.value).startswith("--rdzv-endpoint: expected one endpoint host[:port], found ")
@@ -53,5 +53,5 @@ def test_what_is_no_endpoint_is_told_with_what_was_expected(text):
         ("10.0.0.1", False),
     ],
 )
-def test_loopback(host, loopback):
+def test_loopback_hosts_are_recognized(host, loopback):
     assert Endpoint(host).is_loopback is loopback

@@ -1,4 +1,4 @@
-"""Whoever reaches a store can write to it; what they write does not fill the memory of its host."""
+"""Any client can write to a store, but cannot fill its host's memory."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ def client(port):
 
 @pytest.fixture
 def served(free_port, tmp_path):
-    """A store of `elastic serve`: its process, its port, the file with what it says."""
-    port, said = free_port(), tmp_path / "said"
+    """A store of `elastic serve`: its process, its port and its log file."""
+    port, log = free_port(), tmp_path / "log"
     command = [sys.executable, "-m", "elastic_core", "serve", f"--rdzv-endpoint=127.0.0.1:{port}"]
-    with said.open("w") as file, subprocess.Popen(command, stderr=file) as process:
-        eventually(lambda: "store served" in said.read_text(), timeout=60)
-        yield process, port, said
+    with log.open("w") as file, subprocess.Popen(command, stderr=file) as process:
+        eventually(lambda: "store served" in log.read_text(), timeout=60)
+        yield process, port, log
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
 
-def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
-    process, port, said = served
-    before, large = resident(process.pid), "x" * (8 * MIB)  # torch takes no more at once
+def test_flooded_store_is_replaced_and_its_memory_freed(served):
+    process, port, log = served
+    before, large = resident(process.pid), "x" * (8 * MIB)  # the largest value that torch accepts
     for _ in range(2):
-        logged = said.read_text().count("store flooded")
+        logged = log.read_text().count("store flooded")
         store = client(port)
         store.set("kept", "no")
         with pytest.raises(RuntimeError):  # cut off
             for number in range(1000):
                 store.set(f"flood/{number}", large)
-        eventually(lambda logged=logged: said.read_text().count("store flooded") > logged)
+        eventually(lambda logged=logged: log.read_text().count("store flooded") > logged)
         eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2)
-        assert re.search(r"heaviest=\"127\.0\.0\.1:\d+ sent \d{3,} MiB", said.read_text())
+        assert re.search(r"heaviest=\"127\.0\.0\.1:\d+ sent \d{3,} MiB", log.read_text())
     assert not client(port).check(["kept"])
 
 
-def test_a_process_that_can_open_no_more_files_is_not_flooded(served):
-    process, port, said = served
+def test_exhausted_file_limit_does_not_count_as_a_flood(served):
+    process, port, log = served
     client(port).set("kept", "yes")
     looks = client(port)
     before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
@@ -66,16 +66,16 @@ def test_a_process_that_can_open_no_more_files_is_not_flooded(served):
     time.sleep(3.5)  # three looks
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
     assert looks.get("kept") == b"yes"
-    assert "store flooded" not in said.read_text()
+    assert "store flooded" not in log.read_text()
 
 
-def test_small_writes_over_a_long_time_count_as_much(served):
-    process, port, said = served
+def test_many_small_writes_count_as_a_flood(served):
+    process, port, log = served
     store, value = client(port), "x" * 20_000
     with pytest.raises(RuntimeError):
         for number in range(100_000):
             store.set(f"flood/{number}", value)
-    eventually(lambda: "store flooded" in said.read_text())
+    eventually(lambda: "store flooded" in log.read_text())
     eventually(lambda: resident(process.pid) < MOST_BYTES)
 
 
@@ -92,11 +92,11 @@ def test_growth_outside_store_replaces_server_once():
         return sum(sizes.values())
 
     watch = OverloadWatch(renew, 0, 0, most=500, size=size, every=0.01)
-    for grown, told in (("store", 1), ("else", 2), ("store", 3)):
+    for grown, count in (("store", 1), ("else", 2), ("store", 3)):
         sizes[grown] += 600
-        eventually(lambda told=told: len(ended) == told)
+        eventually(lambda count=count: len(ended) == count)
         seen = len(looks)
-        eventually(lambda seen=seen: len(looks) > seen + 9)  # it has looked again, after that
+        eventually(lambda seen=seen: len(looks) > seen + 9)  # it has checked again since
     watch.stop()
     assert ended == [100, 700, 700]
 
@@ -116,8 +116,8 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("most", [4096, 300])
-def test_idle_connections_do_not_use_up_the_files_of_the_host(free_port, warm, most):
-    """There are files for all of them; or there are not, so that the store begins anew."""
+def test_idle_connections_do_not_exhaust_the_hosts_files(free_port, warm, most):
+    """With `most` at 300, the connections exceed the file limit, so the store is replaced."""
     process = warm.start(("-c", IDLE, str(free_port()), str(most)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def can_open():

@@ -1,4 +1,4 @@
-"""The host of the store goes, and another node serves it from then on."""
+"""Handover: the store's host leaves, and another node serves the store from then on."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def seal(request):
 
 
 @pytest.fixture
-def meet(node, seal, free_port):
-    """`meet(n)`: the endpoint, and so many nodes that have met there, the host first."""
+def connected_nodes(node, seal, free_port):
+    """`connected_nodes(n)`: the endpoint, and n nodes that have met there, the host first."""
 
     def made(count, endpoint=None):
         endpoint = endpoint or f"127.0.0.1:{free_port()}"
@@ -55,10 +55,11 @@ def meet(node, seal, free_port):
 
 
 @pytest.fixture
-def go(background):
-    """`go(host, own, heirs, *others)`: it ends, as its agent does, while the others wait for news as nodes do."""
+def hand_over(background):
+    """`hand_over(host, own, heirs, *others)`: the host leaves while the other nodes wait for a new state. Returns the
+    state that each of them then reads."""
 
-    def gone(host, own, heirs, *others, timeout=LONG):
+    def moved(host, own, heirs, *others, timeout=LONG):
         tokens = [other.get_state()[1] for other in others]
         waiting = [
             background(lambda other=other, token=token: other.wait_for_state(token, LONG) and other.get_state())
@@ -69,11 +70,11 @@ def go(background):
         assert not host.hosts_store
         return [waits.result() for waits in waiting]
 
-    return gone
+    return moved
 
 
 def heir_of(*nodes):
-    """Who serves the store now, and the others. The first of them, unless that one needed longer than its time."""
+    """The node that serves the store now, followed by the other nodes. A slow first heir may have been skipped."""
     hosts = [backend for backend in nodes if backend.hosts_store]
     assert len(hosts) == 1
     return (*hosts, *(backend for backend in nodes if backend not in hosts))
@@ -88,11 +89,11 @@ def keys(backend):
     return sorted(seen.key for seen in backend.roster())
 
 
-def test_the_heir_has_all_that_was_accepted_and_the_others_follow(meet, go):
-    _, (host, *others) = meet(3)
+def test_heir_holds_the_state_and_other_nodes_follow(connected_nodes, hand_over):
+    _, (host, *others) = connected_nodes(3)
     _, old, _ = others[-1].set_state(b"state")
-    told = go(host, "a", ["b", "c"], *others)
-    assert [state for state, _ in told] == [b"state"] * 2
+    found = hand_over(host, "a", ["b", "c"], *others)
+    assert [state for state, _ in found] == [b"state"] * 2
     heir, other = heir_of(*others)
     host.close()
     assert keys(other) == keys(heir) == ["b", "c"]
@@ -105,31 +106,31 @@ def test_the_heir_has_all_that_was_accepted_and_the_others_follow(meet, go):
     assert heir.get_state() == (b"new", token)
 
 
-def test_no_write_is_lost_between_the_two(meet, background):
-    """Whoever writes while the store moves has written into the new one, or nothing."""
-    _, (host, heir, other) = meet(3)
+def test_handover_loses_no_concurrent_write(connected_nodes, background):
+    """A write during the handover reaches the new store, or is refused."""
+    _, (host, heir, other) = connected_nodes(3)
     _, token, _ = other.set_state(b"0")
     host.withdraw("a")
-    going = background(lambda: host.hand_over(["b"], LONG))
+    handover = background(lambda: host.hand_over(["b"], LONG))
     accepted, number = b"0", 0
-    while not going.over(0):
+    while not handover.over(0):
         number += 1
         found, token, written = other.set_state(b"%d" % number, token)
         assert found == (b"%d" % number if written else accepted)
         accepted = found
         assert heir.get_state()[0] == accepted
-    assert going.result()
+    assert handover.result()
     host.close()
     assert other.get_state()[0] == heir.get_state()[0] == accepted
     assert [heir.hosts_store, other.hosts_store].count(True) == 1
 
 
-def test_who_waits_is_told_in_the_new_store(meet, go, background):
-    _, (host, heir, other) = meet(3)
+def test_waits_continue_in_the_new_store(connected_nodes, hand_over, background):
+    _, (host, heir, other) = connected_nodes(3)
     other.set_state(b"state")
     other.roster()
-    waiting = background(lambda: other.wait_for_roster(LONG))  # for news that the old store will not have
-    _, (_, token) = go(host, "a", ["b", "c"], heir, other)
+    waiting = background(lambda: other.wait_for_roster(LONG))  # for a change that happens only in the new store
+    _, (_, token) = hand_over(host, "a", ["b", "c"], heir, other)
     host.close()
     waiting.result()
     waiting = background(lambda: other.wait_for_state(token, LONG))
@@ -141,35 +142,35 @@ def test_who_waits_is_told_in_the_new_store(meet, go, background):
     assert waiting.result() is True
 
 
-def test_the_next_heir_takes_over_if_the_first_one_does_not(meet, go):
-    """It is dead, and nobody knows yet."""
-    _, (host, dead, heir) = meet(3)
+def test_next_heir_hosts_if_the_first_is_dead(connected_nodes, hand_over):
+    """No node has noticed the death yet."""
+    _, (host, dead, heir) = connected_nodes(3)
     heir.set_state(b"state")
     dead.close()
-    assert go(host, "a", ["b", "c"], heir, timeout=5.0)[0][0] == b"state"
+    assert hand_over(host, "a", ["b", "c"], heir, timeout=5.0)[0][0] == b"state"
     assert heir.hosts_store
 
 
-def test_where_nobody_may_host_it_stays(meet, node, seal, beats):
-    endpoint, (host,) = meet(1)
+def test_store_stays_if_no_other_node_may_host(connected_nodes, node, seal, beats):
+    endpoint, (host,) = connected_nodes(1)
     other = node(endpoint, seal(), is_host=False)
     other.announce("b", b"b")
     other.set_state(b"state")
     assert not host.hand_over(["b"], 0.5)
     assert host.hosts_store
     other.announce("b", b"again")
-    assert other.set_state(b"again")[2]  # the nodes give back what they know
+    assert other.set_state(b"again")[2]  # nodes write their state back
     assert host.get_state()[0] == b"again"
     beats(other, "b", b"again")
     assert b"again" in [seen.entry for seen in host.roster()]
 
 
-def test_a_host_that_stays_leads_newcomers_to_its_store_as_before(meet, node, seal, go, eventually):
-    endpoint, (host, heir) = meet(2)
+def test_endpoint_still_redirects_after_a_failed_handover(connected_nodes, node, seal, hand_over, eventually):
+    endpoint, (host, heir) = connected_nodes(2)
     heir.set_state(b"state")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     heir.withdraw("b")
-    assert not heir.hand_over([], 0.5)  # to nobody
+    assert not heir.hand_over([], 0.5)  # without an heir
     assert heir.hosts_store
     host.close()
     back = node(endpoint, seal())
@@ -178,24 +179,24 @@ def test_a_host_that_stays_leads_newcomers_to_its_store_as_before(meet, node, se
     assert not back.hosts_store
 
 
-def test_who_is_alone_hands_nothing_over(meet):
-    _, (host,) = meet(1)
+def test_last_node_does_not_hand_over(connected_nodes):
+    _, (host,) = connected_nodes(1)
     host.withdraw("a")
     assert not host.hand_over([], LONG)
     assert host.hosts_store
 
 
-def test_newcomers_and_commands_find_it_at_the_endpoint(meet, node, seal, go, eventually):
-    endpoint, (host, heir) = meet(2)
+def test_newcomers_and_commands_find_moved_store_at_endpoint(connected_nodes, node, seal, hand_over, eventually):
+    endpoint, (host, heir) = connected_nodes(2)
     port = int(endpoint.rpartition(":")[2])
     heir.set_state(b"state")
-    go(host, "a", ["b"], heir)
-    assert node(endpoint, seal()).get_state()[0] == b"state"  # the old server is still there
+    hand_over(host, "a", ["b"], heir)
+    assert node(endpoint, seal()).get_state()[0] == b"state"  # the old server still runs
     host.close()
     eventually(lambda: listens(port))  # the heir's, once the port is free
     late = node(endpoint, seal())
     late.announce("d", b"d")
-    eventually(lambda: (late.get_state() or (b"",))[0] == b"state")  # its marker comes right after
+    eventually(lambda: (late.get_state() or (b"",))[0] == b"state")  # its redirect follows shortly
     assert keys(heir) == ["b", "d"]
     assert not late.hosts_store
     looking = open_backend(RendezvousParameters("c10d", endpoint, "job", 1, 1, join_timeout=20.0))
@@ -205,11 +206,11 @@ def test_newcomers_and_commands_find_it_at_the_endpoint(meet, node, seal, go, ev
     looking.close()
 
 
-def test_who_begins_anew_at_the_endpoint_is_led_there(meet, node, seal, go, eventually):
-    """The machine of the first host comes back, and knows of nothing. It finds a pointer, or hosts what becomes one."""
-    endpoint, (host, heir) = meet(2)
+def test_restarted_first_host_is_redirected_to_moved_store(connected_nodes, node, seal, hand_over, eventually):
+    """The first host's machine restarts without state. It finds a redirect, or hosts a store that becomes one."""
+    endpoint, (host, heir) = connected_nodes(2)
     heir.set_state(b"state")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     host.close()
     back = node(endpoint, seal())
     back.announce("e", b"back")
@@ -218,11 +219,11 @@ def test_who_begins_anew_at_the_endpoint_is_led_there(meet, node, seal, go, even
     assert not back.hosts_store
 
 
-def test_a_marker_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go, eventually, seal):
-    """Copied by somebody from the pointer at the endpoint, which the nodes have signed."""
-    endpoint, (host, *others) = meet(3)
+def test_redirect_that_points_to_its_own_store_is_ignored(connected_nodes, hand_over, eventually, seal):
+    """An attacker copies the signed redirect from the endpoint into the store that it points to."""
+    endpoint, (host, *others) = connected_nodes(3)
     others[-1].set_state(b"state")
-    go(host, "a", ["b"], *others)
+    hand_over(host, "a", ["b"], *others)
     heir, other = heir_of(*others)
     host.close()
     old = client(int(endpoint.rpartition(":")[2]))
@@ -232,7 +233,7 @@ def test_a_marker_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go
     new = client(int(old.get(keys_there.moved).rpartition(b":")[2]))
     for key in (keys_there.moved, keys_there.state(1), Keys("job").id):
         new.set(key, old.get(key))
-    assert other.set_state(b"", other.get_state()[1]) is None  # nothing stands in the epoch that begins
+    assert other.set_state(b"", other.get_state()[1]) is None  # the new epoch has no state
     _, token, written = other.set_state(b"later")
     assert written
     heir.roster()
@@ -241,9 +242,9 @@ def test_a_marker_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go
 
 
 @pytest.mark.parametrize("place", ["", "the same"])
-def test_two_writes_of_somebody_move_no_store(meet, place):
-    """What a host would write: that its store moves, to nobody or to where it is. With a secret that is no state."""
-    endpoint, (host, other) = meet(2)
+def test_forged_redirect_does_not_move_the_store(connected_nodes, place):
+    """The forged writes announce a move without a target, or to the same address. With a secret, they are unsigned."""
+    endpoint, (host, other) = connected_nodes(2)
     host.set_state(b"state")
     store = client(int(endpoint.rpartition(":")[2]))
     keys_there = Keys("job", store.get(Keys("job").id).decode())
@@ -257,7 +258,7 @@ def test_two_writes_of_somebody_move_no_store(meet, place):
 
 
 def _token(backend):
-    """Of what stands in the place of the state."""
+    """The token of the stored state, even if it is foreign."""
     try:
         found = backend.get_state()
     except ForeignStateError as error:
@@ -271,25 +272,25 @@ def client(port):
     return TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False)
 
 
-def test_one_host_after_another(meet, go):
-    _, (host, *others) = meet(3)
+def test_store_is_handed_over_twice(connected_nodes, hand_over):
+    _, (host, *others) = connected_nodes(3)
     others[-1].set_state(b"state")
-    go(host, "a", ["b", "c"], *others)
+    hand_over(host, "a", ["b", "c"], *others)
     host.close()
     heir, last = heir_of(*others)
     name, next_name = ("b", "c") if heir is others[0] else ("c", "b")
-    go(heir, name, [next_name], last)
+    hand_over(heir, name, [next_name], last)
     heir.close()
     assert last.hosts_store
     assert last.get_state()[0] == b"state"
     assert keys(last) == [next_name]
 
 
-def test_an_endpoint_of_several_hosts(meet, node, seal, go, free_port):
-    """A new store begins at the first; one that has moved to the next is found there, also when the first is free."""
+def test_node_finds_the_store_at_the_second_listed_host(connected_nodes, node, seal, hand_over, free_port):
+    """A new store starts at the first host, but a store at the second host is used even if the first is free."""
     first, second = free_port(), free_port()
     endpoint = f"127.0.0.1:{first},127.0.0.1:{second}"
-    _, (host, other) = meet(2, endpoint)
+    _, (host, other) = connected_nodes(2, endpoint)
     assert (listens(first), listens(second)) == (True, False)
     other.set_state(b"state")
     host.close()
@@ -303,20 +304,20 @@ def test_an_endpoint_of_several_hosts(meet, node, seal, go, free_port):
 
 
 @pytest.fixture
-def parted(meet, node, seal, go, free_port, eventually):
-    """`parted(n)`: the host, the other node of a store that has moved, and the host of one where another node has
-    written `n` states; that is at the endpoint, too."""
+def split_stores(connected_nodes, node, seal, hand_over, free_port, eventually):
+    """`split_stores(n)`: the two nodes of a moved store, its host first, and the host of a second store at the
+    endpoint, to which that host has written n states."""
 
     def made(states):
         second = f"127.0.0.1:{free_port()}"
-        _, (host, *others) = meet(3, f"127.0.0.1:{free_port()},{second}")
+        _, (host, *others) = connected_nodes(3, f"127.0.0.1:{free_port()},{second}")
         others[0].set_state(b"here")
         without = node(second, seal())
         without.announce("x", b"x")
         token = None
         for _ in range(states):
             _, token, _ = without.set_state(b"there", token)
-        go(host, "a", ["b", "c"], *others)
+        hand_over(host, "a", ["b", "c"], *others)
         heir, other = heir_of(*others)
         name = "bc"[others.index(heir)]
         eventually(lambda: heir.beat(name, leading=False, look=True) is not None and not heir.hosts_store)
@@ -326,30 +327,32 @@ def parted(meet, node, seal, go, free_port, eventually):
 
 
 @pytest.mark.parametrize("states", [1, KEPT + 6])
-def test_a_store_gives_way_to_nodes_that_have_gone_on_at_the_endpoint(parted, states):
-    """They took its host for lost: it was cut off."""
-    heir, other, without = parted(states)
+def test_cut_off_store_yields_to_the_store_at_the_endpoint(split_stores, states):
+    """The store was cut off, so the nodes at the endpoint considered its host lost."""
+    heir, other, without = split_stores(states)
     assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
     assert keys(without) == ["b", "c", "x"]
 
 
-def test_whom_it_gave_way_to_can_hand_over(parted, go):
-    heir, other, without = parted(1)
+def test_store_can_be_handed_over_after_a_merge(split_stores, hand_over):
+    heir, other, without = split_stores(1)
     others = [heir, other]
-    assert [state for state, _ in go(without, "x", ["b", "c"], *others)] == [b"there"] * 2
+    assert [state for state, _ in hand_over(without, "x", ["b", "c"], *others)] == [b"there"] * 2
     without.close()
     heir, other = heir_of(*others)
     assert keys(heir) == keys(other) == ["b", "c"]
 
 
-def test_a_store_does_not_give_way_to_nodes_of_another_secret(meet, node, go, free_port, eventually, capsys):
+def test_store_does_not_yield_to_nodes_with_another_secret(
+    connected_nodes, node, hand_over, free_port, eventually, capsys
+):
     second = f"127.0.0.1:{free_port()}"
-    _, (host, heir) = meet(2, f"127.0.0.1:{free_port()},{second}")
+    _, (host, heir) = connected_nodes(2, f"127.0.0.1:{free_port()},{second}")
     heir.set_state(b"here")
     stranger = node(second, HmacSeal("job", [secrets.token_bytes(32)]))
     stranger.announce("x", b"x")
     stranger.set_state(b"there")
-    go(host, "a", ["b"], heir)
+    hand_over(host, "a", ["b"], heir)
     eventually(lambda: "job split" in capsys.readouterr().err)
     heir.beat("b", leading=False, look=True)
     assert heir.hosts_store

@@ -1,4 +1,4 @@
-"""Who hosts, and where; what a handler is made of."""
+"""Which node hosts the store, and at which address; the parts of a handler."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def parts():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_of_two_hosts_and_both_meet(parts, free_port, name):
+def test_first_node_hosts_and_second_joins(parts, free_port, name):
     endpoint = f"{name}:{free_port()}"
     first, second = parts(endpoint), parts(endpoint)
     first.backend.connect()
@@ -87,8 +87,8 @@ def test_loopback_address_listens_on_loopback_only(parts, free_port):
 
 
 @pytest.mark.parametrize("local_addr", ["127.0.0.1", "localhost", "198.51.100.1", socket.gethostname()])
-def test_the_workers_store_is_served_where_it_is_advertised(parts, free_port, local_addr):
-    """An address that is not of this machine is that of a gateway; a name may be another address elsewhere."""
+def test_workers_store_listens_where_it_is_advertised(parts, free_port, local_addr):
+    """A foreign address belongs to a gateway; a name may resolve to another address on other machines."""
     made = parts(f"localhost:{free_port()}", local_addr=local_addr)
     made.backend.connect()
     where = made.stores.reserve()
@@ -100,7 +100,7 @@ def test_the_workers_store_is_served_where_it_is_advertised(parts, free_port, lo
 
 
 @pytest.mark.parametrize(("name", "nodes"), [("127.0.0.1", 2), ("localhost", 1)])
-def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port, name, nodes):
+def test_loopback_job_listens_on_loopback_only(parts, free_port, name, nodes):
     made = parts(f"{name}:{free_port()}", nodes)
     made.backend.connect()
     where = made.stores.reserve()
@@ -134,7 +134,7 @@ sys.stdin.readline()
 """
 
 
-def test_of_processes_that_race_for_an_endpoint_exactly_one_hosts(free_port, warm):
+def test_exactly_one_of_racing_processes_hosts(free_port, warm):
     endpoint = f"127.0.0.1:{free_port()}"
     racers = [
         warm.start(("-c", RACER, endpoint, str(number)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -154,24 +154,24 @@ def test_of_processes_that_race_for_an_endpoint_exactly_one_hosts(free_port, war
             racer.communicate()
 
 
-def test_who_must_not_host_waits_for_who_does(parts, free_port):
+def test_node_with_is_host_false_does_not_host(parts, free_port):
     endpoint = f"127.0.0.1:{free_port()}"
     with pytest.raises(RendezvousConnectionError, match="connection refused"):
         parts(endpoint, is_host=False).backend.connect()
 
 
-def test_who_must_host_and_cannot_says_why(parts, port):
+def test_node_with_is_host_true_reports_a_taken_port(parts, port):
     with pytest.raises(RendezvousConnectionError, match=r"is_host.*already in use"):
         parts(f"127.0.0.1:{port}", is_host=True).backend.connect()
 
 
-def test_who_finds_a_store_there_uses_it(parts, port):
+def test_node_uses_a_store_that_exists_already(parts, port):
     part = parts(f"127.0.0.1:{port}")
     part.backend.connect()
     assert not part.backend.hosts_store
 
 
-def test_closing_ends_the_store_hosted_here(parts, free_port):
+def test_close_stops_the_hosted_store(parts, free_port):
     port = free_port()
     part = parts(f"127.0.0.1:{port}")
     part.backend.connect()
@@ -180,8 +180,8 @@ def test_closing_ends_the_store_hosted_here(parts, free_port):
     assert not listening(port)
 
 
-def test_a_server_of_the_job_is_known_by_any_address_of_this_machine(free_port):
-    """Who points at it would lead its nodes in a circle."""
+def test_hosted_store_is_recognized_by_any_local_address(free_port):
+    """Otherwise a node could redirect to itself."""
     hosting = HostElection(parse_endpoint(f"127.0.0.1:{free_port()}"), None, 4)
     taken = hosting.take_over("127.0.0.1")
     another = Address(socket.AF_INET, ("127.0.0.2", taken.port))
@@ -191,7 +191,7 @@ def test_a_server_of_the_job_is_known_by_any_address_of_this_machine(free_port):
     assert not hosting.serves_at(another)
 
 
-def test_create_backend_gives_a_store_for_others_to_prefix(free_port):
+def test_create_backend_returns_a_store_that_can_be_prefixed(free_port):
     backend, store = create_backend(RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "job", 1, 1))
     assert isinstance(backend, C10dRendezvousBackend)
     prefixed = distributed().PrefixStore("mine", store)
@@ -200,20 +200,20 @@ def test_create_backend_gives_a_store_for_others_to_prefix(free_port):
     backend.close()
 
 
-def test_a_file_is_a_place_to_meet(parts, tmp_path):
+def test_nodes_meet_in_a_file(parts, tmp_path):
     first, second = (parts(str(tmp_path / "meeting"), store_type="file") for _ in range(2))
     first.backend.announce("a", b"1")
     assert [seen.key for seen in second.backend.roster()] == ["a"]
 
 
-def test_a_file_of_something_else_is_refused_before_torch_reads_it_for_ever(parts, tmp_path):
+def test_file_that_is_not_a_store_is_refused(parts, tmp_path):
     (tmp_path / "notes.txt").write_text("these are notes and no store\n")
     with pytest.raises(ConfigurationError, match=r"the file '.*notes.txt' is not a torch FileStore"):
         parts(str(tmp_path / "notes.txt"), store_type="file")
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "config", "told"),
+    ("endpoint", "config", "problem"),
     [
         ("/no/such/folder/file", {"store_type": "file"}, "the folder of '/no/such/folder/file' does not exist"),
         ("", {"store_type": "file"}, "requires the path of a file"),
@@ -223,12 +223,12 @@ def test_a_file_of_something_else_is_refused_before_torch_reads_it_for_ever(part
         ("a:b:c", {}, "expected one endpoint"),
     ],
 )
-def test_what_cannot_be_is_told_at_once(parts, endpoint, config, told):
-    with pytest.raises(ConfigurationError, match=told):
+def test_invalid_configuration_is_refused(parts, endpoint, config, problem):
+    with pytest.raises(ConfigurationError, match=problem):
         parts(endpoint, **config)
 
 
-def test_the_address_a_node_advertises(parts, free_port):
+def test_node_advertises_the_given_or_connected_address(parts, free_port):
     endpoint = f"127.0.0.1:{free_port()}"
     part = parts(endpoint, local_addr="as.given.example")
     assert part.stores.reserve().master_addr == "as.given.example"
@@ -238,13 +238,13 @@ def test_the_address_a_node_advertises(parts, free_port):
 
 
 @pytest.mark.skipif(not own_name_is_known(), reason="no name here")
-def test_a_host_whose_name_means_loopback_to_itself_advertises_the_name(parts, free_port):
+def test_host_does_not_advertise_loopback_for_its_own_name(parts, free_port):
     part = parts(f"{socket.gethostname()}:{free_port()}")
     part.backend.connect()
     assert not part.stores.reserve().master_addr.startswith("127.")
 
 
-def test_every_round_has_a_server_of_its_own_on_the_reserved_port(parts, free_port):
+def test_each_round_has_its_own_server_on_the_reserved_port(parts, free_port):
     endpoint = f"127.0.0.1:{free_port()}"
     host, other = parts(endpoint), parts(endpoint)
     host.backend.connect()
@@ -263,7 +263,7 @@ def test_every_round_has_a_server_of_its_own_on_the_reserved_port(parts, free_po
     assert not listening(where.master_port)
 
 
-def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
+def test_round_store_supports_torch_operations(parts, free_port):
     part = parts(f"127.0.0.1:{free_port()}")
     part.backend.connect()
     store = part.stores.open("1-a", part.stores.reserve(), True)
@@ -276,7 +276,7 @@ def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
     assert store.multi_get(["deeper/key", "deeper/other"]) == [b"value", b"new"]
 
 
-def test_without_sharing_the_port_is_only_reserved(parts, free_port, monkeypatch):
+def test_port_is_only_reserved_without_store_sharing(parts, free_port, monkeypatch):
     from elastic_c10d.connector import SharedConnector
     from elastic_c10d.round_stores import round_stores
 

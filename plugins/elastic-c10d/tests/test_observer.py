@@ -1,4 +1,4 @@
-"""Looking at a job from outside, and the store in a process of its own."""
+"""Backends that observe a job without joining it, and a store served on its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def record(name):
 
 @pytest.fixture
 def observe():
-    """A function that opens the backend of `job` at an endpoint, closed afterwards."""
+    """Opens backends of the run `job` at an endpoint, closed at the end."""
     opened = []
 
     def observe(endpoint, name="c10d", **config):
@@ -44,16 +44,16 @@ def server(free_port):
     server.stop()
 
 
-def test_an_observer_is_never_the_host(observe, free_port):
+def test_observer_never_hosts(observe, free_port):
     port = free_port()
     with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}"):
         observe(f"127.0.0.1:{port}", join_timeout=1.0).roster()
     with socket.create_server(("127.0.0.1", port)):
-        pass  # nobody listens there
+        pass  # the port is free
 
 
 @pytest.mark.parametrize("name", ["c10d", "static"])
-def test_an_observer_does_not_begin_the_life_of_a_store(observe, server, name):
+def test_observer_does_not_initialize_a_store(observe, server, name):
     from torch.distributed import TCPStore
 
     host, port = server.endpoint.split(":")
@@ -64,7 +64,7 @@ def test_an_observer_does_not_begin_the_life_of_a_store(observe, server, name):
     assert not store.check([Keys("job").id])
 
 
-def test_an_observer_sees_what_nodes_tell_and_may_write(observe, server):
+def test_observer_reads_the_roster_and_can_write_the_state(observe, server):
     from elastic_c10d.endpoint import parse_endpoint
     from elastic_c10d.tcp_connector import TcpConnector
 
@@ -86,13 +86,13 @@ def test_an_observer_sees_what_nodes_tell_and_may_write(observe, server):
         node.close()
 
 
-def test_a_file_is_not_made_by_looking(observe, tmp_path):
+def test_observer_does_not_create_the_file(observe, tmp_path):
     with pytest.raises(RendezvousConnectionError, match=r"the store's file .* does not exist"):
         observe(str(tmp_path / "store"), store_type="file")
     assert not (tmp_path / "store").exists()
 
 
-def test_a_server_names_its_endpoint_and_ends(observe, server):
+def test_server_reports_its_endpoint_and_stops(observe, server):
     assert isinstance(server, StoreServer)
     assert observe(server.endpoint).roster() == ()
     with pytest.raises(ConfigurationError, match="cannot listen on"):
@@ -102,7 +102,7 @@ def test_a_server_names_its_endpoint_and_ends(observe, server):
         observe(server.endpoint, join_timeout=1.0).roster()
 
 
-def test_a_server_on_all_addresses(free_port):
+def test_server_listens_on_all_addresses(free_port):
     port = free_port()
     server = record("c10d").serve(f"0.0.0.0:{port}", 2)
     server.start()

@@ -1,4 +1,4 @@
-"""The store dies, comes back empty, or is paused; nobody listens, or something else does."""
+"""The store dies, restarts empty, or is paused; the port is closed, or another server listens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elastic_core.rendezvous.versions import Keys
 from elastic_core.support.addresses import ip_address
 
 
-def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_process):
+def test_dead_store_raises_a_one_line_error_with_its_cause(over, server_process):
     server = server_process()
     backend = over(server.port)
     backend.get_state()
@@ -34,9 +34,7 @@ def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_proce
         backend.get_state()
 
 
-def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(
-    over, server_process, background, eventually, fails, beats
-):
+def test_backend_continues_with_a_store_restarted_empty(over, server_process, background, eventually, fails, beats):
     server = server_process()
     one, two = over(server.port), over(server.port)
     _, token, _ = one.set_state(b"1")
@@ -68,7 +66,7 @@ def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(
     assert one.beat("a", True, False) == 1
 
 
-def test_a_waiter_notices_a_store_that_others_have_filled_again(over, server_process, eventually, fails):
+def test_wait_notices_a_replaced_store_with_new_state(over, server_process, eventually, fails):
     server = server_process()
     one = over(server.port)
     _, old, _ = one.set_state(b"1")
@@ -83,7 +81,7 @@ def test_a_waiter_notices_a_store_that_others_have_filled_again(over, server_pro
     assert one.get_state()[0] == b"other"
 
 
-def test_a_short_pause_of_the_store_is_only_slow(over, server_process, background):
+def test_short_pause_of_the_store_only_delays_calls(over, server_process, background):
     server = server_process()
     backend = over(server.port)
     _, token, _ = backend.set_state(b"1")
@@ -97,11 +95,9 @@ def test_a_short_pause_of_the_store_is_only_slow(over, server_process, backgroun
     assert waiting.result() is True
 
 
-def test_an_operation_that_a_paused_store_does_not_answer_breaks_off_and_is_not_mixed_up(
-    over, server_process, eventually, fails
-):
+def test_call_to_a_paused_store_times_out_without_side_effects(over, server_process, eventually, fails):
     server = server_process()
-    backend = over(server.port, read_timeout=8.0, connect_timeout=4.0)  # no stall of the server takes as long
+    backend = over(server.port, read_timeout=8.0, connect_timeout=4.0)  # longer than any stall of the server
     _, token, _ = backend.set_state(b"1")
     backend.announce("a", b"x")
     server.pause()
@@ -131,13 +127,13 @@ def connecting(host, port, **options):
     return TcpConnector(Endpoint(host, port), **{"patience": 0.3, "connect_timeout": 1.0} | options)
 
 
-def test_nobody_listens(free_port):
+def test_refused_connection_is_reported(free_port):
     port = free_port()
     with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}: connection refused"):
         connecting("127.0.0.1", port).connect()
 
 
-def test_every_address_of_a_name_is_told_with_its_answer(free_port):
+def test_error_lists_every_address_of_a_name(free_port):
     port = free_port()
     with pytest.raises(RendezvousConnectionError) as caught:
         connecting("localhost", port).connect()
@@ -145,19 +141,19 @@ def test_every_address_of_a_name_is_told_with_its_answer(free_port):
         assert str(ip_address(str(sockaddr[0]))) in str(caught.value)
 
 
-def test_an_unknown_name(free_port):
+def test_unknown_name_is_reported(free_port):
     with pytest.raises(RendezvousConnectionError, match=r"unknown name 'no-such-host\.invalid'"):
         connecting("no-such-host.invalid", 1234).connect()
 
 
-def test_something_else_listens(listener):
+def test_server_that_is_not_a_tcpstore_is_reported(listener):
     connector = connecting("127.0.0.1", listener)
     with pytest.raises(RendezvousConnectionError, match=r"does not answer as a TCPStore .* wrong port"):
         connector.connect()
     connector.close()
 
 
-LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # and much of it left when the answer comes
+LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # the answer arrives long before the join timeout
 
 
 @pytest.mark.parametrize(
@@ -167,7 +163,7 @@ LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # and much of it 
         pytest.param(True, "does not answer as a TCPStore", marks=pytest.mark.nightly),
     ],
 )
-def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer, listener, free_port):
+def test_short_join_timeout_still_reports_the_answer(listens, answer, listener, free_port):
     port = listener if listens else free_port()
     params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, **LITTLE_TIME)
     handler = get_rendezvous_handler(params)
@@ -178,14 +174,14 @@ def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer,
         handler.shutdown()
 
 
-def test_a_store_that_comes_late_is_waited_for(server_process, free_port, background):
+def test_connect_waits_for_a_late_store(server_process, free_port, background):
     port = free_port()
     connection = background(lambda: connecting("127.0.0.1", port, patience=60.0, connect_timeout=20.0).connect())
     server_process(port)
     assert connection.result().where == f"127.0.0.1:{port}"
 
 
-def test_patience_is_cut_short_by_close(free_port, background):
+def test_close_ends_connect_retries(free_port, background):
     connector = connecting("127.0.0.1", free_port(), patience=100.0)
     waiting = background(connector.connect)
     connector.close()
@@ -193,7 +189,7 @@ def test_patience_is_cut_short_by_close(free_port, background):
         waiting.result(60)
 
 
-def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, background, eventually):
+def test_close_ends_a_stuck_connect_and_leaks_nothing(listener, background, eventually):
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     connector = connecting("127.0.0.1", listener, patience=100.0, connect_timeout=100.0)
     waiting = background(connector.connect)
@@ -212,7 +208,7 @@ def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, b
 
 
 @pytest.mark.parametrize("how", ["pause", "kill"])
-def test_a_waiting_line_that_reconnects_to_a_lost_store_is_cut_short_by_close(server_process, background, how):
+def test_close_ends_a_reconnect_to_a_lost_store(server_process, background, how):
     server = server_process()
     connector = connecting("127.0.0.1", server.port, connect_timeout=100.0)
     kept = [connector.connect(), connector.connect(aside=True)]
@@ -245,13 +241,13 @@ assert "TORCH_CPP_LOG_LEVEL" not in os.environ
 """
 
 
-def test_torch_prints_no_traces_and_the_environment_stays_as_it_is():
+def test_torch_prints_no_traces_and_environment_is_unchanged():
     done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert "refused" in done.stdout
 
 
-def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventually):
+def test_two_hundred_backends_leave_no_threads_and_no_sockets(over, port, eventually):
     def cycle():
         backend = over(port)
         backend.announce("a", b"")
@@ -264,12 +260,12 @@ def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventual
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(200):
         cycle()
-    eventually(lambda: threading.active_count() <= threads)  # one that has done its work may still be ending
+    eventually(lambda: threading.active_count() <= threads)  # a finished thread may still be ending
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 3)
 
 
-def test_a_key_that_was_deleted_between_two_operations_is_not_waited_for_long(port):
-    """torch's `multi_get` waits for it. Nothing else fails with that: the connection is as good as before."""
+def test_read_of_a_deleted_key_gives_up_soon(port):
+    """torch's `multi_get` waits for a deleted key. The connection must remain usable."""
     connection = TcpConnector(Endpoint("127.0.0.1", port)).connect()
     connection.shorten_timeout(0.2)
     connection.store.set("there", b"1")
@@ -298,14 +294,14 @@ def test_deleted_keys_end_all_waits(over, port, client, background):
     assert [waiting.result(30) for waiting in waits] == [True, False]
 
 
-def test_serving_where_somebody_serves_already_is_told(port):
+def test_serving_at_a_taken_port_is_refused(port):
     from elastic_c10d import StoreServer
 
     with pytest.raises(ConfigurationError, match=r"cannot listen on .*: already in use"):
         StoreServer(f"127.0.0.1:{port}").start()
 
 
-def test_serving_at_an_address_that_is_mapped_into_ipv6():
+def test_server_listens_at_an_ipv4_mapped_address():
     from elastic_c10d import StoreServer
 
     server = StoreServer(Endpoint("::ffff:127.0.0.1", 0))
@@ -314,7 +310,7 @@ def test_serving_at_an_address_that_is_mapped_into_ipv6():
     server.stop()
 
 
-def test_of_several_endpoints_it_serves_at_that_of_this_machine():
+def test_server_listens_at_the_endpoint_of_this_machine():
     from elastic_c10d import StoreServer
 
     with socket.socket() as free:
@@ -329,7 +325,7 @@ def test_of_several_endpoints_it_serves_at_that_of_this_machine():
     ("endpoint", "found"),
     [("192.0.2.1:1", "not an address"), ("no-such-host.invalid:1", "unknown")],
 )
-def test_serving_elsewhere_is_told(endpoint, found):
+def test_serving_at_an_address_of_another_machine_is_refused(endpoint, found):
     from elastic_c10d import StoreServer
 
     with pytest.raises(ConfigurationError, match=found):

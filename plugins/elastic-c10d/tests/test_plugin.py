@@ -1,4 +1,4 @@
-"""What the plugin registers, and what its options do."""
+"""The plugin's records and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.settings import settings_of
 
 
-def test_loading_the_plugin_does_not_import_torch():
+def test_plugin_import_does_not_load_torch():
     code = "import sys, elastic_c10d.plugin, elastic_c10d; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
 
@@ -31,7 +31,7 @@ def defaults(name):
     return {option.name: option.default for option in record(name).options}
 
 
-def test_the_backend_makes_a_handler_of_its_name(free_port):
+def test_backend_creates_a_working_handler(free_port):
     params = RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "job", 1, 1, **defaults("c10d"))
     handler = record("c10d").factory(Context(), params)
     assert handler.get_backend() == "c10d"
@@ -44,14 +44,14 @@ def test_the_backend_makes_a_handler_of_its_name(free_port):
 
 
 @pytest.mark.parametrize("call", ["factory", "open_backend"])
-def test_without_torch_the_error_at_once_names_it_and_the_plugin(call, monkeypatch):
+def test_missing_torch_error_names_it_and_the_plugin(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "c10d")
     with pytest.raises(PluginError, match=r"'c10d' of elastic-c10d .*'torch'.*install"):
         getattr(chosen, call)(Context(), RendezvousParameters("c10d", "127.0.0.1:1", "job", 1, 1, **defaults("c10d")))
 
 
-def test_stores_by_name(free_port, tmp_path):
+def test_stores_are_created_by_name(free_port, tmp_path):
     port = free_port()
     for name, options in (
         ("tcp", {"port": port}),
@@ -82,7 +82,7 @@ def test_static_is_c10d_with_rank_0_as_host():
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "problem"),
     [
         (static(nodes=3, minimum=1, rank=0), "requires a fixed number of nodes"),
         (static(nodes=2), "requires --node-rank"),
@@ -91,12 +91,12 @@ def test_static_is_c10d_with_rank_0_as_host():
         (static(nodes=2, rank="first"), "expected a whole number"),
     ],
 )
-def test_static_tells_what_is_missing(params, told):
-    with pytest.raises(ConfigurationError, match=told):
+def test_static_refuses_invalid_parameters(params, problem):
+    with pytest.raises(ConfigurationError, match=problem):
         as_dynamic(params)
 
 
-def test_static_tells_all_at_once():
+def test_static_reports_all_problems_together():
     with pytest.raises(ConfigurationError) as caught:
         as_dynamic(static(nodes=3, minimum=1))
     assert len(caught.value.problems) == 2

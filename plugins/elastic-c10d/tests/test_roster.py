@@ -1,4 +1,4 @@
-"""Announcements, beats, holes in the log, and what is left of them."""
+"""Announcements, heartbeats, and gaps in the roster's log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shown(backend):
     return [(seen.key, seen.entry) for seen in backend.roster()]
 
 
-def test_an_entry_can_be_withdrawn_by_another_node_and_comes_back_to_its_place(backends):
+def test_reannounced_entry_returns_to_its_place(backends):
     one, two = backends(), backends()
     one.announce("a", b"1")
     two.announce("b", b"2")
@@ -28,7 +28,7 @@ def test_an_entry_can_be_withdrawn_by_another_node_and_comes_back_to_its_place(b
     assert shown(two) == [("a", b"3"), ("b", b"2")]
 
 
-def test_three_hundred_nodes_announce_at_once(client):
+def test_three_hundred_concurrent_announcements_are_all_listed(client):
     def announce(numbers):
         backend = C10dRendezvousBackend(client(), "job")
         for number in numbers:
@@ -45,14 +45,14 @@ def test_three_hundred_nodes_announce_at_once(client):
     assert shown(watcher) == shown(C10dRendezvousBackend(client(), "job"))
 
 
-def test_more_entries_than_fit_into_one_reading(client):
+def test_roster_lists_more_entries_than_one_read_returns(client):
     backend = C10dRendezvousBackend(client(), "job")
     for number in range(1100):
         backend.announce(f"node{number}", b"x")
     assert len(C10dRendezvousBackend(client(), "job").roster()) == 1100
 
 
-def test_a_node_learns_with_its_next_beat_that_another_has_withdrawn_it(backends):
+def test_heartbeat_reveals_a_withdrawn_entry(backends):
     one, two = backends(), backends()
     one.announce("a", b"1")
     two.announce("b", b"2")

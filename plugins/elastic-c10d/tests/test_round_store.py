@@ -1,4 +1,4 @@
-"""What the members of a round share is a whole torch store, whichever way they met."""
+"""The store that a round's members share is a complete torch store, with every kind of rendezvous."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LIMIT = timedelta(seconds=20)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nobody_connects_any_more():
-    """A constructor of torch's that was given up goes on until its timeout. If it came back while the interpreter ends,
-    that would be an abort."""
-    before = set(threading.enumerate())  # of other modules, whose constructors have other timeouts
+def no_connecting_threads_left():
+    """An abandoned torch constructor runs until its timeout. If it returned while the interpreter ends, the process
+    would abort."""
+    before = set(threading.enumerate())  # threads of other modules have other timeouts
 
     def connecting():
         return [thread for thread in set(threading.enumerate()) - before if thread.name == "rendezvous-connect"]
@@ -54,7 +54,7 @@ def handlers(free_port, tmp_path):
 
 
 def stores_of(handlers):
-    """Of the next round, by rank."""
+    """Form the next round; returns its stores by rank."""
     joining = [Background(handler.next_rendezvous) for handler in handlers]
     found = [call.result() for call in joining]
     for info in found:
@@ -62,7 +62,7 @@ def stores_of(handlers):
     return [info.store for info in sorted(found, key=lambda info: info.rank)]
 
 
-class OfARound(StoreContract):
+class RoundStoreContract(StoreContract):
     kind = "tcp"
 
     @pytest.fixture(params=["as it is", "under a PrefixStore"])
@@ -78,21 +78,21 @@ class OfARound(StoreContract):
         return self.other
 
 
-class TestTcp(OfARound):
+class TestTcpRoundStore(RoundStoreContract):
     pass
 
 
-class TestStatic(OfARound):
+class TestStaticRoundStore(RoundStoreContract):
     kind = "static"
 
 
-class TestFile(OfARound):
+class TestFileRoundStore(RoundStoreContract):
     kind = "file"
     tells_deletion = False
 
 
 @pytest.mark.parametrize("kind", ["tcp", "static", "file"])
-def test_the_store_of_the_next_round_is_empty(handlers, kind):
+def test_next_rounds_store_is_empty(handlers, kind):
     nodes = handlers(kind)
     first, _ = stores_of(nodes)
     first.set("key", "of the first round")
@@ -105,7 +105,7 @@ def test_the_store_of_the_next_round_is_empty(handlers, kind):
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file"])
-def test_the_timeout_is_that_of_the_store_and_of_no_other(handlers, kind):
+def test_timeout_change_affects_one_store_only(handlers, kind):
     first, second = stores_of(handlers(kind))
     distributed().PrefixStore("p", first).set_timeout(timedelta(milliseconds=200))
     assert (first.timeout, second.timeout) == (timedelta(milliseconds=200), LIMIT)
@@ -113,7 +113,7 @@ def test_the_timeout_is_that_of_the_store_and_of_no_other(handlers, kind):
         first.get("never")
 
 
-def test_the_nodes_meet_in_the_file_with_a_timeout_of_their_own(tmp_path):
+def test_round_store_timeout_does_not_affect_the_rendezvous(tmp_path):
     connector = file_connector(str(tmp_path / "store"))
     before = connector.connect().store.timeout
     stores = round_stores(connector, "job", lambda: "127.0.0.1", WorkersStore())
@@ -124,7 +124,7 @@ def test_the_nodes_meet_in_the_file_with_a_timeout_of_their_own(tmp_path):
     stores.release()
 
 
-def test_a_prefix_store_over_it_works_though_nobody_holds_what_is_beneath(handlers):
+def test_prefix_store_keeps_its_round_store_alive(handlers):
     first, second = (distributed().PrefixStore("p", store) for store in stores_of(handlers("tcp")))
     gc.collect()
     first.set("key", "value")
@@ -132,27 +132,27 @@ def test_a_prefix_store_over_it_works_though_nobody_holds_what_is_beneath(handle
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file"])
-def test_a_clone_is_another_client_of_the_same_keys(handlers, kind):
+def test_clone_shares_the_keys(handlers, kind):
     first, second = stores_of(handlers(kind))
     first.clone().set("key", "value")
     assert second.clone().get("key") == b"value"
 
 
-def test_queues_are_those_of_torch_where_it_has_them(handlers):
+def test_tcp_round_store_supports_queues(handlers):
     first, second = stores_of(handlers("tcp"))
     first.queue_push("queue", "one")
     assert first.queue_len("queue") == second.queue_len("queue") == 1
     assert second.queue_pop("queue") == b"one"
 
 
-def test_queues_are_refused_where_torch_has_none(handlers):
+def test_file_round_store_refuses_queues(handlers):
     first, _ = stores_of(handlers("file"))
     with pytest.raises(NotImplementedError):
         first.queue_push("queue", "one")
 
 
-@pytest.mark.parametrize("left", [0, 2, 8])  # torch fails, aborts, and tries for five minutes
-def test_without_files_no_server_is_begun(tmp_path, left):
+@pytest.mark.parametrize("left", [0, 2, 8])  # torch would fail, abort, or retry for five minutes
+def test_no_server_starts_without_free_file_descriptors(tmp_path, left):
     stores = round_stores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1", WorkersStore())
     where = stores.reserve()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

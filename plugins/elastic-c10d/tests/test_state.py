@@ -1,4 +1,4 @@
-"""The state behind its fence, over every kind of store."""
+"""Conditional writes of the state, over every kind of store."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from elastic_core.errors import RendezvousConnectionError
 
 
-def test_a_write_that_is_repeated_since_its_answer_was_lost_has_succeeded(backends):
+def test_repeated_write_after_a_lost_answer_succeeds(backends):
     backend = backends()
     _, token, _ = backend.set_state(b"1")
     done = backend.set_state(b"2", token)
     assert backend.set_state(b"2", token) == done
 
 
-def test_a_reader_finds_the_newest_from_wherever_it_stopped(backends):
+def test_reader_skips_to_the_newest_state(backends):
     writer, reader = backends(), backends()
     _, token, _ = writer.set_state(b"0")
     assert reader.get_state() == (b"0", token)
@@ -23,21 +23,21 @@ def test_a_reader_finds_the_newest_from_wherever_it_stopped(backends):
     assert reader.get_state() == (b"39", token)
 
 
-def test_a_token_for_a_version_that_is_not_there_is_refused(backends):
+def test_token_of_a_future_version_is_refused(backends):
     first, second = backends(), backends()
     _, token, _ = first.set_state(b"1")
     ahead = token._replace(number=9)
     assert second.set_state(b"2", ahead) == (b"1", token, False)
 
 
-def test_a_token_of_another_life_of_the_store_is_refused(backends):
+def test_token_of_a_previous_epoch_is_refused(backends):
     backend = backends()
     _, token, _ = backend.set_state(b"1")
     assert backend.set_state(b"2", token._replace(epoch="before")) == (b"1", token, False)
     assert backend.wait_for_state(token._replace(epoch="before"), 20)
 
 
-def test_close_ends_waits_at_once(backends, background, eventually):
+def test_close_ends_waits_immediately(backends, background, eventually):
     backend = backends()
     backend.get_state()
     waits = [background(lambda: backend.wait_for_state(None, 20)), background(lambda: backend.wait_for_roster(20))]

@@ -1,4 +1,4 @@
-"""The contract of stores holds for torch's own: it says what they do, not what we wish."""
+"""The contract of stores, run on torch's own stores, which it describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TestTCPStore(StoreContract):
 
 
 class TestHashStore(StoreContract):
-    add_wakes = False  # torch 2.13: who waits finds the key when its time is over
+    add_wakes = False  # torch 2.13: a waiter finds the key only at its timeout
 
     @pytest.fixture
     def store(self):
@@ -51,4 +51,4 @@ class TestPrefixStore(StoreContract):
         return distributed().PrefixStore("outer", client())
 
     def peer(self, store):
-        return distributed().PrefixStore("outer", self.client())  # one connection waits or asks, never both
+        return distributed().PrefixStore("outer", self.client())  # one connection cannot wait and read at the same time

@@ -1,4 +1,4 @@
-"""The host of the store is lost, and others of its machine could host; a name that several machines could host."""
+"""Takeover by another node after the loss of the store's host, and endpoints that resolve to several machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def host(warm):
-    """Starts a node in a process of its own, which hosts the store."""
+    """Starts a node in a separate process, which hosts the store."""
     started = []
 
     def start(endpoint):
@@ -57,7 +57,7 @@ def node():
         backend.close()
 
 
-def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually, fails, beats):
+def test_exactly_one_surviving_node_hosts_the_new_store(host, node, free_port, background, eventually, fails, beats):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     nodes = [node(endpoint) for _ in range(3)]
@@ -67,7 +67,7 @@ def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, 
     process.kill()
     process.wait(60)
     for backend in nodes:
-        assert fails(backend.get_state)  # this is how it is noticed; the next operation mends it
+        assert fails(backend.get_state)  # this call notices the loss; the next one reconnects
     for reading in [background(backend.roster) for backend in nodes]:
         reading.result()
     assert sorted(backend.hosts_store for backend in nodes) == [False, False, True]
@@ -81,7 +81,7 @@ def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, 
     assert [backend.get_state()[0] for backend in nodes] == [b"after"] * 3
 
 
-def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background, fails):
+def test_waits_move_to_the_new_host(host, node, free_port, background, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     one, two = node(endpoint), node(endpoint)
@@ -99,8 +99,8 @@ def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background,
     assert waiting.result() is True
 
 
-def test_one_life_after_another(host, node, free_port, fails):
-    """Who hosts next may be lost too."""
+def test_next_node_hosts_when_the_second_host_is_lost(host, node, free_port, fails):
+    """The new host is lost as well."""
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     first, second = node(endpoint), node(endpoint)
@@ -119,7 +119,7 @@ def test_one_life_after_another(host, node, free_port, fails):
     assert (first.hosts_store, second.hosts_store) == (False, True)
 
 
-def test_who_must_not_host_does_not_take_over(host, node, free_port, fails):
+def test_node_with_is_host_false_does_not_take_over(host, node, free_port, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     backend = node(endpoint, is_host=False)
@@ -131,7 +131,7 @@ def test_who_must_not_host_does_not_take_over(host, node, free_port, fails):
         backend.get_state()
 
 
-def test_a_store_that_was_served_is_left_to_whoever_serves_it(server_process, node, fails):
+def test_nodes_do_not_take_over_a_separately_served_store(server_process, node, fails):
     server = server_process()
     backend = node(f"127.0.0.1:{server.port}")
     backend.connect()
@@ -148,7 +148,7 @@ def address(host, port):
 
 
 @pytest.fixture
-def of_a_name():
+def backend_at():
     """A backend whose endpoint has several addresses."""
     made = []
 
@@ -165,7 +165,7 @@ def of_a_name():
 
 
 def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
-    """Its address leads nowhere on its own machine. It seemed to host, and so began no new store when that was due."""
+    """Its own address does not resolve on its machine. It used to look like a host, so no new store was started."""
 
     def unknown(host, port):
         raise socket.gaierror
@@ -178,34 +178,34 @@ def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
     connector.close()
 
 
-SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # of documentation and nobody's: no machine has them
+SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # reserved addresses: no machine has the outer two
 
 
 @pytest.mark.parametrize("order", [(OWN, LARGER), (LARGER, OWN)])
-def test_the_machine_with_the_first_address_of_a_name_hosts(of_a_name, free_port, order):
+def test_machine_with_the_lowest_address_of_a_name_hosts(backend_at, free_port, order):
     port = free_port()
-    backend = of_a_name(*(address(host, port) for host in order))
+    backend = backend_at(*(address(host, port) for host in order))
     backend.connect()
     assert backend.hosts_store
 
 
-def test_a_machine_with_a_later_address_leaves_it_to_the_first(of_a_name, free_port):
+def test_machine_with_a_higher_address_does_not_host(backend_at, free_port):
     port = free_port()
-    backend = of_a_name(address(OWN, port), address(SMALLER, port))
+    backend = backend_at(address(OWN, port), address(SMALLER, port))
     with pytest.raises(RendezvousConnectionError, match=r"0\.0\.0\.1:\d+ should host the store.*is_host=true"):
         backend.connect()
     assert not backend.hosts_store
 
 
-def test_nobody_hosts_where_another_machine_of_the_name_does(of_a_name, free_port, fails):
+def test_node_does_not_host_if_another_address_serves_already(backend_at, free_port, fails):
     port = free_port()
-    backend = of_a_name(address(OWN, port), address(LARGER, port), listening=[LARGER])
+    backend = backend_at(address(OWN, port), address(LARGER, port), listening=[LARGER])
     assert fails(backend.connect)
     assert not backend.hosts_store
 
 
-def test_who_is_told_to_host_does_not_ask_who_is_first(of_a_name, free_port):
+def test_is_host_true_hosts_regardless_of_address_order(backend_at, free_port):
     port = free_port()
-    backend = of_a_name(address(OWN, port), address(SMALLER, port), is_host=True)
+    backend = backend_at(address(OWN, port), address(SMALLER, port), is_host=True)
     backend.connect()
     assert backend.hosts_store

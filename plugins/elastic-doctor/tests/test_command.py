@@ -1,4 +1,4 @@
-"""The flags of `elastic doctor`: its own beside those of `elastic run`, which only it reads."""
+"""The flags of `elastic doctor`, in addition to those of `elastic run`."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ def read(tmp_path):
     return read
 
 
-def test_its_flags_stand_among_those_of_run(read):
+def test_doctor_flags_mix_with_run_flags(read):
     reading = read("--nnodes", "1:4", "--peers", "3", "--rdzv-id=j", "--rdzv-endpoint=h", "--expect_store", "train.py")
     assert doctor_options(reading.own) == DoctorOptions(expect_store=True, peers=3)
     assert (str(reading.settings.nnodes), reading.script) == ("1:4", "train.py")
     assert "peers" not in reading.origins
 
 
-def test_a_single_node_without_an_id_has_the_same_everywhere(read):
+def test_default_run_id_is_doctor(read):
     assert read().settings.rdzv_id == read().settings.rdzv_id == "doctor"
     assert doctor_options(read().own) == DoctorOptions()
 
 
-def test_they_are_neither_variables_nor_the_flags_of_another_command(read, tmp_path):
+def test_doctor_flags_are_not_variables_and_not_run_flags(read, tmp_path):
     assert doctor_options(read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
     with pytest.raises(ConfigurationError, match="--peers"):
         config.read(config.Sources(["--peers=2"], {}, tmp_path), require_script=False)
 
 
-def test_everything_that_is_wrong_is_told_at_once(read):
+def test_all_problems_are_reported_together(read):
     with pytest.raises(ConfigurationError) as refused:
         read("--peers=-1", "--timeout=0", "--nnodes=x")
     assert {problem.origin for problem in refused.value.problems} == {"--peers", "--timeout", "--nnodes"}
 
 
-def test_help(capsys):
+def test_help_lists_every_doctor_flag(capsys):
     assert cli.main(["doctor", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert all(spec.flag in said for spec in DOCTOR)
+    output = capsys.readouterr().out
+    assert all(spec.flag in output for spec in DOCTOR)
 
 
 @pytest.mark.integration
-def test_list_of_allowed_plugins_does_not_block_the_doctor_itself(capsys, tmp_path, monkeypatch):
+def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["doctor", "--json", "--plugins=elastic-c10d"]) == 0
     checks = [finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]]

@@ -1,4 +1,4 @@
-"""What the doctor says of this machine and of what is installed on it."""
+"""Findings about this machine and its installed packages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def levels(findings):
     return [(item.level.value, item.check.value) for item in findings]
 
 
-def test_the_exit_code_is_that_of_what_is_to_be_cured_first():
+def test_exit_code_names_the_most_basic_fault():
     fine = [ok(Check.NAME, "x"), note(Check.STORE, "x"), warning(Check.TORCH, "x", "y")]
     store, peers, here = (fault(check, "x", "y") for check in (Check.STORE, Check.PEERS, Check.PORT))
     assert exit_code_of(fine) == ExitCode.SUCCESS
@@ -64,7 +64,7 @@ def test_unfit_machine_gets_advice(found, level, remedy):
     assert remedy in found.remedy
 
 
-def test_host_of_the_store_needs_more_files():
+def test_store_host_needs_more_files():
     assert judged_files(Limit(256, 1000), 0).level is Level.OK
     assert judged_files(Limit(256, 1000), 1000).advice.startswith("on the store's host, run ulimit -Hn 4256")
     assert judged_files(Limit(None, None), 10**6).told.startswith("open files: unlimited, can be raised to unlimited")
@@ -78,7 +78,7 @@ class TestOwnChecks(HealthCheckContract):
         return lambda: provided.record.factory(Contexts(manager, settings_from({})).of(provided.source))
 
 
-def test_shared_memory_of_this_machine_is_measured(tmp_path):
+def test_shared_memory_is_measured(tmp_path):
     assert free_memory(str(tmp_path)) > 0
     assert free_memory(str(tmp_path / "none")) is None
 
@@ -99,13 +99,13 @@ def test_shared_memory_of_this_machine_is_measured(tmp_path):
         (Torch("2.13", ("gloo", "nccl"), 4), 8, [("ok", "torch"), ("warning", "accelerators")]),
     ],
 )
-def test_torch(torch, wanted, expected):
+def test_torch_and_accelerators_are_judged(torch, wanted, expected):
     found = list(judged_torch(torch, wanted))
     assert levels(found) == expected
     assert all(item.advice for item in found if item.level is not Level.OK)
 
 
-def test_what_the_program_that_asks_torch_prints():
+def test_torch_probe_output_is_parsed():
     good = '{"version": "2.13.0", "backends": ["gloo", "mpi"], "devices": 2}'
     assert read_answer(0, f"a driver that talks\n{good}\n", "") == Torch("2.13.0", ("gloo", "mpi"), 2)
     assert read_answer(1, "", "Traceback\nModuleNotFoundError: No module named 'torch'\n") == Torch()
@@ -123,14 +123,14 @@ def program(tmp_path, code):
 
 
 @pytest.mark.integration
-def test_an_interpreter_that_does_not_answer_or_is_not_there(tmp_path):
+def test_hung_or_missing_interpreter_is_reported(tmp_path):
     hangs = program(tmp_path, "import sys; sys.stdin.read()")
     assert probed_torch("auto", 0.2, hangs).problem == "no answer within 0.2 s"
     assert "No such file" in probed_torch("auto", 1.0, str(tmp_path / "none")).problem
 
 
 @pytest.mark.torch
-def test_the_real_torch_has_gloo():
+def test_installed_torch_has_gloo():
     found = probed_torch("auto", 100.0)
     assert found.problem == ""
     assert "gloo" in found.backends
@@ -150,7 +150,7 @@ def toy(distribution="toys", version="1.0", load=Toy, plugin="toy"):
     return Candidate(Source(distribution, plugin, version), "toys", load)
 
 
-def test_our_distributions_are_of_one_version():
+def test_mixed_distribution_versions_are_a_warning():
     here = manager(toy(), toy("elastic-etcd", "0.1.0", plugin="etcd"))
     assert versions_of(here, "0.1.0") == {"elastic-core": "0.1.0", "elastic-etcd": "0.1.0"}
     assert judged_versions(versions_of(here, "0.1.0")) == Finding(
@@ -160,7 +160,7 @@ def test_our_distributions_are_of_one_version():
     assert (torn.level, torn.advice) == (Level.WARNING, "pip install elastic-etcd==0.2.0, on every node")
 
 
-def test_plugins_that_failed_are_blocked_or_contradict_each_other():
+def test_failed_blocked_and_conflicting_plugins_are_reported():
     def broken():
         raise ImportError("no module named grpc")
 
@@ -174,7 +174,7 @@ def test_plugins_that_failed_are_blocked_or_contradict_each_other():
     assert levels(judged_plugins(manager(toy(), blocked="toys"))) == [("note", "plugins")]
 
 
-def test_what_the_flags_select():
+def test_selected_plugins_and_options_are_judged():
     def judged(here, **values):
         return list(judged_choices(settings_from(values), here))
 
@@ -189,13 +189,13 @@ def test_what_the_flags_select():
     assert [item.advice for item in found][1:] == ["pip install elastic-file-timer", "pip install elastic-http-health"]
 
 
-def test_options_of_warm_workers_are_judged_as_those():
+def test_warm_start_options_are_accepted():
     values = {"warm_start": True, "worker_starter_conf": {"memory": "1000000"}}
     assert levels(judged_choices(settings_from(values), PluginManager.load({}))) == [("ok", "backend")] * 2
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "problem"),
     [
         ({"rank_policy": "hots"}, "did you mean 'host'"),
         ({"worker_starter": "spwan"}, "did you mean 'spawn'"),
@@ -203,7 +203,7 @@ def test_options_of_warm_workers_are_judged_as_those():
         ({"event_log_handler": "consle"}, "did you mean 'console'"),
     ],
 )
-def test_starters_policies_and_handlers_that_are_not_there(values, told):
+def test_unknown_plugin_names_and_options_are_faults(values, problem):
     findings = judged_choices(settings_from(values), PluginManager.load({}))
     (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
-    assert told in wrong.told
+    assert problem in wrong.told

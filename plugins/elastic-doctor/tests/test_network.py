@@ -1,4 +1,4 @@
-"""What the doctor says of names, addresses, the way to the store, and ports: judged alone, measured on loopback."""
+"""Findings about names, addresses, connections and ports, from given results and from loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = n.Address(INET, ("127.0.1.1", 29400), local=True)
 
 @pytest.fixture
 def never():
-    """A function that does not come back before the test ends, whatever its arguments."""
+    """A function that accepts any arguments and does not return before the test ends."""
     over = threading.Event()
     yield lambda *_, **__: over.wait(60)
     over.set()
@@ -41,7 +41,7 @@ def listener(quiet_port):
 
 
 def record(backend):
-    """The installed backend, or one that says nothing of itself."""
+    """The record of the installed backend, or one without any options."""
     return PluginManager.load({}).backend_named(backend) or RendezvousBackendRecord(backend, "a test", print)
 
 
@@ -60,12 +60,12 @@ def record(backend):
         ("zookeeper", "a:2181,b:2181", {}, [("a", 2181), ("b", 2181)]),
     ],
 )
-def test_the_hosts_of_an_endpoint(backend, endpoint, conf, places):
+def test_endpoint_hosts_are_listed(backend, endpoint, conf, places):
     settings = Settings(rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_conf=conf)
     assert places_of(settings, record(backend)) == tuple(Place(*place) for place in places)
 
 
-def test_an_endpoint_that_cannot_be_one():
+def test_malformed_endpoint_is_refused():
     with pytest.raises(ConfigurationError, match="several colons"):
         places_of(Settings(rdzv_endpoint="a:b:c"), record("c10d"))
 
@@ -87,13 +87,13 @@ def test_an_endpoint_that_cannot_be_one():
         (n.Lookup(PLACE, (FAR, replace(FAR, family=INET6)), 0.1), 4, "ok", "node0"),
     ],
 )
-def test_a_name(found, nodes, level, words):
-    said = n.judged_name(found, nodes)
-    assert said.level.value == level
-    assert words in said.told + said.advice
+def test_name_lookup_is_judged(found, nodes, level, words):
+    finding = n.judged_name(found, nodes)
+    assert finding.level.value == level
+    assert words in finding.told + finding.advice
 
 
-def test_an_address_backwards():
+def test_reverse_lookup_is_judged():
     assert n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
     assert "no name, in 2.0 ms" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 0.002), "ours").told
     slow = n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 5.0), "ours")
@@ -115,17 +115,17 @@ def test_an_address_backwards():
         ("127.0.1.1", (LOOPBACK,), 1, False, "ok"),
     ],
 )
-def test_the_address_for_the_others(advertised, addresses, nodes, at_loopback, level):
-    said = n.judged_address(advertised, addresses, True, nodes, at_loopback)
-    assert said.level.value == level
-    assert bool(said.advice) == (level != "ok")
+def test_advertised_address_is_judged(advertised, addresses, nodes, at_loopback, level):
+    finding = n.judged_address(advertised, addresses, True, nodes, at_loopback)
+    assert finding.level.value == level
+    assert bool(finding.advice) == (level != "ok")
 
 
 def connections(*found, is_hosted=True):
     return [(item.level.value, item.advice) for item in n.judged_connections(found, is_hosted)]
 
 
-def test_the_way_to_the_store():
+def test_connections_to_the_store_are_judged():
     up, refused, lost = (n.Connected(FAR, problem) for problem in ("", "connection refused", "timed out"))
     assert connections(up, replace(refused, address=NEAR), lost)[0] == ("ok", "")
     assert [level for level, _ in connections(up, refused, lost)] == ["ok", "note", "note"]
@@ -136,7 +136,7 @@ def test_the_way_to_the_store():
     assert (level, "firewall" in advice) == ("warning", True)
 
 
-def test_a_store_that_is_not_there():
+def test_absent_store_is_judged():
     assert n.judged_store_absence(False, "h:1", True).level is Level.NOTE
     assert "elastic serve --rdzv-endpoint h:1" in n.judged_store_absence(True, "h:1", True).advice
     assert n.judged_store_absence(True, "h:1", False).level is Level.FAULT
@@ -144,14 +144,14 @@ def test_a_store_that_is_not_there():
     assert (service.level, service.advice) == (Level.WARNING, "start the service before the job")
 
 
-def test_ports():
+def test_ports_are_judged():
     assert n.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
     assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "already in use").advice
     assert "require root" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
 
 
 @pytest.mark.integration
-def test_names_are_resolved_within_a_bound(never):
+def test_name_lookup_has_a_time_limit(never):
     found = n.resolved(Place("localhost", 29400), 15.0, CLOCK)
     assert "127.0.0.1:29400" in map(str, found.addresses)
     assert all(address.local and address.is_loopback for address in found.addresses)
@@ -164,7 +164,7 @@ def test_names_are_resolved_within_a_bound(never):
     assert n.resolved(Place("a..b", 1), 15.0, CLOCK).problem
 
 
-def test_addresses_are_looked_up_backwards_within_a_bound(never):
+def test_reverse_lookup_has_a_time_limit(never):
     asked = []
 
     def answer(sockaddr, flags):
@@ -178,7 +178,7 @@ def test_addresses_are_looked_up_backwards_within_a_bound(never):
     assert n.looked_up_backwards("127.0.0.1", 20.0, CLOCK).address == "::ffff:127.0.0.1"
 
 
-def test_connections_and_ports_of_this_machine(listener):
+def test_open_and_closed_local_ports_are_detected(listener):
     address = n.Address(INET, listener.getsockname(), True)
     found = n.connected(address, 15.0, CLOCK)
     assert (found.problem, found.ours) == ("", "127.0.0.1")
@@ -190,7 +190,7 @@ def test_connections_and_ports_of_this_machine(listener):
     assert n.connected(n.Address(INET, ("127.0.0.1", port), True), 15.0, CLOCK).refused
 
 
-def around(listener, backend="c10d", **values):
+def surroundings(listener, backend="c10d", **values):
     host, port = listener.getsockname()
     endpoint = {"rdzv_backend": backend, "rdzv_endpoint": f"{host}:{port}", "rdzv_id": "j", "nnodes": "2"}
     return surroundings_of(settings_from({**endpoint, **values}), record(backend), 2, 15.0, CLOCK)
@@ -200,28 +200,28 @@ def levels(found):
     return {(item.check.value, item.level.value) for item in found.findings}
 
 
-def test_the_surroundings_of_a_run(listener):
-    here = around(listener)
+def test_served_endpoint_is_examined(listener):
+    here = surroundings(listener)
     assert (here.is_served, here.may_host, here.advertised) == (True, True, "127.0.0.1")
     assert {("connection", "ok"), ("address", "ok"), ("name", "warning")} <= levels(here)
     assert "port" not in dict(levels(here))
     listener_of_health = {"health": "http", "health_port": listener.getsockname()[1]}
-    assert ("health-port", "fault") in levels(around(listener, **listener_of_health))
+    assert ("health-port", "fault") in levels(surroundings(listener, **listener_of_health))
     port = listener.getsockname()[1]
     local = surroundings_of(settings_from({"master_port": port}), None, 1, 15.0, CLOCK)
     assert levels(local) == {("port", "fault")}
 
 
-def test_nobody_there_yet(listener):
+def test_unserved_endpoint_is_noted(listener):
     where = listener.getsockname()
     listener.close()
     with socket.socket() as again:
         again.bind(where)
-        here = around(again, local_addr="192.0.2.7")
+        here = surroundings(again, local_addr="192.0.2.7")
     assert (here.is_served, here.may_host, here.advertised) == (False, True, "192.0.2.7")
     assert {("connection", "note"), ("address", "warning")} <= levels(here)
 
 
-def test_an_endpoint_that_is_wrong(listener):
-    assert levels(around(listener, rdzv_endpoint="a:b:c")) == {("name", "fault")}
-    assert around(listener, "sqlite", rdzv_endpoint="/f.db").places == ()
+def test_malformed_endpoint_is_a_fault(listener):
+    assert levels(surroundings(listener, rdzv_endpoint="a:b:c")) == {("name", "fault")}
+    assert surroundings(listener, "sqlite", rdzv_endpoint="/f.db").places == ()

@@ -1,4 +1,4 @@
-"""Doctors that meet: what each sees of the others, in pure steps and over a backend of two methods in threads."""
+"""Doctors that meet: each one's view of its peers, in pure steps, and in threads over a minimal backend."""
 
 from __future__ import annotations
 
@@ -26,75 +26,77 @@ from elastic_core.support.bounded import BackgroundCall
 SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}
 
 
-def card(name, **more):
+def peer(name, **more):
     return Announcement(**{"name": name, "address": "127.0.0.1", "versions": SAME, **more})
 
 
-def shown(card, beats=1, key=None):
-    return Announced(key or card.name, encoded(card), beats)
+def announced(peer, beats=1, key=None):
+    return Announced(key or peer.name, encoded(peer), beats)
 
 
-def test_a_card_comes_back_as_it_was():
-    full = card("b", port=7, stage=Stage.TOLD, unreachable={"c": "timed out"})
+def test_announcement_survives_encoding():
+    full = peer("b", port=7, stage=Stage.TOLD, unreachable={"c": "timed out"})
     assert decoded(encoded(full)) == full
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b"\xff", b'{"version": 2}', b'{"version": 1, "name": 3}', b"[" * 9999]
 )
-def test_what_is_no_card(data):
+def test_malformed_announcement_is_ignored(data):
     assert decoded(data) is None
 
 
-def test_a_card_from_outside_is_not_trusted():
-    assert decoded(encoded(card("x" * 2_000_000))) is None
-    assert decoded(encoded(card("\x1b[31mred"))).name == "\\x1b[31mred"
+def test_untrusted_announcement_is_limited_and_escaped():
+    assert decoded(encoded(peer("x" * 2_000_000))) is None
+    assert decoded(encoded(peer("\x1b[31mred"))).name == "\\x1b[31mred"
 
 
-def test_who_died_is_not_there():
-    ghost, living, leased = card("ghost"), card("b"), card("c")
-    seen = PeerMeeting("a", 3).after_look([shown(ghost, 4), shown(living, 1), shown(leased, None), shown(card("a"), 1)])
+def test_dead_peers_are_not_counted():
+    ghost, living, leased = peer("ghost"), peer("b"), peer("c")
+    seen = PeerMeeting("a", 3).after_look(
+        [announced(ghost, 4), announced(living, 1), announced(leased, None), announced(peer("a"), 1)]
+    )
     assert set(seen.cards) == {"c"}
     assert not seen.met
-    seen = seen.after_look([shown(ghost, 4), shown(living, 2), shown(leased, None)])
+    seen = seen.after_look([announced(ghost, 4), announced(living, 2), announced(leased, None)])
     assert set(seen.cards) == {"b", "c"}
     assert seen.met
-    seen = seen.after_look([shown(ghost, 4), shown(living, 2)])
-    assert set(seen.cards) == {"b"}, "who goes before all have met was not there"
+    seen = seen.after_look([announced(ghost, 4), announced(living, 2)])
+    assert set(seen.cards) == {"b"}, "a peer that leaves before all have met is not counted"
 
 
-def test_a_card_that_changes_lives_too():
-    seen = PeerMeeting("a", 2).after_look([shown(card("b"), 2)])
+def test_changed_announcement_proves_a_live_peer():
+    seen = PeerMeeting("a", 2).after_look([announced(peer("b"), 2)])
     assert not seen.met
-    assert seen.after_look([shown(card("b", stage=Stage.TOLD), 2)]).met
+    assert seen.after_look([announced(peer("b", stage=Stage.TOLD), 2)]).met
 
 
-def test_how_far_all_have_come():
-    seen = PeerMeeting("a", 2).after_look([shown(card("b", stage=Stage.TOLD), None)])
+def test_stage_is_reached_when_all_present_peers_reach_it():
+    seen = PeerMeeting("a", 2).after_look([announced(peer("b", stage=Stage.TOLD), None)])
     assert seen.reached(Stage.TOLD)
     assert not seen.reached(Stage.LEAVING)
-    assert seen.after_look([]).reached(Stage.LEAVING), "who has left is done"
+    assert seen.after_look([]).reached(Stage.LEAVING), "a peer that has left has reached every stage"
 
 
 def judged(*others, size=2):
-    met = PeerMeeting("a", size).after_look([shown(other, None) for other in others])
-    return list(judged_peers(met, card("a"), 60.0))
+    met = PeerMeeting("a", size).after_look([announced(other, None) for other in others])
+    return list(judged_peers(met, peer("a"), 60.0))
 
 
-def test_too_few():
-    (found,) = judged(card("b"), size=4)
+def test_missing_peers_are_a_fault():
+    (found,) = judged(peer("b"), size=4)
     assert (found.level.value, found.told) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
     assert "same endpoint" in found.advice
 
 
-def test_all_is_well_among_them():
-    found = judged(card("b"))
+def test_matching_peers_are_ok():
+    found = judged(peer("b"))
     assert [(item.level.value, item.check.value) for item in found] == [("ok", "peers"), ("ok", "peer-versions")]
 
 
-def test_what_differs_among_them():
+def test_differing_peers_are_reported():
     newer = {**SAME, "torch": "2.14"}
-    way, versions = judged(card("b", versions=newer, unreachable={"a": "timed out"}))
+    way, versions = judged(peer("b", versions=newer, unreachable={"a": "timed out"}))
     assert (way.level.value, way.check.value) == ("fault", "address")
     assert way.told == "b cannot connect to a at 127.0.0.1: timed out"
     assert versions.level.value == "warning"
@@ -102,17 +104,17 @@ def test_what_differs_among_them():
 
 
 @pytest.mark.integration
-def test_the_way_to_another():
+def test_connection_to_a_peer_is_tested():
     with listening(2) as port:
         assert cannot_reach("127.0.0.1", port, 15.0) == ""
     assert cannot_reach("127.0.0.1", port, 15.0) == "connection refused"
     assert cannot_reach("a..b", port, 15.0)
 
 
-def test_three_meet_over_a_backend_of_two_methods(memory_backend):
+def test_three_doctors_meet_over_a_minimal_backend(memory_backend):
     backend = memory_backend()
     stale = with_roster(backend, SystemClock())
-    stale.announce("ghost", encoded(card("ghost")))
+    stale.announce("ghost", encoded(peer("ghost")))
     pause = threading.Event().wait
 
     def doctor(name):
@@ -120,7 +122,7 @@ def test_three_meet_over_a_backend_of_two_methods(memory_backend):
             return "timed out" if (name, port) == ("b", 3) else ""
 
         clock = SystemClock()
-        return Doctor(with_roster(backend, clock), name, card(name, port=ord(name) - 96), clock, pause, reach)
+        return Doctor(with_roster(backend, clock), name, peer(name, port=ord(name) - 96), clock, pause, reach)
 
     doctors = [doctor("a"), doctor("b"), doctor("c")]
     calls = [BackgroundCall(lambda doctor=doctor: doctor.meet(3, 30.0)) for doctor in doctors]
@@ -128,13 +130,13 @@ def test_three_meet_over_a_backend_of_two_methods(memory_backend):
     assert set(a.cards) == {"b", "c"}
     assert (b.reached(Stage.TOLD), set(c.cards)) == (True, {"a", "b"})
     assert a.cards["b"].unreachable == {"c": "timed out"}
-    assert [entry.key for entry in stale.roster()] == ["ghost"], "they have cleaned up"
+    assert [entry.key for entry in stale.roster()] == ["ghost"], "all three have withdrawn"
 
 
-def test_one_waits_alone_for_its_patience(memory_backend):
+def test_lone_doctor_gives_up_after_its_timeout(memory_backend):
     clock = FakeClock()
     backend = memory_backend()
-    lonely = Doctor(with_roster(backend, clock), "a", card("a"), clock, clock.advance, lambda *_: "")
+    lonely = Doctor(with_roster(backend, clock), "a", peer("a"), clock, clock.advance, lambda *_: "")
     begun = clock.now()
     assert not lonely.meet(2, 30.0).met
     assert later(begun, 30.0) <= clock.now() <= later(begun, 31.0)

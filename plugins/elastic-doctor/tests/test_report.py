@@ -1,4 +1,4 @@
-"""The whole examination over toy backends, and how it is shown."""
+"""The whole examination over toy backends, and its reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def documented(text):
     return {word for row in rows for word in re.findall(r"`([\w-]+)`", row)}
 
 
-def test_what_people_read():
+def test_text_report_lists_findings_and_a_summary():
     found = [ok(Check.NAME, "h is 10.0.0.1"), warning(Check.PORT, "it is slow", "make it fast")]
     assert as_text(Report("node0", SETTINGS, found)) == (
         "node0: a run with c10d at h:1, nodes 2:4\n"
@@ -51,7 +51,7 @@ def test_what_people_read():
     assert as_text(Report("n", SETTINGS, [note(Check.PORT, "x")])).endswith("\nno problems found\n")
 
 
-def test_what_programs_read_is_documented_and_nothing_else():
+def test_json_fields_match_the_reference():
     content = as_dict(Report("node0", SETTINGS, [fault(Check.STORE, "none", "start it")]))
     assert json.loads(json.dumps(content)) == content
     assert (content["version"], content["exit_code"], content["max_nodes"]) == (1, 4, 4)
@@ -62,7 +62,7 @@ def test_what_programs_read_is_documented_and_nothing_else():
     assert documented(checks) == {check.value for check in Check}
 
 
-def test_how_the_store_answers():
+def test_store_answers_are_judged():
     def levels(answered):
         return [item.level.value for item in judged_store(answered, "job")]
 
@@ -74,11 +74,11 @@ def test_how_the_store_answers():
 
 
 @pytest.fixture
-def found(plugins):
-    """A function that examines a run with the toy backend, and gives level and words by check. Without peers, for whom
-    it waits, no time passes: nothing is slow, however slow this machine is."""
+def examine(plugins):
+    """A function that examines a run with the toy backend, and returns level and message by check. Unless it waits for
+    peers, its clock stands still, so that nothing is reported as slow."""
 
-    def found(opened, wish=None, serve=None, **values):
+    def examine(opened, doctor_options=None, serve=None, **values):
         record = RendezvousBackendRecord(
             "toy",
             "a test",
@@ -89,54 +89,54 @@ def found(plugins):
             hosted=serve is not None,
         )
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
-        wish = wish or DoctorOptions(timeout=60.0)
-        clock = None if wish.peers else FakeClock()
-        findings = examined(settings, plugins(record), wish, clock, ask_torch=lambda *_: TORCH)
+        doctor_options = doctor_options or DoctorOptions(timeout=60.0)
+        clock = None if doctor_options.peers else FakeClock()
+        findings = examined(settings, plugins(record), doctor_options, clock, ask_torch=lambda *_: TORCH)
         wrong = {item.check for item in findings if item.level is Level.FAULT}
         assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
         return {item.check.value: (item.level.value, item.told) for item in findings}
 
-    return found
+    return examine
 
 
-def test_a_store_that_is_there(found, memory_backend):
+def test_reachable_store_is_ok_and_not_written_to(examine, memory_backend):
     backend = memory_backend()
-    said = found(lambda params: backend)
-    assert said["store"][0] == "ok"
-    assert said["run-id"] == ("ok", "the id 'job' is unused")
-    assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(said)
+    findings = examine(lambda params: backend)
+    assert findings["store"][0] == "ok"
+    assert findings["run-id"] == ("ok", "the id 'job' is unused")
+    assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(findings)
     assert backend.writes == 0
 
 
-def test_a_store_that_holds_something_else(found, memory_backend):
+def test_foreign_state_in_the_store_is_a_fault(examine, memory_backend):
     backend = memory_backend()
     backend.set_state(b"something else")
-    level, told = found(lambda params: backend)["store"]
+    level, message = examine(lambda params: backend)["store"]
     assert level == "fault"
-    assert told
+    assert message
 
 
 @pytest.mark.integration
-def test_a_store_that_is_not_there(found):
+def test_absent_store_is_a_note_unless_expected(examine):
     def away(params):
         raise RendezvousConnectionError("no file /f.db")
 
-    assert found(away)["store"] == ("note", "no file /f.db")
-    assert found(away, DoctorOptions(expect_store=True))["store"] == ("fault", "no file /f.db")
+    assert examine(away)["store"] == ("note", "no file /f.db")
+    assert examine(away, DoctorOptions(expect_store=True))["store"] == ("fault", "no file /f.db")
 
     def broken(params):
         raise KeyError("dsn")
 
-    level, told = found(broken)["backend"]
+    level, message = examine(broken)["backend"]
     assert level == "fault"
-    assert "the rendezvous backend 'toy' of plugin" in told
-    assert "failed: KeyError: 'dsn'" in told
-    assert "store" not in found(None)
-    assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
+    assert "the rendezvous backend 'toy' of plugin" in message
+    assert "failed: KeyError: 'dsn'" in message
+    assert "store" not in examine(None)
+    assert examine(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
 
 @pytest.mark.integration
-def test_nobody_listens(found):
+def test_refused_connection_is_a_warning_unless_expected(examine):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -145,70 +145,72 @@ def test_nobody_listens(found):
         def opened(params):
             raise refuse
 
-        said = found(opened, rdzv_endpoint=endpoint)
-        assert said["connection"] == ("warning", f"nothing listens at {endpoint} yet")
-        assert said["store"][0] == "warning"
-        assert found(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
+        findings = examine(opened, rdzv_endpoint=endpoint)
+        assert findings["connection"] == ("warning", f"nothing listens at {endpoint} yet")
+        assert findings["store"][0] == "warning"
+        assert examine(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
 
         def lacks(params):
             raise ModuleNotFoundError("No module named 'client'", name="client")
 
-        said = found(lacks, rdzv_endpoint=endpoint)
-        assert said["backend"][0] == "fault"
-        assert said["backend"][1].endswith("failed: ModuleNotFoundError: No module named 'client'")
-        assert "store" not in said
+        findings = examine(lacks, rdzv_endpoint=endpoint)
+        assert findings["backend"][0] == "fault"
+        assert findings["backend"][1].endswith("failed: ModuleNotFoundError: No module named 'client'")
+        assert "store" not in findings
 
 
 @pytest.mark.integration
-def test_doctors_that_do_not_come(found, memory_backend):
+def test_missing_peers_are_a_fault(examine, memory_backend):
     backend = memory_backend()
-    said = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
-    assert said["peers"][0] == "fault"
-    assert said["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
+    findings = examine(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
+    assert findings["peers"][0] == "fault"
+    assert findings["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
 
 
 class Server(StoreServer):
-    """Notes what becomes of it, in memory."""
+    """A server that records its calls."""
 
-    def __init__(self, endpoint, told):
-        self._endpoint, self.told = endpoint, told
+    def __init__(self, endpoint, calls):
+        self._endpoint, self.calls = endpoint, calls
 
     @property
     def endpoint(self):
         return self._endpoint
 
     def start(self):
-        self.told.append(f"serves at {self._endpoint}")
+        self.calls.append(f"serves at {self._endpoint}")
 
     def stop(self):
-        self.told.append("serves no more")
+        self.calls.append("stops")
 
 
 @pytest.mark.integration
-def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found, memory_backend):
-    backend, told = memory_backend(), []
+def test_doctor_on_the_store_host_serves_the_store_to_peers(examine, memory_backend):
+    backend, calls = memory_backend(), []
 
     def opened(params):
-        told.append(params.run_id)
+        calls.append(params.run_id)
         return backend
 
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
-        wish = DoctorOptions(peers=1, timeout=60.0)
-        said = found(opened, wish, lambda endpoint, nodes: Server(endpoint, told), rdzv_endpoint=endpoint)
-    assert told == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
-    assert said["peers"][1].startswith("1 doctor joined")
-    assert "connection" not in said, "what nobody answered before is outdated"
+        doctor_options = DoctorOptions(peers=1, timeout=60.0)
+        findings = examine(
+            opened, doctor_options, lambda endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint
+        )
+    assert calls == [f"serves at {endpoint}", "job", "job.doctor", "stops"]
+    assert findings["peers"][1].startswith("1 doctor joined")
+    assert "connection" not in findings, "the refused connection is outdated"
 
 
-def test_a_job_that_is_over(found, memory_backend):
+def test_closed_job_is_a_fault(examine, memory_backend):
     from elastic_core.clock import SystemClock
     from elastic_core.compat.state_store import with_roster
 
     backend = memory_backend()
     with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
-    assert found(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")
+    assert examine(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")
 
 
 CHECKS = """
@@ -245,18 +247,18 @@ def elastic_health_checks():
 """
 
 
-def test_health_checks_of_plugins(tmp_path, monkeypatch):
+def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     (tmp_path / "checks_plugin.py").write_text(CHECKS)
     monkeypatch.syspath_prepend(str(tmp_path))
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
     findings = examined(settings, manager, DoctorOptions(), ask_torch=lambda *_: TORCH, added={"dataset": "/mine"})
-    told = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
-    assert {name: item.level.value for name, item in told.items()} == {
+    by_name = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
+    assert {name: item.level.value for name, item in by_name.items()} == {
         **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
         **dict.fromkeys(("twice", "well"), "ok"),
         "dataset": "warning",
     }
-    assert (told["dataset"].told, told["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
-    assert "failed: ZeroDivisionError: a fault of mine" in told["broken"].told
-    assert told["slow"].told == "slow: no answer within 0.2 s"
+    assert (by_name["dataset"].told, by_name["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
+    assert "failed: ZeroDivisionError: a fault of mine" in by_name["broken"].told
+    assert by_name["slow"].told == "slow: no answer within 0.2 s"

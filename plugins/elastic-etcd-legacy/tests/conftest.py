@@ -1,4 +1,4 @@
-"""Real etcd servers, from the tests of elastic-etcd, and nodes that are threads."""
+"""Real etcd servers from the tests of elastic-etcd, and nodes as threads."""
 
 import itertools
 import socket
@@ -44,7 +44,7 @@ def servers():
 
 @pytest.fixture(scope="session")
 def etcd():
-    """One server for all tests; each uses a run of its own."""
+    """One server for all tests; each uses its own run id."""
     made = servers_module.Servers()
     yield made.single()
     made.close()
@@ -52,13 +52,13 @@ def etcd():
 
 @pytest.fixture
 def run_id():
-    """That no other test uses."""
+    """A run id that no other test uses."""
     return f"job-{next(_numbers)}-{time.time_ns()}"
 
 
 @pytest.fixture
 def listener():
-    """Something that listens and never answers; its port."""
+    """The port of a socket that listens and never answers."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()

@@ -1,4 +1,4 @@
-"""A node of a job for tests: a handler over a client of its own."""
+"""Nodes of a job for tests: each is a handler with its own client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic_core.builtin.memory_store import MemoryStore
 
 
 class Job:
-    """Makes nodes of one run, and shuts them all down."""
+    """Makes nodes of one run; `close` shuts them down."""
 
     def __init__(self, endpoints, settings):
         self.endpoints = endpoints
@@ -45,7 +45,7 @@ class Job:
 
 @contextmanager
 def job_at(endpoints, run_id, least, most, **settings):
-    """A job whose last call is short; nobody who is only slow is called gone."""
+    """A job with a short last call, and timeouts that no slow node exceeds."""
     times = {"timeout": 60.0, "last_call": 0.3, "setup": 30.0, "confirm": 30.0, "keep_alive": 30.0} | settings
     job = Job(endpoints, LegacySettings(run_id, least, most, **times))
     try:

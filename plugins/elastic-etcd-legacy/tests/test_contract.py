@@ -1,5 +1,5 @@
-"""The store of a round keeps the contract of stores. The contract of backends does not apply: this handler is one by
-itself, and has no `RendezvousBackend` under it."""
+"""The round store passes StoreContract. BackendContract does not apply, because this handler has no
+`RendezvousBackend`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic_core.rendezvous import get_rendezvous_handler
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-class TestStoreOfARound(StoreContract):
+class TestRoundStore(StoreContract):
     @pytest.fixture
     def store(self, etcd, run_id, background):
         params = rendezvous_parameters("etcd-legacy", etcd.endpoint, run_id, 2, 2)

@@ -1,4 +1,4 @@
-"""What is in etcd under our keys: written and read back, and foreign bytes named."""
+"""The document under our keys: encoding, decoding, and foreign bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINAL = Rendezvous(Status.FINAL, "", ("a", "b"), ("b", "a"), ("c",))
 
 
 @given(st.builds(Rendezvous, st.sampled_from(Status), st.text(max_size=20), NAMES, NAMES, NAMES))
-def test_what_is_written_is_read_or_told(document):
+def test_document_survives_encoding_or_is_refused(document):
     try:
         assert from_bytes(to_bytes(document)) == document
     except RendezvousStateError as error:
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_or_told(document):
 
 
 @given(NAMES.filter(len), st.data())
-def test_what_steps_lead_to_is_read(names, data):
+def test_every_reachable_document_survives_encoding(names, data):
     some = tuple(data.draw(st.permutations(names)))
     few = some[: data.draw(st.integers(0, len(names) - 1))]
     for document in (
@@ -71,7 +71,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("raw", FOREIGN, ids=lambda raw: repr(raw[:20]))
-def test_foreign_bytes_are_told(raw):
+def test_foreign_bytes_are_refused(raw):
     with pytest.raises(RendezvousStateError, match="etcd_prefix"):
         from_bytes(raw)
 
@@ -84,11 +84,11 @@ def pairs(*found):
     return {item.key: item for item in found}
 
 
-def test_no_document_no_view():
+def test_view_without_a_document_is_empty():
     assert view_of(KEYS, {}) == DocumentView()
 
 
-def test_a_view_knows_who_is_alive():
+def test_view_lists_live_members():
     alive = (pair(KEYS.alive(5, rank), KeepAlive("host", rank).to_bytes()) for rank in (0, 1))
     view = view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL), lease=9), *alive))
     assert (view.document, view.version, view.revision, view.lease) == (FINAL, 5, 7, 9)
@@ -96,23 +96,23 @@ def test_a_view_knows_who_is_alive():
     assert view.lost == ()
 
 
-def test_keep_alives_of_another_round_do_not_count():
+def test_keep_alives_of_another_round_are_ignored():
     old = pair(KEYS.alive(4, 0), KeepAlive().to_bytes())
     mine = pair(KEYS.alive(5, 1), KeepAlive().to_bytes())
     assert view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL)), old, mine)).lost == (0,)
 
 
-def test_a_foreign_document_counts_as_absent_and_can_be_removed():
+def test_foreign_document_is_ignored_but_its_revision_kept():
     ignored = []
-    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *told: ignored.append(told))
+    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *problem: ignored.append(problem))
     assert view == DocumentView(revision=7)
     assert [key for key, _ in ignored] == [KEYS.document]
 
 
-def test_keys():
+def test_keys_keep_the_documented_layout():
     assert KEYS.document == b"/some/prefix/run_job/rdzv/active_version"
     assert KEYS.alive(5, 1) == b"/some/prefix/run_job/rdzv/v_5/rank_1"
     assert KEYS.store(5) == "/some/prefix/run_job/kv/v_5/"
     assert Keys("", "job").root == Keys("/", "job").root == "/run_job/"
-    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # and not among the keys of job `a`
+    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # not among the keys of job `a`
     assert not KEYS.store(5).encode().startswith(KEYS.followed)

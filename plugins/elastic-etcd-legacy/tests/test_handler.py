@@ -1,4 +1,4 @@
-"""The handler against a real etcd: nodes are threads, each with a client of its own."""
+"""The handler with a real etcd: nodes are threads, each with its own client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def job(etcd, run_id):
     def make(least, most, **settings):
         made.append(job_at([etcd.endpoint], run_id, least, most, **settings))
         running = made[-1].__enter__()
-        running.patience = 60.0  # the server lives, however slow it is
+        running.patience = 60.0  # tolerates a slow server
         return running
 
     yield make
@@ -35,12 +35,12 @@ def job(etcd, run_id):
 
 
 def gather(background, nodes):
-    """The round that all of them are in, in the order of their ranks."""
+    """Form a round of these nodes; returns its infos by rank."""
     return agreed([background(node.next_rendezvous) for node in nodes])
 
 
 def agreed(joining):
-    """The round that all who join are in, in the order of their ranks."""
+    """The infos of the round that these joins agree on, by rank."""
     infos = sorted((call.result() for call in joining), key=lambda info: info.rank)
     assert [info.rank for info in infos] == list(range(len(joining)))
     assert {info.world_size for info in infos} == {len(joining)}
@@ -48,8 +48,8 @@ def agreed(joining):
     return infos
 
 
-def after_the_call(job, eventually, joining):
-    """Let the last call of a job with a clock be over, once it was seen to have begun; the round that comes of it."""
+def finish_last_call(job, eventually, joining):
+    """Advance the job's clock past the last call until all joins return; returns the round's infos."""
 
     def back():
         job.clock.advance(job.settings.last_call)
@@ -60,7 +60,7 @@ def after_the_call(job, eventually, joining):
 
 
 def document_of(job):
-    """Its bytes; empty if there is none."""
+    """The document's bytes; empty if it does not exist."""
     found = keys_of(job).get(job.settings.keys.document)
     return found.value if found else b""
 
@@ -74,7 +74,7 @@ def keys_of(job):
         client.close()
 
 
-def test_one_node(job, background):
+def test_single_node_forms_a_round(job, background):
     node = job(1, 1).node()
     (info,) = gather(background, [node])
     assert info.bootstrap_store_info.master_addr == "127.0.0.1"
@@ -96,8 +96,8 @@ def test_nodes_agree_on_ranks(job, background, nodes):
 
 
 @pytest.fixture
-def unhurried(job):
-    """A job whose last call lasts until a test says so: `after_the_call`. Nobody renews leases meanwhile."""
+def job_with_fake_clock(job):
+    """A job whose last call lasts until a test calls `finish_last_call`. Leases are not renewed in the meantime."""
 
     def make(least, most):
         running = job(least, most, last_call=0.05, timeout=600.0, keep_alive=120.0)
@@ -107,20 +107,20 @@ def unhurried(job):
     return make
 
 
-def test_the_last_call_lets_others_in(unhurried, background, eventually):
-    running = unhurried(1, 3)
+def test_last_call_admits_more_nodes(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 3)
     joining = [background(running.node().next_rendezvous) for _ in range(2)]
     eventually(lambda: b"node0/" in document_of(running) and b"node1/" in document_of(running))
     assert all(call.running for call in joining)
-    after_the_call(running, eventually, joining)
+    finish_last_call(running, eventually, joining)
 
 
-def test_the_greatest_number_does_not_wait_for_the_last_call(job, background):
+def test_full_round_forms_without_a_last_call(job, background):
     running = job(1, 2, last_call=120.0)
     gather(background, [running.node() for _ in range(2)])
 
 
-def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventually):
+def test_rejoining_member_starts_a_new_round(job, background, eventually):
     running = job(2, 2)
     nodes = [running.node() for _ in range(2)]
     first = gather(background, nodes)
@@ -132,10 +132,10 @@ def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventu
     assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
 
 
-def test_a_late_node_waits_until_the_members_come_back(unhurried, background, eventually):
-    running = unhurried(1, 2)
+def test_late_node_waits_until_members_rejoin(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 2)
     member, late = running.node(), running.node()
-    after_the_call(running, eventually, [background(member.next_rendezvous)])
+    finish_last_call(running, eventually, [background(member.next_rendezvous)])
     joining = background(late.next_rendezvous)
     eventually(lambda: member.num_nodes_waiting() == 1)
     assert joining.running
@@ -143,7 +143,7 @@ def test_a_late_node_waits_until_the_members_come_back(unhurried, background, ev
     assert {again.result().rank, joining.result().rank} == {0, 1}
 
 
-def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
+def test_spare_causes_no_restart_and_takes_a_free_place(job, background, eventually):
     running = job(1, 1)
     member, spare = running.node(), running.node()
     gather(background, [member])
@@ -154,47 +154,47 @@ def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
     assert joining.result().rank == 0
 
 
-def test_a_node_that_leaves_is_noticed_at_once(unhurried, background, eventually):
-    running = unhurried(1, 2)
+def test_leaving_node_is_noticed_immediately(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     assert nodes[0].shutdown()
     eventually(lambda: nodes[1].num_nodes_waiting() == 1)  # long before its lease ends
-    after_the_call(running, eventually, [background(nodes[1].next_rendezvous)])
+    finish_last_call(running, eventually, [background(nodes[1].next_rendezvous)])
     assert not nodes[1].is_closed()
 
 
-def test_a_node_that_dies_is_noticed_when_its_lease_ends(unhurried, background, eventually):
-    running = unhurried(1, 2)
+def test_dead_node_is_noticed_when_its_lease_ends(job_with_fake_clock, background, eventually):
+    running = job_with_fake_clock(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     client = running.client()
     keys, lost = running.settings.keys, None
-    try:  # as if its machine had gone
+    try:  # like the loss of its machine
         pairs = keys_of(running)
         lost = next(pair for key, pair in pairs.items() if key.endswith(b"rank_1"))
         client.revoke(lost.lease)
     finally:
         client.close()
     eventually(lambda: all(node.num_nodes_waiting() == 1 for node in nodes))
-    assert keys.document in keys_of(running)  # nobody has asked for a round yet
+    assert keys.document in keys_of(running)  # no node has joined again yet
     gather(background, nodes)
 
 
-def test_a_participant_that_dies_before_the_round_is_final(job, background, eventually):
-    """It is in the document and never confirms: after the confirm time the others begin anew."""
+def test_round_reforms_without_an_unconfirmed_participant(job, background, eventually):
+    """It is listed in the document but never confirms, so the other nodes start again after the confirm timeout."""
     running = job(2, 2, confirm=2.0)
-    haunted = job(2, 2, timeout=1.5)
-    haunted.clock = FakeClock()
-    joining = background(haunted.node().next_rendezvous)
+    vanishing = job(2, 2, timeout=1.5)
+    vanishing.clock = FakeClock()
+    joining = background(vanishing.node().next_rendezvous)
     eventually(lambda: b'participants":["node0' in document_of(running))
-    haunted.clock.advance(1.5)
+    vanishing.clock.advance(1.5)
     with pytest.raises(RendezvousTimeoutError, match="the rendezvous is joinable, with 1 node"):
         joining.result()
     gather(background, [running.node() for _ in range(2)])
 
 
-def test_closing_ends_waiting_and_coming(job, background, eventually):
+def test_close_ends_waits_and_later_joins(job, background, eventually):
     running = job(2, 2)
     nodes = [running.node() for _ in range(2)]
     waiting = background(nodes[0].next_rendezvous)
@@ -209,14 +209,14 @@ def test_closing_ends_waiting_and_coming(job, background, eventually):
     assert nodes[0].num_nodes_waiting() == 0
 
 
-def test_closing_a_job_that_has_not_begun(job):
+def test_job_can_be_closed_before_it_starts(job):
     node = job(1, 1).node()
     assert not node.is_closed()
     node.set_closed()
     assert node.is_closed()
 
 
-def test_waiting_is_bounded_and_leaves_nothing(job):
+def test_join_times_out_and_leaves_no_keys(job):
     running = job(2, 2, timeout=1.5)
     with pytest.raises(RendezvousTimeoutError, match=r"at least 2 nodes .* within 1\.5 s"):
         running.node().next_rendezvous()
@@ -236,7 +236,7 @@ def test_shutdown_ends_a_wait(job, background, eventually):
 
 
 @pytest.mark.parametrize("foreign", [b"\x80foreign", b"[" * 100_000, b'{"format":1}', b"9" * 5000])
-def test_foreign_bytes_count_as_absent_and_are_told_once(job, foreign, capfd):
+def test_foreign_document_is_replaced_and_logged_once(job, foreign, capfd):
     running = job(1, 1, last_call=0.0)
     key = running.settings.keys.document
     client = running.client()
@@ -246,11 +246,11 @@ def test_foreign_bytes_count_as_absent_and_are_told_once(job, foreign, capfd):
     assert capfd.readouterr().err.count("record ignored") == 1
     found = client.read(key).first
     assert found.create_revision > 1
-    assert found.version > 1  # of this key since it was made: the foreign one was removed before
+    assert found.version > 1  # writes since the key was recreated: the foreign document was removed first
     client.close()
 
 
-def test_a_round_whose_document_and_keep_alives_are_spoilt_begins_anew_as_another_one(job, background, eventually):
+def test_corrupt_document_or_keep_alive_starts_a_new_round(job, background, eventually):
     running = job(2, 2)
     nodes = [running.node(), running.node()]
     first = gather(background, nodes)
@@ -268,7 +268,7 @@ def test_a_round_whose_document_and_keep_alives_are_spoilt_begins_anew_as_anothe
     client.close()
 
 
-def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
+def test_joining_and_leaving_leaks_nothing(job, etcd, eventually):
     running = job(1, 1, last_call=0.0, setup=5.0, confirm=5.0, keep_alive=5.0)
     leases = len(etcd.call("/v3/lease/leases").get("leases", ()))
     threads = threading.active_count()
@@ -277,11 +277,11 @@ def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
         assert node.next_rendezvous().world_size == 1
         assert node.shutdown()
     assert keys_of(running) == {}
-    eventually(lambda: threading.active_count() <= threads + 2)  # some may be ending
-    eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # those of others may end
+    eventually(lambda: threading.active_count() <= threads + 2)  # some threads may still be ending
+    eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # others may end
 
 
-def test_nobody_answers(listener, run_id):
+def test_silent_server_raises_connection_error(listener, run_id):
     with job_at([f"127.0.0.1:{listener}"], run_id, 1, 1, timeout=1.0) as running:
         running.patience = 1.0
         node = running.node()

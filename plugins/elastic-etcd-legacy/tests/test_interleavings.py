@@ -1,6 +1,5 @@
-"""Two and more nodes whose looks and writes interleave at random, over a few keys that are treated as etcd treats them:
-no two nodes have one rank, no round is smaller or greater than it may be, and when nothing bad happens any more one
-forms."""
+"""Two or more nodes whose reads and writes interleave at random, over keys with etcd's semantics. No two nodes get the
+same rank, no round breaks the bounds of its size, and a round forms once faults stop."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from elastic_core.clock import Instant
 KEYS = Keys("/p", "job")
 EARLY, LATE = Instant(0.0), Instant(100.0)
 CALL_ENDS = Instant(50.0)
-TIMED = 1  # the number of the leases that nobody renews; those of nodes are greater
+TIMED = 1  # the id of leases that are never renewed; nodes have greater ids
 
 
 @dataclass
@@ -56,7 +55,7 @@ class Etcd:
 
 @dataclass
 class Node:
-    """One node; `seen` is what it looked at last, which may be old."""
+    """One node; `seen` is its last view of the keys, which may be stale."""
 
     lease: int
     attempt: int = 0
@@ -70,7 +69,7 @@ class Node:
 
 
 class World:
-    """Plays, and checks after every step what must always hold."""
+    """Runs a schedule, and checks the invariants after every write."""
 
     def __init__(self, nodes, bounds):
         self.etcd = Etcd()
@@ -94,13 +93,13 @@ class World:
         return move
 
     def give_up(self, node):
-        """It has too little time left, or is told to go."""
+        """The node is out of time, or is asked to leave."""
         if not node.done and (step := steps.give_up(node.seen.document, node.token)):
             self._write(node, step)
         self._leave(node)
 
     def again(self, node):
-        """Its workers failed: it wants another round."""
+        """The node's workers failed, so it needs another round."""
         if node.done:
             self._leave(node)
 
@@ -109,7 +108,7 @@ class World:
         self.etcd.end(node.lease)
 
     def expire(self):
-        """What nobody renews ends."""
+        """End the leases that are never renewed."""
         self.etcd.end(TIMED)
 
     def _leave(self, node):
@@ -148,13 +147,13 @@ class World:
             assert len(document.confirmed) == len(document.participants)
 
     def settle(self):
-        """Nothing bad happens any more, and there is time."""
+        """Let the nodes finish without further faults."""
         for _ in range(40):
             self.expire_if_stuck()
             for node in self.nodes:
                 self.look(node)
                 self.act(node, LATE)
-                # Those whose round is over learn of it, and those in a round of another's that is broken.
+                # Members of an ended or broken round join again.
                 version = node.done.version if node.done else 0
                 if node.done and nodes_waiting(view_of(KEYS, self.etcd.pairs), version, self.bounds):
                     self.again(node)
@@ -197,13 +196,13 @@ def play(world, story):
 
 @settings(max_examples=400, deadline=None)
 @given(st.integers(2, 4), BOUNDS, STORIES)
-def test_random_stories_keep_the_promises(nodes, bounds, story):
+def test_random_schedules_keep_the_invariants(nodes, bounds, story):
     play(World(nodes, bounds), story)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 4), BOUNDS, STORIES)
-def test_in_the_end_a_round_forms(nodes, bounds, story):
+def test_round_forms_after_any_random_schedule(nodes, bounds, story):
     world = World(nodes, bounds)
     play(world, story)
     world.settle()
@@ -217,8 +216,8 @@ def test_in_the_end_a_round_forms(nodes, bounds, story):
     assert sorted(move.rank for move in done) == list(range(len(done)))
 
 
-def test_all_interleavings_of_two_nodes():
-    """Every order of looks and moves of two nodes that want a round of two, each with what it saw last."""
+def test_two_nodes_agree_in_every_interleaving():
+    """Every order of reads and moves of two nodes that form a round of two; each acts on its last view."""
     seen, stack, finals = set(), [()], 0
     while stack:
         story = stack.pop()
@@ -249,14 +248,14 @@ def seen(document, version=5, alive=(0, 1)):
     return DocumentView(document, version, 9, 0, {rank: KeepAlive() for rank in alive})
 
 
-def test_who_waits_is_told_to_those_who_have_room():
+def test_waiting_nodes_are_reported_only_while_there_is_room():
     waiting = final("a", "b", waiting=("c",))
     assert nodes_waiting(seen(waiting), 5, Bounds(1, 3)) == 1
-    assert nodes_waiting(seen(waiting), 5, Bounds(1, 2)) == 0  # a spare: restarting would not help it
+    assert nodes_waiting(seen(waiting), 5, Bounds(1, 2)) == 0  # a spare: a restart would not admit it
     assert nodes_waiting(seen(waiting), 0, Bounds(1, 3)) == 1
 
 
-def test_a_broken_round_wants_a_new_one():
+def test_broken_round_reports_a_waiting_node():
     assert nodes_waiting(seen(final("a", "b"), alive=(0,)), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(final("a", "b"), version=6), 5, Bounds(1, 2)) == 1
     assert nodes_waiting(seen(steps.Rendezvous(Status.JOINABLE)), 5, Bounds(1, 2)) == 1
@@ -264,12 +263,12 @@ def test_a_broken_round_wants_a_new_one():
     assert nodes_waiting(DocumentView(), 0, Bounds(1, 2)) == 0
 
 
-def test_a_closed_job_wants_nobody():
+def test_closed_job_reports_no_waiting_nodes():
     assert nodes_waiting(seen(steps.Rendezvous(Status.CLOSED)), 5, Bounds(1, 2)) == 0
     assert isinstance(decide(seen(steps.Rendezvous(Status.CLOSED)), "me", Bounds(1, 2), None, EARLY), Closed)
 
 
-def test_the_last_call_is_waited_for_by_who_makes_it():
+def test_only_the_last_participant_waits_for_the_last_call():
     called = steps.Rendezvous(Status.JOINABLE, participants=("a", "b"))
     first = decide(seen(called), "a", Bounds(2, 3), None, LATE)
     assert isinstance(first, Wait) and first.until is None

@@ -1,4 +1,4 @@
-"""`elastic run --rdzv-backend etcd-legacy` with agents that are processes, over a real etcd."""
+"""`elastic run --rdzv-backend etcd-legacy` with agents as processes, over a real etcd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def running(elastic, etcd, run_id):
 
 
 @pytest.mark.nightly
-def test_ddp_over_two_nodes_and_a_killed_worker(running):
+def test_ddp_over_two_nodes_survives_a_killed_worker(running):
     agents = running.agents("a b", "--nnodes=2", "--max-restarts=3", script=running.trainer)
     first = running.round(2)
     assert first.all("saw") == [2, 2]
@@ -37,7 +37,7 @@ def test_ddp_over_two_nodes_and_a_killed_worker(running):
     assert all(agent.err.count("backend deprecated") == 1 for agent in agents)
 
 
-def test_a_node_that_is_told_to_go_and_one_that_comes(running):
+def test_job_shrinks_and_grows_with_its_nodes(running):
     kept, leaving = running.agents("a b", "--nnodes=1:2")
     both = running.round(2)
     leaving.signal(signal.SIGTERM)
@@ -51,7 +51,7 @@ def test_a_node_that_is_told_to_go_and_one_that_comes(running):
     assert [kept.code(), newcomer.code()] == [0, 0]
 
 
-def test_a_node_that_is_killed_is_missed_when_its_lease_ends(running):
+def test_job_continues_without_a_killed_node(running):
     kept, lost = running.agents("a b", "--nnodes=1:2")
     both = running.round(2)
     kill_node(lost, both.pid("b"))

@@ -1,4 +1,4 @@
-"""What happens to a round, and to those on their way into one, when etcd does not answer."""
+"""Rounds, and nodes that are joining, while etcd does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def formed(background, nodes):
 
 
 def waiting(node):
-    """How many nodes wait; None if that is not known."""
+    """The number of waiting nodes, or None if etcd is unreachable."""
     try:
         return node.num_nodes_waiting()
     except RendezvousConnectionError:
@@ -32,8 +32,8 @@ def in_reach(node):
     return waiting(node) == 0
 
 
-def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run_id):
-    """Its members are told that nothing is known meanwhile, and the round stands afterwards."""
+def test_round_survives_an_etcd_restart(servers, background, eventually, run_id):
+    """Members get an error during the outage, and keep the round afterwards."""
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
@@ -46,7 +46,7 @@ def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run
         eventually(lambda: all(in_reach(node) for node in nodes))
 
 
-def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, eventually, run_id):
+def test_etcd_that_lost_its_data_ends_the_round(servers, background, eventually, run_id):
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
@@ -59,7 +59,7 @@ def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, event
         eventually(lambda: all(in_reach(node) for node in nodes))
 
 
-def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, run_id):
+def test_join_continues_after_an_etcd_restart(servers, background, eventually, run_id):
     server = servers.single()
     with job_at([server.endpoint], run_id, 2, 2) as job:
         first = background(job.node().next_rendezvous)
@@ -72,7 +72,7 @@ def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, r
         assert {first.result().rank, second.result().rank} == {0, 1}
 
 
-def test_the_job_goes_on_when_the_leader_of_a_cluster_dies(servers, background, eventually, run_id):
+def test_job_survives_a_killed_etcd_leader(servers, background, eventually, run_id):
     cluster = servers.cluster(3)
     endpoints = [member.endpoint for member in cluster.members]
     with job_at(endpoints, run_id, 2, 2) as job:
@@ -82,8 +82,8 @@ def test_the_job_goes_on_when_the_leader_of_a_cluster_dies(servers, background, 
         assert formed(background, nodes) == [0, 1]
 
 
-class Forgetful(EtcdClient):
-    """Every write lands, and its answer is lost each second time."""
+class AnswerLosingClient(EtcdClient):
+    """A client whose writes all succeed, but every second answer is lost."""
 
     lost = 0
 
@@ -95,9 +95,9 @@ class Forgetful(EtcdClient):
         return done
 
 
-def test_lost_answers_are_recognised(etcd, background, eventually, run_id):
+def test_writes_with_lost_answers_are_recognized(etcd, background, eventually, run_id):
     with job_at([etcd.endpoint], run_id, 3, 3) as job:
-        job.client_class = Forgetful
+        job.client_class = AnswerLosingClient
         job.patience = 60.0
         nodes = [job.node() for _ in range(3)]
         assert formed(background, nodes) == [0, 1, 2]
@@ -109,8 +109,8 @@ def test_lost_answers_are_recognised(etcd, background, eventually, run_id):
         assert all(node.is_closed() for node in nodes)
 
 
-def test_refusals_are_told_at_once(servers, run_id):
-    """A user without permission on the prefix; and a quota that is used up is no different."""
+def test_refusal_is_raised_immediately(servers, run_id):
+    """Here for a user without permission on the prefix; an exhausted quota is no different."""
     server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),))
     params = RendezvousParameters(
         "etcd-legacy", server.endpoint, run_id, 1, 1, user="somebody", password="password", timeout=60
@@ -125,7 +125,7 @@ def test_refusals_are_told_at_once(servers, run_id):
 
 
 @pytest.mark.torch
-def test_tls_with_client_certificates(servers, tmp_path, run_id):
+def test_rendezvous_works_over_mutual_tls(servers, tmp_path, run_id):
     certificates = make_certificates(tmp_path)
     server = servers.single(certificates=certificates, client_certificates=True)
     files = {"cacert": certificates.ca, "cert": certificates.client_cert, "key": certificates.client_key}

@@ -1,4 +1,4 @@
-"""What the plugin registers, what its options do, and the names of the first release."""
+"""The plugin's records and options, and the names of the first release."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def params(endpoint="127.0.0.1:2379", least=1, most=2, **config):
 
 
 @pytest.mark.integration
-def test_loading_the_plugin_imports_neither_torch_nor_grpc_nor_etcd3():
+def test_plugin_import_loads_neither_torch_nor_grpc_nor_etcd3():
     wanted = "{'torch', 'grpc', 'etcd3', 'google.protobuf'}"
     code = f"import sys, elastic_etcd_legacy.plugin, elastic_etcd_legacy; sys.exit(bool({wanted} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
 
 
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf"])
-def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, monkeypatch):
+def test_missing_library_error_names_it_and_the_plugin(module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd-legacy")
     with pytest.raises(errors.PluginError, match=f"'etcd-legacy' of elastic-etcd-legacy .*'{module}'.*install"):
         chosen.factory(Context(), params("127.0.0.1:1"))
 
 
-def test_defaults_are_those_that_its_users_know():
+def test_defaults_match_torch_etcd():
     settings, cluster = read(params())
     assert (settings.timeout, settings.last_call, settings.prefix) == (600.0, 30.0, "/torchelastic/p2p")
     assert (cluster.addresses, cluster.security) == (("127.0.0.1:2379",), None)
@@ -49,7 +49,7 @@ def test_defaults_are_those_that_its_users_know():
     assert read(params(**defaults)) == (settings, cluster)
 
 
-def test_options():
+def test_options_are_read():
     settings, cluster = read(
         params(
             "a:1,[::1]:2",
@@ -69,20 +69,20 @@ def test_options():
     assert (cluster.security, cluster.login) == (Security("ca.pem", "cert.pem", "key.pem"), Login("me", "secret"))
 
 
-def test_all_problems_are_told_at_once_by_the_names_that_were_written():
+def test_problems_are_reported_together_by_given_name():
     with pytest.raises(errors.ConfigurationError) as caught:
         read(params("a:b", protocol="ftp", cert="cert.pem", timeout="soon", last_call_timeout=-1))
-    told = str(caught.value)
-    assert "--rdzv-endpoint" in told
-    assert "ftp" in told
-    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in told
-    assert "ssl_cert" not in told
-    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in told
-    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in told
+    problems = str(caught.value)
+    assert "--rdzv-endpoint" in problems
+    assert "ftp" in problems
+    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in problems
+    assert "ssl_cert" not in problems
+    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in problems
+    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in problems
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "problem"),
     [
         ({"run_id": ""}, "run id"),
         ({"min_nodes": 0}, "min_nodes"),
@@ -92,13 +92,13 @@ def test_all_problems_are_told_at_once_by_the_names_that_were_written():
         ({"last_call": -1.0}, "last call"),
     ],
 )
-def test_bounds_of_the_settings(changed, told):
-    with pytest.raises(ValueError, match=told):
+def test_settings_out_of_bounds_are_refused(changed, problem):
+    with pytest.raises(ValueError, match=problem):
         LegacySettings(**{"run_id": "job", "min_nodes": 1, "max_nodes": 2} | changed)
 
 
 @pytest.mark.integration
-def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
+def test_handler_creation_warns_and_needs_no_server():
     with pytest.warns(DeprecationWarning, match="use etcd"):
         handler = legacy.create_rdzv_handler(params("127.0.0.1:1"))
     assert isinstance(handler, legacy.EtcdRendezvousHandler)
@@ -107,10 +107,10 @@ def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
 
 
 @pytest.mark.integration
-def test_people_are_told_once():
+def test_deprecation_is_logged_once():
     code = """
 import logging, warnings
-logging.basicConfig()  # else a program's console is its own
+logging.basicConfig()  # without it, our log would not print
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_etcd_legacy import create_rdzv_handler
 warnings.simplefilter("error")
@@ -127,13 +127,13 @@ for number in range(3):
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_is_found_by_its_name():
+def test_handler_is_found_by_name():
     handler = get_rendezvous_handler(params("127.0.0.1:1", timeout="5"))
     assert isinstance(handler, legacy.EtcdRendezvousHandler)
     assert handler.shutdown()
 
 
-def test_the_names_of_the_first_release():
+def test_names_of_the_first_release_still_exist():
     assert legacy.RendezvousException is errors.RendezvousError
     assert legacy.RendezvousClosedException is errors.RendezvousClosedError
     assert legacy.RendezvousTimeoutException is errors.RendezvousTimeoutError
@@ -143,7 +143,7 @@ def test_the_names_of_the_first_release():
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_factory_of_the_first_release():
+def test_factory_of_the_first_release_still_works():
     factory = legacy.RendezvousHandlerFactory()
     factory.register("etcd-legacy", legacy.create_rdzv_handler)
     handler = factory.create_rdzv_handler(params("127.0.0.1:1"))

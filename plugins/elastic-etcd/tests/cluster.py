@@ -1,7 +1,7 @@
-"""Real etcd servers for tests: one, or several that form a cluster, on loopback, on ports that are held, on tmpfs.
+"""Real etcd servers for tests, single or as a cluster, on loopback, at reserved ports, with data on tmpfs.
 
-Which etcd: ELASTIC_TEST_ETCD names the binary; else the one that `EtcdServer` would find. Whoever starts servers ends
-them by `Servers.close`, and a guardian does it for a test run that is killed.
+ELASTIC_TEST_ETCD names the binary; the default is the one that `EtcdServer` finds. Call `Servers.close` to end all
+servers; a guardian ends them if the test run is killed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def binary():
 
 @functools.cache
 def version():
-    """Of the etcd under test, as (3, 5)."""
+    """The version of the etcd under test, for example (3, 5)."""
     told = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True, timeout=LONG).stdout
     major, minor = re.search(r"etcd Version: (\d+)\.(\d+)", told).groups()
     return int(major), int(minor)
@@ -51,7 +51,7 @@ def version():
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of PEM files: an authority, and a server's and a client's certificate of it."""
+    """Paths of PEM files: an authority, and its certificates for a server and a client."""
 
     ca: str
     cert: str
@@ -61,7 +61,7 @@ class Certificates:
 
 
 def make_certificates(folder, *hosts):
-    """For servers at these hosts; at 127.0.0.1, ::1 and localhost if none are given."""
+    """Make certificates for servers at these hosts; the default is 127.0.0.1, ::1 and localhost."""
     import trustme
 
     authority = trustme.CA()
@@ -81,7 +81,7 @@ def make_certificates(folder, *hosts):
 
 @dataclass(frozen=True)
 class User:
-    """May read and write the keys that begin with `prefix`; with None, nothing."""
+    """A user who may read and write the keys that begin with `prefix`, or no keys if it is None."""
 
     name: str
     password: str
@@ -93,15 +93,15 @@ ROOT = User("root", "the-roots-password")
 
 @dataclass(frozen=True)
 class Options:
-    """How servers are to be.
+    """Options of servers.
 
     Args:
         quota: `--quota-backend-bytes`; 0 for the default.
-        token_ttl: how many seconds a token of `Authenticate` lives; 0 for the default of 5 minutes. From 3.5 on.
+        token_ttl: lifetime of login tokens in seconds; 0 for the default of 5 minutes. Requires etcd 3.5.
         certificates: serve TLS with these; None for plain text.
-        client_certificates: with `certificates`, clients need one too.
-        users: authentication is on, with these users and ROOT, if there are any.
-        flags: others, as on the command line.
+        client_certificates: require client certificates; needs `certificates`.
+        users: if any, enable authentication with these users and ROOT.
+        flags: further command-line flags.
     """
 
     quota: int = 0
@@ -134,7 +134,7 @@ def _etcdctl(*arguments):
 
 
 class Member:
-    """One server; it keeps its ports and its data over restarts. `endpoint` is `host:port`, `url` has the scheme."""
+    """One server, which keeps its ports and data over restarts. `endpoint` is `host:port`; `url` adds the scheme."""
 
     def __init__(self, folder, name, options, guardian):
         self.name = name
@@ -161,7 +161,7 @@ class Member:
         return (self._folder / "log").read_text(errors="replace")
 
     def start(self, cluster=""):
-        """Start it, as one of a cluster (`name=peer url,...`), or again as what it was."""
+        """Start the server as a member of `cluster` (`name=peer url,...`), or restart it with its former flags."""
         self._command = self._command or self._arguments(cluster or f"{self.name}={self.peer}")
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(
@@ -194,32 +194,32 @@ class Member:
         return [binary(), *pairs, *self._options.arguments()]
 
     def stop(self):
-        """SIGSTOP: it holds its connections and does not answer."""
+        """Send SIGSTOP: the server keeps its connections but does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
         process = psutil.Process(self.pid)
         eventually(lambda: process.status() == psutil.STATUS_STOPPED, LONG, f"the stop of {self.name}")
 
     def cont(self):
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self):
-        """SIGKILL, and wait for its end."""
+        """Send SIGKILL, and wait for its end."""
         self._end(signal.SIGKILL)
 
     def terminate(self):
-        """SIGTERM, and wait for its end."""
+        """Send SIGTERM, and wait for its end."""
         self._end(signal.SIGTERM)
 
     def restart(self):
-        """End it, if it runs, and start it again with its data and at its ports; then wait until it answers."""
+        """Restart the server with the same data and ports, and wait until it answers."""
         self.terminate()
         self.start()
         self.wait_healthy()
 
     def lose_data(self, another=False):
-        """SIGKILL, and delete its data; after `start` it is empty. To clients it is the same cluster, because etcd
-        derives the id from its flags, or `another`."""
+        """Kill the server and delete its data; after `start` it is empty. Clients see the same cluster id, because etcd
+        derives it from the flags; with `another`, they see a new one."""
         self.kill()
         shutil.rmtree(self._folder / "data")
         if another:
@@ -227,24 +227,24 @@ class Member:
             self._token += "-again"
 
     def save(self):
-        """A copy of its data, for `restore`. It is restarted for that."""
+        """Copy the data for `restore`; this restarts the server."""
         self.terminate()
         shutil.copytree(self._folder / "data", self._folder / "saved")
         self.start()
         self.wait_healthy()
 
     def restore(self):
-        """SIGKILL, and with `start` it has the data that was saved."""
+        """Kill the server; after `start` it has the saved data."""
         self.kill()
         shutil.rmtree(self._folder / "data")
         shutil.copytree(self._folder / "saved", self._folder / "data")
 
     def save_snapshot(self):
-        """A snapshot as an administrator takes one, for `restore_snapshot`."""
+        """Take a snapshot with etcdctl, for `restore_snapshot`."""
         _etcdctl(f"--endpoints={self.url}", "snapshot", "save", self._folder / "snapshot")
 
     def restore_snapshot(self):
-        """SIGKILL, and with `start` it has the data of the snapshot, as a new cluster."""
+        """Kill the server; after `start` it is a new cluster with the snapshot's data."""
         self.kill()
         shutil.rmtree(self._folder / "data")
         where = (
@@ -272,8 +272,8 @@ class Member:
         self._guardian.forget(self.pid)
 
     def wait_healthy(self, timeout=LONG):
-        """Until it serves, and knows a leader."""
-        eventually(self._healthy_or_dead, timeout, f"the health of {self.name}, which says\n{self.log[-3000:]}\n")
+        """Wait until the server answers and knows a leader."""
+        eventually(self._healthy_or_dead, timeout, f"the health of {self.name}, with the log\n{self.log[-3000:]}\n")
         assert self._process.poll() is None, f"{self.name} ended:\n{self.log[-3000:]}"
 
     def _healthy_or_dead(self):
@@ -281,13 +281,13 @@ class Member:
 
     @property
     def is_leader(self):
-        """As it sees it; a leader that was cut off or stopped does not know or tell."""
+        """Whether the member believes that it leads; false if it does not answer."""
         return "\netcd_server_is_leader 1\n" in self._ask("/metrics")
 
     def metric(self, name):
-        """A number that the server counts; 0 if it tells none."""
-        told = eventually(lambda: self._ask("/metrics"), LONG, f"the metrics of {self.name}")
-        found = re.search(rf"^{re.escape(name)} (\S+)$", told, re.MULTILINE)
+        """The value of one of the server's metrics; 0 if it has none."""
+        metrics = eventually(lambda: self._ask("/metrics"), LONG, f"the metrics of {self.name}")
+        found = re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
     def _ask(self, path):
@@ -298,7 +298,7 @@ class Member:
             return ""
 
     def call(self, path, token="", **body):
-        """POST to the HTTP gateway: what needs no client of ours. bytes are sent as it wants them."""
+        """POST to the HTTP gateway, without our client. Values of type bytes are sent in base64."""
         text = {
             name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
             for name, value in body.items()
@@ -330,7 +330,7 @@ def _opener(certificates):
 
 
 class Cluster:
-    """Some members. `endpoints` is `host:port,host:port,...`."""
+    """A cluster of members. `endpoints` is `host:port,host:port,...`."""
 
     def __init__(self, members, options):
         self.members = list(members)
@@ -348,16 +348,16 @@ class Cluster:
             _require_passwords(self.members[0], self._options.users)
 
     def leader(self, timeout=LONG):
-        """The member that leads now; waits for an election."""
-        return eventually(self._leader, timeout, "that somebody leads")
+        """The current leader; waits for an election."""
+        return eventually(self._leader, timeout, "an elected leader")
 
     def by_role(self):
-        """All members, the one that leads now first. Asked once: another may lead when it is asked again."""
+        """All members, the current leader first. The order may differ at the next call."""
         leader = self.leader()
         return [leader, *(member for member in self.members if member is not leader)]
 
     def followers(self):
-        """All but the one that leads now."""
+        """All members except the current leader."""
         return self.by_role()[1:]
 
     def _leader(self):
@@ -384,7 +384,7 @@ def _require_passwords(member, users):
 
 
 class Servers:
-    """Makes servers, and ends them all."""
+    """Makes servers; `close` ends all of them."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="elastic-etcd-test-", dir=SHM if SHM.is_dir() else None)
@@ -393,7 +393,7 @@ class Servers:
         self._made = []
 
     def cluster(self, size=3, **options):
-        """A cluster of so many members that answers; for the options see `Options`."""
+        """A running cluster with this many members; see `Options`."""
         chosen = Options(**options)
         folder = tempfile.mkdtemp(prefix="c", dir=self.folder)
         made = Cluster((Member(folder, f"m{number}", chosen, self._guardian) for number in range(size)), chosen)
@@ -402,7 +402,7 @@ class Servers:
         return made
 
     def single(self, **options):
-        """One server that answers."""
+        """A running single server."""
         return self.cluster(1, **options).members[0]
 
     def close(self):

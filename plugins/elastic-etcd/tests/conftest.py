@@ -1,4 +1,4 @@
-"""Real etcd servers, ended with the test that asked for them; the shared one at the end."""
+"""Real etcd servers, stopped after the test that requested them; the shared one after all tests."""
 
 import itertools
 import socket
@@ -34,7 +34,7 @@ def eventually():
 
 @pytest.fixture
 def listener():
-    """Something that listens and never answers; its port."""
+    """The port of a socket that listens and never answers."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
@@ -50,21 +50,21 @@ def shared_servers():
 
 @pytest.fixture(scope="session")
 def etcd(shared_servers):
-    """One server for all tests (`cluster.Member`: endpoint, port, url); each uses a `prefix` of its own, and leaves the
+    """One server for all tests (`cluster.Member`: endpoint, port, url). Each test uses its own `prefix`, and leaves the
     server running and without authentication."""
     return shared_servers.single()
 
 
 @pytest.fixture
 def prefix():
-    """That no other test uses, as bytes that end with a slash."""
+    """A key prefix that no other test uses, as bytes that end with a slash."""
     return f"/test-{next(_numbers)}-{time.time_ns()}/".encode()
 
 
 @pytest.fixture
 def servers():
-    """Makes servers for this test alone: `servers.single(quota=..., users=...)`, `servers.cluster(3)`; the options are
-    those of `cluster.Options`."""
+    """Makes servers for this test alone: `servers.single(quota=..., users=...)`, `servers.cluster(3)`. The options are
+    the fields of `cluster.Options`."""
     made = servers_module.Servers()
     yield made
     made.close()
@@ -72,32 +72,32 @@ def servers():
 
 @pytest.fixture
 def cluster(servers):
-    """Three members of this test's own."""
+    """A three-member cluster for this test alone."""
     return servers.cluster(3)
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """For servers at 127.0.0.1, and for a client."""
+    """Certificates for servers at 127.0.0.1, and for a client."""
     return servers_module.make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
-def strange_certificates(tmp_path_factory):
-    """The same of an authority that nobody else trusts."""
+def untrusted_certificates(tmp_path_factory):
+    """Certificates from an authority that no other certificate file trusts."""
     return servers_module.make_certificates(tmp_path_factory.mktemp("strange"))
 
 
 @pytest.fixture(scope="session")
 def etcd_version():
-    """Of the etcd under test, as (3, 5)."""
+    """The version of the etcd under test, for example (3, 5)."""
     return servers_module.version()
 
 
 @pytest.fixture
 def connect():
-    """Makes clients, closed at the end: `connect("host:port,host:port", timeout=...)`. Patient ones: a server that is
-    slow is not what tests are about, unless they say so."""
+    """Makes clients, closed at the end: `connect("host:port,host:port", timeout=...)`. The default timeout tolerates a
+    slow server."""
     from elastic_etcd.client.client import EtcdClient
 
     made = []
@@ -113,5 +113,5 @@ def connect():
 
 @pytest.fixture
 def client(etcd, connect):
-    """One of the shared server."""
+    """A client of the shared server."""
     return connect(etcd.endpoint)

@@ -22,7 +22,7 @@ def backend(etcd, prefix):
     made = []
 
     def make(client=None, **options):
-        # Nobody beats here but where a test says so: no lease ends by itself, however slow the machine is.
+        # No thread sends heartbeats, so leases must outlast each test, however slow the machine is.
         options = {"run_id": "job", "prefix": prefix.decode(), "lease_ttl": LONG, **options}
         made.append(EtcdRendezvousBackend(client or EtcdClient([etcd.endpoint], timeout=LONG), **options))
         return made[-1]
@@ -32,7 +32,7 @@ def backend(etcd, prefix):
         one.close()
 
 
-def test_a_run_s_keys_go_with_their_leases(backend, client, prefix):
+def test_all_keys_of_a_run_have_leases(backend, client, prefix):
     one = backend(run_id="a/b")
     one.set_state(b"1")
     one.announce("n/1", b"entry")
@@ -43,7 +43,7 @@ def test_a_run_s_keys_go_with_their_leases(backend, client, prefix):
     assert all(pair.lease for pair in found)
 
 
-def test_an_entry_of_another_is_withdrawn_without_its_lead(backend):
+def test_withdrawing_a_leaders_entry_keeps_its_lead_key(backend):
     one, two = backend(), backend()
     one.announce("a/1", b"")
     one.beat("a/1", leading=True, look=True)
@@ -55,7 +55,7 @@ def test_an_entry_of_another_is_withdrawn_without_its_lead(backend):
     assert not two.vacant
 
 
-def test_the_roster_is_read_once_and_then_followed(backend, eventually):
+def test_roster_follows_announcements_and_withdrawals(backend, eventually):
     one, two = backend(), backend()
     one.announce("a/1", b"")
     stop = threading.Event()
@@ -79,23 +79,23 @@ def test_the_roster_is_read_once_and_then_followed(backend, eventually):
     assert True in changes
 
 
-def test_who_comes_before_a_watch_stands_is_seen(backend):
+def test_node_announced_before_the_watch_is_seen(backend):
     one, two = backend(), backend()
-    assert one.wait_for_roster(LONG)  # there is a reason to look, for it has not
+    assert one.wait_for_roster(LONG)  # true, because it has not read the roster yet
     assert one.roster() == ()
     two.announce("b/1", b"")
     assert one.wait_for_roster(LONG / 4)
     assert [item.key for item in one.roster()] == ["b/1"]
 
 
-def test_a_leader_that_goes_is_seen_to_go(backend, background):
+def test_departed_leader_is_noticed(backend, background):
     one, two = backend(), backend()
     for backend_, key in ((one, "a/1"), (two, "b/1")):
         backend_.announce(key, b"")
     one.beat("a/1", leading=True, look=True)
     two.get_state()
     before = two.beat("b/1", leading=False, look=True)
-    assert two.beat("b/1", leading=False, look=True) == before + 1  # it lives: etcd says so
+    assert two.beat("b/1", leading=False, look=True) == before + 1  # etcd still holds the leader's lease
     assert not two.vacant
     waiting = background(lambda: two.wait_for_state(None, 20.0))
     one.withdraw("a/1")
@@ -107,19 +107,19 @@ def test_a_leader_that_goes_is_seen_to_go(backend, background):
     assert not two.vacant
 
 
-def test_of_two_that_lead_the_older_one_is_told(backend):
+def test_older_of_two_leaders_notices_the_other(backend):
     one, two = backend(), backend()
     one.announce("a/1", b"")
     two.announce("b/1", b"")
     pulse = one.beat("a/1", leading=True, look=True)
     two.beat("b/1", leading=True, look=True)
     one.get_state()
-    told = one.beat("a/1", leading=True, look=True)
-    assert told > pulse + 1  # another counts as well
-    assert one.beat("a/1", leading=True, look=True) == told + 1  # it leads all the same, and says so
+    seen = one.beat("a/1", leading=True, look=True)
+    assert seen > pulse + 1  # the other leader counts as well
+    assert one.beat("a/1", leading=True, look=True) == seen + 1  # it keeps leading
 
 
-def test_a_lease_that_ended_is_an_outage_and_then_there_is_another(backend, client, prefix):
+def test_node_announces_again_after_its_lease_ended(backend, client, prefix):
     one = backend()
     one.announce("a/1", b"entry")
     lease = client.read(Keys(prefix.decode(), "job").node("a/1")).first.lease
@@ -130,7 +130,7 @@ def test_a_lease_that_ended_is_an_outage_and_then_there_is_another(backend, clie
 
 
 @pytest.mark.parametrize("foreign", [b"foreign", b"", b"\x80" * 100])
-def test_a_state_of_another_program_is_named_and_can_be_replaced(backend, client, prefix, foreign):
+def test_foreign_state_is_reported_and_can_be_replaced(backend, client, prefix, foreign):
     key, one = Keys(prefix.decode(), "job").state, backend()
     client.transact(Transaction([], [Put(key, foreign)]))
     with pytest.raises(ForeignStateError, match=r"written by elastic-etcd .*another prefix") as caught:
@@ -141,7 +141,7 @@ def test_a_state_of_another_program_is_named_and_can_be_replaced(backend, client
     assert backend().get_state()[0] == b"mine"
 
 
-def test_records_that_cannot_be_ours_count_as_absent_and_are_told_once(backend, client, prefix, capfd):
+def test_foreign_records_are_ignored_and_logged_once(backend, client, prefix, capfd):
     one, keys = backend(), Keys(prefix.decode(), "job")
     one.announce("a/1", b"entry")
     bad = [b"not%2", b"a%2f1", b"x" * 5000, b"\xff\xfe", b"%1B%5B2Jterminal", b"a/1", b"caf\xc3\xa9", b""]
@@ -157,15 +157,15 @@ def test_records_that_cannot_be_ours_count_as_absent_and_are_told_once(backend, 
     assert watching.wait_for_roster(LONG)
     for _ in range(3):
         assert [item.key for item in watching.roster()] == ["a/1"]
-    told = [line for line in capfd.readouterr().err.splitlines() if "record ignored" in line]
-    assert sum(str(keys.nodes, "ascii") + "not%2" in line for line in told) == 3  # once by each
-    assert sum("%zz" in line for line in told) == 1
-    assert sum("found 200000" in line for line in told) == 3
-    assert sum("neither the job's state" in line for line in told) == 1
-    assert all(line.isprintable() and len(line) < 1000 for line in told)
+    logged = [line for line in capfd.readouterr().err.splitlines() if "record ignored" in line]
+    assert sum(str(keys.nodes, "ascii") + "not%2" in line for line in logged) == 3  # once by each
+    assert sum("%zz" in line for line in logged) == 1
+    assert sum("found 200000" in line for line in logged) == 3
+    assert sum("neither the job's state" in line for line in logged) == 1
+    assert all(line.isprintable() and len(line) < 1000 for line in logged)
 
 
-def test_no_more_keys_are_kept_than_there_can_be_nodes(backend, client, prefix, capfd):
+def test_roster_is_capped_at_the_maximum_of_nodes(backend, client, prefix, capfd):
     one, keys = backend(), Keys(prefix.decode(), "job")
     for first in range(0, 16_640, 128):
         names = [keys.node(f"n{number}") for number in range(first, first + 128)]
@@ -178,7 +178,7 @@ def test_no_more_keys_are_kept_than_there_can_be_nodes(backend, client, prefix, 
     assert "expected 16384 keys at most" in capfd.readouterr().err
 
 
-def test_keys_that_replace_a_full_range_are_kept(client, prefix, monkeypatch, capfd):
+def test_full_roster_accepts_replacement_keys(client, prefix, monkeypatch, capfd):
     monkeypatch.setattr(key_cache, "MOST_KEYS", 2)
     keys = Keys(prefix.decode(), "job")
     cache = key_cache.NodeCache(client, keys, SystemClock())
@@ -190,7 +190,7 @@ def test_keys_that_replace_a_full_range_are_kept(client, prefix, monkeypatch, ca
     cache.close()
 
 
-def test_more_than_is_received_at_once_is_told(backend, client, prefix):
+def test_too_large_answer_is_reported(backend, client, prefix):
     keys = Keys(prefix.decode(), "job")
     for number in range(45):
         client.transact(Transaction([], [Put(keys.node(f"n{number}"), b"x" * 1_560_000)]))
@@ -198,7 +198,7 @@ def test_more_than_is_received_at_once_is_told(backend, client, prefix):
         backend().roster()
 
 
-def test_after_close_nothing_blocks(backend, background):
+def test_close_ends_waits_and_later_calls_raise(backend, background):
     one = backend()
     one.get_state()
     one.roster()
@@ -211,14 +211,14 @@ def test_after_close_nothing_blocks(backend, background):
     one.close()
 
 
-def test_a_state_that_is_too_large_is_told(backend):
+def test_too_large_state_is_refused(backend):
     node = backend()
     with pytest.raises(RendezvousError, match=r"1\.5 MiB"):
         node.set_state(bytes(2 * 1024 * 1024))
 
 
 @pytest.mark.parametrize("more", [0, 50], ids=["behind", "ahead"])
-def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, servers, connect, more):
+def test_entry_from_a_restored_backup_is_rewritten(backend, servers, connect, more):
     """The node's lease and the state are in the backup, so they do not reveal it. `ahead`: nor does the revision,
     because other clients have written since."""
     server = servers.single()
@@ -243,8 +243,8 @@ def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, 
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["looks in time", "looks later"])
-def test_a_state_of_a_restored_store_is_not_taken_for_that_of_before(backend, servers, looks):
-    """It has the same revision and the same lease."""
+def test_state_written_after_a_restore_has_a_new_token(backend, servers, looks):
+    """The new state has the same revision and the same lease as one before the restore."""
     server = servers.single()
     connected = lambda: backend(EtcdClient([server.endpoint], timeout=LONG))  # noqa: E731
     one, other = connected(), connected()

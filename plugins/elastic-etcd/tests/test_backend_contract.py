@@ -12,15 +12,15 @@ pytestmark = pytest.mark.integration
 
 class TestEtcd(BackendContract):
     lease = 60.0
-    at_once = 25.0  # what is to be told apart from it takes 30
+    at_once = 25.0  # the slow alternatives take 30
 
     @pytest.fixture
     def backend(self, request, prefix):
-        """The tests that take the server away have one of their own, and clients that give up sooner."""
+        """Tests that stop the server have their own, and clients that give up sooner."""
         name = request.node.originalname
         gone = name.startswith(("test_a_store_that_is_gone", "test_a_store_that_comes_back"))
         self.timeout = 4.0 if gone else LONG
-        # A slow machine is not a silent node; where a lease is to end, it must outlive the look at its entry.
+        # Long leases tolerate a slow machine; a lease that must end still has to outlive the check of its entry.
         ends = name.startswith(("test_without_beats", "test_a_store_that_comes_back"))
         self.lease_ttl = 6.0 if ends else 60.0
         self.member = request.getfixturevalue("servers").single() if gone else request.getfixturevalue("etcd")

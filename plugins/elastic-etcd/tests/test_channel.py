@@ -1,4 +1,4 @@
-"""A channel to a server that is away comes back soon: when it tries to connect, seen from where it connects to."""
+"""How soon a channel reconnects to an unreachable server, measured at the listening socket."""
 
 import contextlib
 import itertools
@@ -14,7 +14,7 @@ LONG = 60.0
 
 
 def gaps(attempts, silent=False):
-    """Seconds between the first attempts to connect to what hangs up at once, or, if `silent`, says nothing."""
+    """Seconds between the first attempts to connect to a server that hangs up, or, if `silent`, sends nothing."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.settimeout(LONG)
@@ -30,11 +30,11 @@ def gaps(attempts, silent=False):
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def test_however_long_the_server_is_away_there_is_an_attempt_every_second():
+def test_pauses_between_connection_attempts_are_bounded():
     found = gaps(11)
-    assert sum(found) < 25  # some 40 s if pauses had no bound, and more if all were left to gRPC
+    assert sum(found) < 25  # about 40 s if pauses were unbounded, and more with gRPC's defaults
     assert min(found[:2]) < max(found[5:]) / 2  # the first attempts follow each other sooner
 
 
-def test_a_server_that_accepts_and_says_nothing_holds_no_attempt_up():
-    assert sum(gaps(4, silent=True)) < 30  # 60 s, if it were left to gRPC
+def test_silent_server_does_not_delay_the_next_attempt():
+    assert sum(gaps(4, silent=True)) < 30  # 60 s with gRPC's defaults

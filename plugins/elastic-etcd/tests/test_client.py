@@ -1,4 +1,4 @@
-"""The client against one real server: what it asks and what comes back."""
+"""The client with one real server: requests and answers."""
 
 import threading
 
@@ -22,7 +22,7 @@ from elastic_etcd.client.values import (
 
 @pytest.fixture
 def client(etcd):
-    made = EtcdClient([etcd.endpoint], timeout=60, attempt=20)  # a busy machine is not what this is about
+    made = EtcdClient([etcd.endpoint], timeout=60, attempt=20)  # long enough for a busy machine
     yield made
     made.close()
 
@@ -31,7 +31,7 @@ def put(client, key, value, lease=0):
     return client.transact(Transaction([], [Put(key, value, lease)])).revision
 
 
-def test_a_range_comes_in_the_order_of_creation(client, prefix):
+def test_range_is_in_order_of_creation(client, prefix):
     for name in (b"c", b"a", b"b"):
         put(client, prefix + name, name)
     put(client, prefix + b"c", b"again")
@@ -41,7 +41,7 @@ def test_a_range_comes_in_the_order_of_creation(client, prefix):
     assert [pair.value for pair in keys.values] == [b"", b"", b""]
 
 
-def test_conditions_decide_which_part_is_carried_out(client, prefix):
+def test_conditions_choose_the_branch_of_a_transaction(client, prefix):
     key = prefix + b"a"
     transaction = Transaction([absent(key)], [Put(key, b"mine"), Get(key)], [Get(key)])
     won, lost = client.transact(transaction), client.transact(transaction)
@@ -71,7 +71,7 @@ def test_every_field_can_be_compared(client, prefix):
     client.revoke(lease)
 
 
-def test_a_key_that_does_not_exist_has_zeros_and_no_value(client, prefix):
+def test_missing_key_compares_as_zeros_and_no_value(client, prefix):
     key = prefix + b"none"
     for field in Field:
         nothing = b"" if field is Field.VALUE else 0
@@ -79,7 +79,7 @@ def test_a_key_that_does_not_exist_has_zeros_and_no_value(client, prefix):
         assert client.transact(Transaction([Compare(key, field, nothing)])).succeeded is expected, field
 
 
-def test_a_lease_takes_its_keys_with_it(client, prefix):
+def test_revoked_lease_deletes_its_keys(client, prefix):
     lease = client.grant(30)
     assert lease.ttl == 30
     assert client.renew(lease.id) == 30
@@ -90,13 +90,13 @@ def test_a_lease_takes_its_keys_with_it(client, prefix):
     client.revoke(lease.id)
 
 
-def test_a_lease_lives_two_seconds_at_least(client):
+def test_lease_lasts_at_least_two_seconds(client):
     lease = client.grant(0.1)
     assert lease.ttl >= 2
     client.revoke(lease.id)
 
 
-def test_a_lease_that_is_gone_is_told(client, prefix):
+def test_revoked_lease_raises_lease_gone(client, prefix):
     lease = client.grant(30).id
     client.revoke(lease)
     with pytest.raises(EtcdLeaseGone, match="take a new one"):
@@ -105,8 +105,8 @@ def test_a_lease_that_is_gone_is_told(client, prefix):
         put(client, prefix + b"a", b"", lease)
 
 
-def test_a_lease_that_exists_has_an_error_of_its_own(client):
-    """By which `grant` recognises one whose answer was lost."""
+def test_existing_lease_id_raises_lease_exists(client):
+    """`grant` uses it to recognize a lease whose answer was lost."""
     lease = client.grant(30).id
     request = rpc().lease_grant.filled(ID=lease, TTL=30)
     with pytest.raises(EtcdLeaseExists):
@@ -115,7 +115,7 @@ def test_a_lease_that_exists_has_an_error_of_its_own(client):
 
 
 @pytest.mark.parametrize("part", ["conditions", "then", "otherwise"])
-def test_a_transaction_of_too_many_parts_is_not_sent(client, prefix, part):
+def test_transaction_with_too_many_operations_is_not_sent(client, prefix, part):
     one = absent(prefix) if part == "conditions" else Get(prefix)
     full = {"conditions": [], part: [one] * OPERATIONS}
     client.transact(Transaction(**full))
@@ -123,7 +123,7 @@ def test_a_transaction_of_too_many_parts_is_not_sent(client, prefix, part):
         client.transact(Transaction(**{**full, part: [one] * (OPERATIONS + 1)}))
 
 
-def test_a_value_that_is_too_large_is_not_sent(client, prefix):
+def test_too_large_value_is_not_sent(client, prefix):
     put(client, prefix + b"a", b"x" * (REQUEST_BYTES - 1024))
     with pytest.raises(ValueError, match=r"a value of at most 1\.5 MiB .* found one of 1572864"):
         put(client, prefix + b"a", b"x" * REQUEST_BYTES)
@@ -132,7 +132,7 @@ def test_a_value_that_is_too_large_is_not_sent(client, prefix):
     client.transact(Transaction([], [Delete(prefix + b"a")]))
 
 
-def test_the_largest_request_that_we_let_through_is_one_that_etcd_takes(client, prefix):
+def test_etcd_accepts_the_largest_request_that_is_sent(client, prefix):
     for size in range(REQUEST_BYTES - 700, REQUEST_BYTES, 50):
         try:
             put(client, prefix + b"a", b"x" * size)
@@ -150,12 +150,12 @@ def test_answers_may_be_larger_than_requests(client, prefix):
     client.transact(Transaction([], [Delete(prefix, end_of(prefix))]))
 
 
-def test_what_etcd_refuses_is_told_in_its_words(client, prefix):
+def test_refusal_quotes_etcd(client, prefix):
     with pytest.raises(EtcdRefused, match=r"etcd 127\.0\.0\.1:\d+ rejects a request: etcdserver: duplicate key"):
         client.transact(Transaction([], [Put(prefix, b"1"), Put(prefix, b"2")]))
 
 
-def test_a_closed_client_says_so(etcd):
+def test_closed_client_raises_etcd_closed(etcd):
     client = EtcdClient([etcd.endpoint], timeout=60)
     client.read(b"a")
     client.close()
@@ -166,7 +166,7 @@ def test_a_closed_client_says_so(etcd):
             call()
 
 
-def test_closing_ends_calls_that_wait(listener, background, eventually):
+def test_close_ends_waiting_calls(listener, background, eventually):
     client = EtcdClient([f"127.0.0.1:{listener}"], timeout=60, attempt=60)
     waiting = [background(lambda: client.read(b"a")) for _ in range(3)]
     eventually(lambda: client.members.current().fault)
@@ -176,7 +176,7 @@ def test_closing_ends_calls_that_wait(listener, background, eventually):
             one.result(60)
 
 
-def test_closing_ends_a_call_that_a_stopped_server_holds(servers, background, eventually):
+def test_close_ends_call_to_a_paused_server(servers, background, eventually):
     server = servers.single()
     client = EtcdClient([server.endpoint], timeout=60, attempt=60)
     client.read(b"a")
@@ -194,7 +194,7 @@ def test_closing_ends_a_call_that_a_stopped_server_holds(servers, background, ev
         waiting.result(60)
 
 
-def test_nothing_is_left_of_clients_that_were_closed(etcd):
+def test_closed_clients_leave_no_threads_and_no_files(etcd):
     def live():
         return threading.active_count(), psutil.Process().num_fds(), psutil.Process().num_threads()
 
@@ -212,12 +212,12 @@ def test_nothing_is_left_of_clients_that_were_closed(etcd):
     assert max(grown) < 50, f"100 clients left behind threads, files, threads of the kernel: {grown}"
 
 
-def test_an_endpoint_is_needed():
+def test_client_requires_an_endpoint():
     with pytest.raises(ValueError, match="at least one endpoint"):
         EtcdClient([])
 
 
-def test_where_it_is_names_all_endpoints():
+def test_where_lists_all_endpoints():
     client = EtcdClient(["a:1", "[::1]:2"])
     assert client.where == "a:1, [::1]:2"
     client.close()

@@ -1,4 +1,4 @@
-"""Nodes whose clocks are an hour apart meet, miss nobody, and notice who goes: nobody compares clocks."""
+"""Nodes whose clocks are an hour apart form a round and notice a leaving node: no code compares clocks."""
 
 import time
 
@@ -13,11 +13,11 @@ from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
 
 LONG = 60.0
-LEASE = 8.0  # seconds; a machine that stalls for as long misses nodes, whatever their clocks say
+LEASE = 8.0  # seconds; a machine that stalls this long loses nodes whatever their clocks show
 
 
 class ShiftedClock(Clock):
-    """Wrong by so many seconds."""
+    """A clock that is wrong by `shift` seconds."""
 
     def __init__(self, shift):
         self._shift = shift
@@ -28,7 +28,7 @@ class ShiftedClock(Clock):
 
 @pytest.fixture
 def handler(etcd, prefix):
-    """Makes a node of a job of two to three."""
+    """Makes nodes of a job with two to three nodes."""
     made = []
 
     def make(job, name, shift):
@@ -46,7 +46,7 @@ def handler(etcd, prefix):
         one.shutdown()
 
 
-def test_nodes_whose_clocks_are_an_hour_off(handler, background, eventually):
+def test_nodes_with_clocks_an_hour_apart_form_a_round(handler, background, eventually):
     nodes = [handler("job", name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
     joins = [background(node.next_rendezvous) for node in nodes]
     assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]

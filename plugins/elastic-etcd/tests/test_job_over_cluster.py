@@ -1,5 +1,5 @@
-"""Two agents train over a cluster of three members, whatever happens to these: the workers are the same processes
-afterwards, and a failure of one while a member or the quorum is away is healed."""
+"""Two agents train over a three-member etcd cluster with faults: workers keep running through the fault, and the job
+recovers from a worker that fails while a member or the quorum is down."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def job(elastic, cluster):
 
 @pytest.fixture
 def running(job):
-    """The agents, and the round they run. With the backend's own defaults, but for the last call."""
+    """The agents and their first round, with the backend's defaults except for the last call."""
     job.conf = {"last_call_timeout": "1"}
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3", script=job.trainer)
     return agents, job.round(2)
 
 
 def heal(job, first):
-    """Kill a worker; the job comes back at its size."""
+    """Kill a worker, and wait for a round of the same size."""
     kill(first.pid("a"))
     second = job.round(2, after=first)
     assert second.restarts == {"1"}
@@ -45,21 +45,21 @@ def heal(job, first):
 
 
 def finish(job, agents, *rounds):
-    """These rounds have run and no other; the job ends well."""
+    """End the job; it must succeed after exactly these rounds."""
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
     assert [found.port for found in job.rounds()] == [found.port for found in rounds]
 
 
 def unharmed(job, last, seconds=0.0):
-    """Nothing was restarted since this round, and nothing is within so many seconds."""
+    """Check that no worker was restarted since this round, nor is within `seconds`."""
     until = time.monotonic() + seconds
     eventually(lambda: time.monotonic() >= until or job.rounds()[-1].port != last.port, "the time to pass", seconds + 5)
     assert job.rounds()[-1].port == last.port
     assert all(lives(int(pid)) for pid in last.all("pid"))
 
 
-def test_the_leader_of_the_cluster_is_killed(job, cluster, running):
+def test_job_survives_killed_etcd_leader(job, cluster, running):
     agents, first = running
     cluster.leader().kill()
     second = heal(job, first)
@@ -67,7 +67,7 @@ def test_the_leader_of_the_cluster_is_killed(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_the_leader_of_the_cluster_sleeps(job, cluster, running):
+def test_job_survives_paused_etcd_leader(job, cluster, running):
     agents, first = running
     leader = cluster.leader()
     leader.stop()
@@ -79,8 +79,8 @@ def test_the_leader_of_the_cluster_sleeps(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_all_members_are_restarted_one_after_the_other(job, cluster, running):
-    """A worker fails while the last of them is away."""
+def test_job_survives_rolling_restart_of_etcd(job, cluster, running):
+    """A worker fails while the last member is down."""
     agents, first = running
     *others, last = cluster.members
     for member in others:
@@ -95,8 +95,8 @@ def test_all_members_are_restarted_one_after_the_other(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_the_quorum_is_lost_for_a_while(job, cluster, running):
-    """A worker fails meanwhile: its agent keeps that until it can be told."""
+def test_job_survives_temporary_quorum_loss(job, cluster, running):
+    """A worker fails during the outage; its agent reports that afterwards."""
     agents, first = running
     away = cluster.followers()
     for member in away:
@@ -110,8 +110,8 @@ def test_the_quorum_is_lost_for_a_while(job, cluster, running):
     finish(job, agents, first, second)
 
 
-def test_an_agent_that_sleeps_longer_than_its_lease_comes_back_to_another_round(job, running):
-    """The other one goes on without it; when it wakes it takes part again, and is no ghost of the round before."""
+def test_agent_paused_beyond_its_lease_joins_a_new_round(job, running):
+    """The other agent continues without it; after its pause, the agent joins the next round."""
     agents, first = running
     sleeper = agents[0]
     sleeper.signal(signal.SIGSTOP)

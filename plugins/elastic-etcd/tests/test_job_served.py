@@ -1,5 +1,5 @@
-"""The agents serve the etcd that they meet at, a member on each of three machines, and any one of these may go. The
-machines are network name spaces."""
+"""Agents serve their own etcd, one member on each of three machines, and the job survives the loss of any one. The
+machines are network namespaces."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 FLAGS = ("--nnodes=2:3", "--max-restarts=3")
 LOSSES = int(os.environ.get("ELASTIC_TEST_LOSSES", "3"))
-"""Of machines, one after the other; `pytest -s` shows the figures."""
+"""The number of machines lost one after the other; `pytest -s` prints the times."""
 
-# In the name space of a machine: what its member tells of the cluster.
+# Prints a member's view of the cluster; runs in the machine's network namespace.
 ASK = """
 import json, sys, urllib.request
 found = {}
@@ -35,7 +35,7 @@ print(json.dumps(found))
 
 
 class Served:
-    """A job with an agent on each of some machines, which serve the etcd."""
+    """A job with an agent on each machine, whose etcd the agents serve."""
 
     def __init__(self, elastic, machines, folder, count, members):
         self.machines = machines(count)
@@ -56,22 +56,22 @@ class Served:
         return self.agents[number]
 
     def formed(self, *flags):
-        """The first round of all."""
+        """Start all agents; returns their first round."""
         for number in range(len(self.machines)):
             self.start(number, *flags)
         return self.job.round(len(self.machines))
 
     def formed_at(self, numbers):
-        """When the agents on these machines said that their last round had formed, on the clock of the day."""
+        """The wall-clock time at which the last of these agents logged that its last round had formed."""
         lines = [line for n in numbers for line in self.agents[n].err.splitlines() if " round formed: " in line]
         return max(datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp() for line in lines)
 
     def ask(self, number):
-        """What the member on a machine tells; nothing if it is not there."""
+        """The view of a machine's member; without members if it does not answer."""
         machine = self.machines[number]
         command = [*machine.through, sys.executable, "-c", ASK, machine.address]
-        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180).stdout
-        return json.loads(told) if told else {"members": []}
+        output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180).stdout
+        return json.loads(output) if output else {"members": []}
 
     def status(self, number):
         """What `elastic status` prints on a machine."""
@@ -83,17 +83,17 @@ class Served:
         return done.stdout
 
     def voters(self, number):
-        """The machines whose members vote and serve, as the member on one knows them."""
+        """The machines whose members vote and serve, according to one machine's member."""
         found = self.ask(number)["members"]
         hosts = [it["clientURLs"][0] for it in found if it.get("clientURLs") and not it.get("isLearner")]
         return {n for n, machine in enumerate(self.machines) if f"http://{machine.address}:2379" in hosts}
 
     def vote(self, numbers):
-        """Wait until the members on these machines vote, and no others, as each of them knows."""
+        """Wait until each of these machines' members lists exactly these as voters."""
         eventually(lambda: all(self.voters(number) == numbers for number in numbers), f"votes of {numbers}")
 
     def settled(self):
-        """Wait until etcd changes its members again: when they have been together for 5 s."""
+        """Wait until etcd accepts a change of its members: 5 s after they have all connected."""
         until = time.monotonic() + 6.0
         eventually(lambda: time.monotonic() > until, "the time to pass")
 
@@ -108,13 +108,13 @@ class Served:
 
 @pytest.fixture
 def served(elastic, machines):
-    """In memory. What a machine that is off has kept there is gone at the end, too."""
+    """Makes jobs whose members keep their data in memory; it is removed at the end."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
         yield lambda count=3, members=3: Served(elastic, machines, folder, count, members)
 
 
-def test_it_forms_and_ends(served):
-    """In any order, one much later than the others; members leave last, and nothing is left."""
+def test_job_forms_and_ends_with_served_etcd(served):
+    """One agent starts much later than the other two; members leave last, without an outage."""
     made = served()
     made.start(2)
     made.start(0)
@@ -130,7 +130,7 @@ def test_it_forms_and_ends(served):
     assert "store out of reach" not in "".join(agent.err for agent in made.agents.values())
 
 
-def test_each_in_turn_is_told_to_go(served):
+def test_cluster_shrinks_as_agents_are_terminated(served):
     """The cluster shrinks with the job, down to one member."""
     made = served()
     last = made.formed("--nnodes=1:3", "--max-restarts=3")
@@ -151,8 +151,8 @@ def test_each_in_turn_is_told_to_go(served):
     assert [agent.code() for agent in made.agents.values()] == [0]
 
 
-def test_each_machine_in_turn_is_lost_and_comes_back_empty(served):
-    """A round for the loss, and one with the machine that is back, whose member votes again before the next is lost."""
+def test_job_survives_loss_of_each_machine_in_turn(served):
+    """Each loss costs two rounds: one without the machine, and one with it. Its member votes before the next loss."""
     made = served()
     last = made.formed()
     made.vote({0, 1, 2})
@@ -178,8 +178,8 @@ def test_each_machine_in_turn_is_lost_and_comes_back_empty(served):
     assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
 
 
-def test_the_leader_is_cut_off_one_way(served):
-    """What it sends does not arrive; it hears the others, who elect another leader and go on without its node."""
+def test_job_continues_when_etcd_leader_cannot_send(served):
+    """The leader receives packets, but sends none; the other members elect another leader."""
     made = served()
     first = made.formed()
     made.vote({0, 1, 2})
@@ -200,8 +200,8 @@ def test_the_leader_is_cut_off_one_way(served):
     assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
 
 
-def test_two_machines_are_lost(served):
-    """It is told as that, by who is left and by who comes back empty, with what remains to do."""
+def test_loss_of_two_in_three_machines_ends_the_job_with_advice(served):
+    """The agent that is left and the one that restarts without data both report the lost majority."""
     made = served()
     made.job.conf |= {"outage_grace": "0", "join_timeout": "30"}
     made.formed()
@@ -219,8 +219,8 @@ def test_two_machines_are_lost(served):
     assert "stop all agents, then start the job again" in left.report
 
 
-def test_two_machines_are_cut_off_for_a_while(served):
-    """Their members keep what they have, and the job goes on when they are back."""
+def test_job_recovers_when_two_cut_off_machines_return(served):
+    """The cut-off members keep their data."""
     made = served()
     first = made.formed()
     made.vote({0, 1, 2})
@@ -238,23 +238,23 @@ def test_two_machines_are_cut_off_for_a_while(served):
     assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
 
 
-def test_more_nodes_than_members(served):
-    """A node that serves nothing is a client, and its loss is that of a node only; it outlives a member, too."""
+def test_node_without_a_member_survives_loss_of_a_member(served):
+    """A node without a member is an ordinary client."""
     made = served(4, 3)
     four = made.formed("--nnodes=2:4", "--max-restarts=3")
     made.vote({0, 1, 2})
     made.machines[0].off()
     three = made.job.round(3, after=four)
     assert sorted(three.nodes) == ["n1", "n2", "n3"]
-    told = made.status(3)
-    assert "10.97.0.1:2379 does not answer" in told
-    assert told.count(" leads") == told.count(" follows") == 1
+    status = made.status(3)
+    assert "10.97.0.1:2379 does not answer" in status
+    assert status.count(" leads") == status.count(" follows") == 1
     made.job.end()
     assert [made.agents[number].code() for number in (1, 2, 3)] == [0, 0, 0]
 
 
-def test_two_of_five_machines_are_lost(served):
-    """Each replaces its own member; etcd adds the first when the second has removed its old one."""
+def test_job_survives_loss_of_two_in_five_machines(served):
+    """Each agent replaces its own member; etcd adds the first once the second has removed its old member."""
     made = served(5, 5)
     five = made.formed("--nnodes=3:5", "--max-restarts=3")
     made.vote({0, 1, 2, 3, 4})
@@ -274,8 +274,8 @@ def test_two_of_five_machines_are_lost(served):
     assert [agent.code() for agent in made.agents.values()] == [0] * 5
 
 
-def test_a_host_is_replaced_for_good(served):
-    """As in `docs/guides/etcd.md`. The lost machine comes back later, and does not become a member again."""
+def test_replaced_host_does_not_become_a_member_again(served):
+    """The steps of `docs/guides/etcd.md`."""
     made = served(4, 3)
     made.start(0)
     made.start(1)

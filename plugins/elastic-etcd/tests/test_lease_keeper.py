@@ -1,4 +1,4 @@
-"""One lease and its keeper: against a real server, on a clock that is under control where time matters."""
+"""One lease and its keeper, with a real server, and on a fake clock where time matters."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TTL = 60.0
 GRANTED = "etcd_debugging_lease_granted_total"
 RENEWED = "etcd_debugging_lease_renewed_total"
 LIMIT_S = 60
-STOPPED_TTL = 8.0  # seconds: nobody renews it between its grant and the stop, nor between the end and the last look
+STOPPED_TTL = 8.0  # seconds: must outlast the time from the grant to the pause, and from the end to the last check
 
 
 class SlowClock:
-    """A clock on which so many seconds pass between two looks at it."""
+    """A clock that advances by `step` seconds at each reading."""
 
     def __init__(self, step):
         self.step = step
@@ -45,7 +45,7 @@ def clock():
 
 @pytest.fixture
 def losses():
-    """One `None` for each."""
+    """One `None` for each lost lease."""
     return []
 
 
@@ -58,13 +58,13 @@ def keeper(client, clock, losses):
 
 @pytest.fixture
 def counted(etcd):
-    """How many leases were granted and renewed since."""
+    """Returns how many leases were granted and renewed since the test began."""
     before = [etcd.metric(GRANTED), etcd.metric(RENEWED)]
     return lambda: [etcd.metric(name) - was for name, was in zip((GRANTED, RENEWED), before, strict=True)]
 
 
 def lives(client, lease):
-    """Whether the server knows the lease (which renews it)."""
+    """Whether the server knows the lease (this renews it)."""
     try:
         return client.renew(lease) > 0
     except EtcdLeaseGone:
@@ -79,7 +79,7 @@ def put(client, key, lease):
 
 
 class Grants:
-    """A client whose leases live for ever, and which counts what it is asked for."""
+    """A client whose leases never expire, and which counts renewals."""
 
     where = "here"
 
@@ -95,7 +95,7 @@ class Grants:
 
 
 def aged(ttl, since, age):
-    """A keeper whose lease was granted so long ago, and its client."""
+    """A keeper whose lease was granted `age` seconds ago, with its client and clock."""
     client, clock = Grants(), FakeClock()
     clock.advance(since)
     keeper = LeaseKeeper(client, ttl, clock=clock)
@@ -105,7 +105,7 @@ def aged(ttl, since, age):
 
 
 def needed(ttl, since, age):
-    """Of a lease of this age: 0 nothing, 1 that it is renewed, 2 that it is not handed out before."""
+    """The need of a lease of this age: 0 for none, 1 for renewal, 2 for renewal before its next use."""
     keeper, client, _ = aged(ttl, since, age)
     keeper.ensure()
     doubtful = client.renewed
@@ -118,7 +118,7 @@ NOTHING, RENEW, CONFIRM = range(3)
 
 
 @pytest.mark.parametrize(("need", "ages"), [(NOTHING, (0, 1, 2.9)), (RENEW, (3, 5, 9.9)), (CONFIRM, (10, 11, 1e6))])
-def test_what_a_lease_needs_depends_on_its_age(need, ages):
+def test_lease_age_decides_renewal_and_confirmation(need, ages):
     assert {needed(10.0, 100.0, age) for age in ages} == {need}
 
 
@@ -126,13 +126,13 @@ TIMES = st.floats(0, 1e6)
 
 
 @given(st.floats(2, 1e4), TIMES, TIMES, TIMES)
-def test_a_lease_never_needs_less_when_it_is_older(ttl, since, one, other):
+def test_older_lease_never_needs_less(ttl, since, one, other):
     earlier, later = sorted((one, other))
     assert needed(ttl, since, earlier) <= needed(ttl, since, later)
 
 
 @given(st.floats(2, 1e4), TIMES, TIMES)
-def test_whoever_waits_until_it_is_due_finds_it_due_with_time_to_spare(ttl, since, age):
+def test_renewal_at_its_due_time_leaves_time_to_spare(ttl, since, age):
     wait = aged(ttl, since, age)[0].due_in()
     assert wait >= 0
     if wait:
@@ -141,14 +141,14 @@ def test_whoever_waits_until_it_is_due_finds_it_due_with_time_to_spare(ttl, sinc
         assert needed(ttl, since, age + 1e-6) != NOTHING
 
 
-def test_who_asks_every_third_of_the_time_renews_each_time():
+def test_renewal_is_due_within_a_third_of_the_ttl():
     assert needed(15.0, 0.0, 4.9) == RENEW
 
 
 # The keeper
 
 
-def test_a_lease_is_renewed_when_it_is_due_and_not_before(keeper, clock, counted):
+def test_lease_is_renewed_only_when_due(keeper, clock, counted):
     lease = keeper.ensure()
     assert keeper.renew_if_due()
     assert counted() == [1, 0]
@@ -159,22 +159,22 @@ def test_a_lease_is_renewed_when_it_is_due_and_not_before(keeper, clock, counted
     assert counted() == [1, 1]
 
 
-def test_the_time_that_the_server_chose_counts(client, clock, counted):
+def test_renewal_follows_the_ttl_that_the_server_granted(client, clock, counted):
     keeper = LeaseKeeper(client, 0.5, clock=clock)
     keeper.ensure()
-    assert keeper.due_in() >= 0.3  # of a second at least, not of half a second
+    assert keeper.due_in() >= 0.3  # the server grants a second at least, not half a second
     keeper.release()
 
 
-def test_a_renewal_counts_from_before_it_was_sent(client, losses):
+def test_lease_age_starts_before_the_request_is_sent(client, losses):
     keeper = LeaseKeeper(client, TTL, lambda: losses.append(None), SlowClock(0.25 * TTL))
-    lease = keeper.ensure()  # an answer takes a quarter of its life
+    lease = keeper.ensure()  # an answer takes a quarter of the TTL
     assert keeper.renew_if_due()
     assert keeper.lease == lease
     keeper.release()
 
 
-def test_a_lease_that_the_clock_gives_up_lives_if_the_server_says_so(keeper, clock, losses, counted):
+def test_overdue_lease_is_kept_if_the_server_renews_it(keeper, clock, losses, counted):
     lease = keeper.ensure()
     clock.advance(10 * TTL)
     assert keeper.ensure() == lease
@@ -182,7 +182,7 @@ def test_a_lease_that_the_clock_gives_up_lives_if_the_server_says_so(keeper, clo
     assert losses == []
 
 
-def test_a_lost_lease_is_told_once_and_replaced_when_somebody_wants_one(keeper, client, clock, losses):
+def test_lost_lease_is_reported_once_and_replaced_on_demand(keeper, client, clock, losses):
     lease = keeper.ensure()
     client.revoke(lease)
     clock.advance(TTL + 5)
@@ -195,7 +195,7 @@ def test_a_lost_lease_is_told_once_and_replaced_when_somebody_wants_one(keeper, 
     assert len(losses) == 1
 
 
-def test_a_loss_that_another_call_found_is_told_once(keeper, client, losses, prefix):
+def test_loss_found_by_another_call_is_reported_once(keeper, client, losses, prefix):
     lease = keeper.ensure()
     client.revoke(lease)
     with pytest.raises(EtcdLeaseGone):
@@ -204,12 +204,12 @@ def test_a_loss_that_another_call_found_is_told_once(keeper, client, losses, pre
     keeper.gone(lease)
     assert len(losses) == 1
     put(client, prefix, keeper.ensure())
-    keeper.gone(lease)  # of the past by now
+    keeper.gone(lease)  # an old lease by now
     assert keeper.lease not in (None, lease)
     assert len(losses) == 1
 
 
-def test_who_is_told_of_a_loss_may_ask_for_another_lease_at_once(client, clock):
+def test_loss_callback_may_request_a_new_lease(client, clock):
     again = []
     keeper = LeaseKeeper(client, TTL, lambda: again.append(keeper.ensure()), clock)
     lease = keeper.ensure()
@@ -220,7 +220,7 @@ def test_who_is_told_of_a_loss_may_ask_for_another_lease_at_once(client, clock):
     keeper.release()
 
 
-def test_release_takes_the_keys_along_and_is_no_loss(keeper, client, losses, prefix):
+def test_release_deletes_the_keys_and_is_no_loss(keeper, client, losses, prefix):
     lease = keeper.ensure()
     put(client, prefix, lease)
     keeper.release()
@@ -231,7 +231,7 @@ def test_release_takes_the_keys_along_and_is_no_loss(keeper, client, losses, pre
     assert losses == []
 
 
-def test_threads_that_want_one_at_once_get_the_same(keeper, background, counted):
+def test_concurrent_threads_share_one_lease(keeper, background, counted):
     together = threading.Barrier(4)
 
     def want():
@@ -242,7 +242,7 @@ def test_threads_that_want_one_at_once_get_the_same(keeper, background, counted)
     assert counted() == [1, 0]
 
 
-def test_answers_that_always_come_too_late_are_an_error_and_no_loss(client, losses, counted):
+def test_late_answers_raise_unreachable_and_are_no_loss(client, losses, counted):
     clock = SlowClock(2 * TTL)
     keeper = LeaseKeeper(client, TTL, lambda: losses.append(None), clock)
     with pytest.raises(EtcdUnreachable, match="3 answers in a row"):
@@ -259,7 +259,7 @@ def test_answers_that_always_come_too_late_are_an_error_and_no_loss(client, loss
 # Faults
 
 
-def test_a_lease_is_kept_while_the_server_is_away_and_lives_on_if_it_does_there(servers, connect, clock, losses):
+def test_lease_survives_a_server_outage(servers, connect, clock, losses):
     server = servers.single()
     client = TwoClients(connect(server.endpoint), connect(server.endpoint, timeout=1.0))
     keeper = LeaseKeeper(client, TTL, lambda: losses.append(None), clock)
@@ -279,7 +279,7 @@ def test_a_lease_is_kept_while_the_server_is_away_and_lives_on_if_it_does_there(
     assert losses == []
 
 
-def test_a_process_that_was_stopped_for_longer_finds_out_at_once(etcd, client, prefix, eventually):
+def test_process_paused_beyond_its_ttl_detects_the_loss(etcd, client, prefix, eventually):
     program = f"""
 import sys
 from elastic_etcd.client.client import EtcdClient

@@ -1,4 +1,4 @@
-"""User, password and token against real servers that ask for them."""
+"""User, password and token on real servers with authentication."""
 
 import threading
 
@@ -11,18 +11,18 @@ from elastic_etcd.client.values import Put, Transaction
 
 ALICE = User("alice", "wonderland-1865", b"/alice/")
 BOB = User("bob", "builder-1998")
-PATIENT = {"timeout": 60, "attempt": 60}  # logging in that takes too long is tried again, and would count twice
+PATIENT = {"timeout": 60, "attempt": 60}  # a slow login would be tried again and counted twice
 SECRETS = (ALICE.password, BOB.password, "not-the-password")
 
 
 @pytest.fixture(scope="module")
-def guarded(shared_servers):
+def auth_server(shared_servers):
     return shared_servers.single(users=(ALICE, BOB))
 
 
 @pytest.fixture
-def client_of(guarded, connect):
-    return lambda *login, **options: connect(guarded.endpoint, login=Login(*login) if login else None, **options)
+def client_of(auth_server, connect):
+    return lambda *login, **options: connect(auth_server.endpoint, login=Login(*login) if login else None, **options)
 
 
 def put(client, key, value=b""):
@@ -36,11 +36,11 @@ def logins(server):
 
 
 def expired(server):
-    """How many tokens the server has forgotten, as it says."""
+    """The number of expired tokens in the server's log."""
     return server.log.count("deleted a simple token")
 
 
-def test_the_owner_of_the_prefix_works(client_of):
+def test_owner_of_the_prefix_can_use_its_keys(client_of):
     client = client_of(ALICE.name, ALICE.password)
     put(client, b"/alice/a", b"1")
     assert client.read(b"/alice/a").first.value == b"1"
@@ -49,20 +49,20 @@ def test_the_owner_of_the_prefix_works(client_of):
     client.revoke(lease.id)
 
 
-def test_a_wrong_password_is_told_and_not_shown(client_of):
+def test_wrong_password_is_denied_and_not_shown(client_of):
     client = client_of(ALICE.name, "not-the-password")
     with pytest.raises(EtcdDenied, match="correct user or password") as caught:
         client.read(b"/alice/a")
     assert not any(secret in str(caught.value) for secret in SECRETS)
 
 
-def test_an_unknown_user_is_told(client_of):
+def test_unknown_user_is_denied(client_of):
     with pytest.raises(EtcdDenied, match="correct user or password"):
         client_of("mallory", "m").read(b"/alice/a")
 
 
 @pytest.mark.parametrize("user", [ALICE, BOB], ids=["other prefix", "no role"])
-def test_keys_that_we_may_not_touch(client_of, user):
+def test_keys_outside_the_prefix_are_denied(client_of, user):
     client = client_of(user.name, user.password)
     with pytest.raises(EtcdDenied, match=r"permission to read and write our keys; .* etcdctl role grant-permission"):
         client.read(b"/secret")
@@ -70,27 +70,27 @@ def test_keys_that_we_may_not_touch(client_of, user):
         put(client, b"/secret")
 
 
-def test_no_login_is_told(client_of):
+def test_missing_login_is_denied(client_of):
     with pytest.raises(EtcdDenied, match="the cluster requires user and password"):
         client_of().read(b"/alice/a")
 
 
-def test_a_password_may_be_given_before_it_is_required(etcd, prefix):
+def test_login_is_ignored_until_authentication_is_enabled(etcd, prefix):
     client = EtcdClient([etcd.endpoint], login=Login("somebody", "whatever"), **PATIENT)
     put(client, prefix, b"1")
     assert client.read(prefix).first.value == b"1"
     client.close()
 
 
-def test_passwords_are_shown_by_nothing():
+def test_login_repr_hides_the_password():
     login = Login("alice", ALICE.password)
     assert ALICE.password not in f"{login} {login!r}"
     assert "alice" in repr(login)
 
 
-def test_many_threads_log_in_once(guarded, client_of, background):
+def test_many_threads_log_in_once(auth_server, client_of, background):
     client = client_of(ALICE.name, ALICE.password, **PATIENT)
-    before = logins(guarded)
+    before = logins(auth_server)
     together = threading.Barrier(8)
 
     def read():
@@ -99,10 +99,10 @@ def test_many_threads_log_in_once(guarded, client_of, background):
 
     for thread in [background(read) for _ in range(8)]:
         thread.result(60)
-    assert logins(guarded) - before == 1
+    assert logins(auth_server) - before == 1
 
 
-def test_a_token_that_has_expired_is_renewed_once(servers, etcd_version, eventually, background):
+def test_expired_token_is_renewed_once(servers, etcd_version, eventually, background):
     if etcd_version < (3, 5):
         pytest.skip("before 3.5, tokens live 5 minutes")
     server = servers.single(users=(ALICE,), token_ttl=1)
@@ -115,11 +115,11 @@ def test_a_token_that_has_expired_is_renewed_once(servers, etcd_version, eventua
     assert client.read(b"/alice/a").first.value == b"2"
     assert client.tokens.metadata(client.members.current()) != token
     renewed = logins(server) - 1
-    assert 1 <= renewed <= expired(server)  # on a machine that stalls the new one expires too
+    assert 1 <= renewed <= expired(server)  # on a machine that stalls, the new token expires too
     client.close()
 
 
-def test_a_server_that_was_restarted_has_forgotten_all_tokens(servers):
+def test_client_logs_in_again_after_server_restart(servers):
     server = servers.single(users=(ALICE,))
     client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password), **PATIENT)
     put(client, b"/alice/a", b"1")
@@ -131,7 +131,7 @@ def test_a_server_that_was_restarted_has_forgotten_all_tokens(servers):
     client.close()
 
 
-def test_a_password_that_was_changed_meanwhile(servers):
+def test_changed_password_is_denied(servers):
     server = servers.single(users=(ALICE,))
     client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password), **PATIENT)
     put(client, b"/alice/a", b"1")

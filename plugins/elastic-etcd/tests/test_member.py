@@ -1,4 +1,4 @@
-"""Members that agents serve, as real processes on loopback: each agent of this machine has another place."""
+"""Members that agents serve, as real processes on loopback: each agent has its own ports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command_of(pid):
 
 @pytest.fixture
 def places():
-    """`places(n)`: so many, at ports that are held."""
+    """`places(n)`: n places at reserved ports."""
     held = []
 
     def make(count, scheme="http"):
@@ -43,7 +43,7 @@ def places():
 
 @pytest.fixture
 def agents(places, tmp_path):
-    """`agents(n)`: so many, each with its member; at the end, none of it is left."""
+    """`agents(n)`: n agents, each with its member; at the end, no folder may be left."""
     made = []
 
     def make(count, run_id="job", files=None, at=()):
@@ -60,7 +60,7 @@ def agents(places, tmp_path):
 
 
 def votes(agent, security=None):
-    """The peer URLs of members that vote and serve, as one of them knows."""
+    """The peer URLs of members that vote and serve, according to the agent's member."""
     try:
         members = ask(f"{agent.own.url}/v3/cluster/member/list", {}, security=security)["members"]
         is_healthy(agent.own.url, security=security)
@@ -79,16 +79,16 @@ def together(eventually, agents, security=None):
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_so_many_form_a_cluster(agents, eventually, count):
+def test_agents_form_a_cluster(agents, eventually, count):
     made = agents(count)
     assert len({agent.own for agent in made}) == count
     together(eventually, made)
     assert all(agent.hosts and agent.diagnosis() == "" for agent in made)
-    stands = [told.rpartition(" ")[2] for told in made[0].shown()]
-    assert sorted(stands) == ["follows"] * (count - 1) + ["leads"]
+    roles = [line.rpartition(" ")[2] for line in made[0].shown()]
+    assert sorted(roles) == ["follows"] * (count - 1) + ["leads"]
 
 
-def test_an_agent_too_many_has_no_member(agents, eventually):
+def test_agent_without_a_place_serves_no_member(agents, eventually):
     made = agents(1)
     together(eventually, made)
     other = ServedCluster(Cluster("job", (made[0].own,)))
@@ -100,8 +100,8 @@ def test_an_agent_too_many_has_no_member(agents, eventually):
 
 
 @pytest.mark.parametrize("before", ["", "192.0.2.1"], ids=["no address", "the address of the pod before"])
-def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventually, tmp_path, monkeypatch, before):
-    """As that of a pod may be."""
+def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path, monkeypatch, before):
+    """As can happen with a pod's name."""
     (place,), named = places(1), threading.Event()
 
     def resolver(host, port):
@@ -118,7 +118,7 @@ def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventual
     agent.stop()
 
 
-def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):
+def test_killed_member_is_replaced(agents, eventually):
     made = agents(3)
     together(eventually, made)
     first, second, _ = made
@@ -130,8 +130,8 @@ def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):
 
 
 @pytest.mark.parametrize("keeper", [False, True])
-def test_data_of_earlier_lives_does_not_stay(agents, eventually, tmp_path, keeper):
-    """Neither of a member whose keeper was killed with it, nor of one whose machine was off."""
+def test_data_folders_of_dead_members_are_removed(agents, eventually, tmp_path, keeper):
+    """After the kill of a member or of its keeper, and from a machine that was off."""
     some = agents(3)
     eventually(lambda: len(votes(some[0])) == 3, LONG)
     [own] = [path for path in tmp_path.glob("elastic-etcd-*") if str(path) in command_of(some[1].pid)]
@@ -145,7 +145,7 @@ def test_data_of_earlier_lives_does_not_stay(agents, eventually, tmp_path, keepe
     assert len(list(tmp_path.glob("elastic-etcd-*"))) == 3
 
 
-def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):
+def test_leaving_member_shrinks_the_cluster(agents, eventually):
     made = agents(3)
     together(eventually, made)
     eventually(made[0].leave, LONG, "the cluster to have been together for 5 s")
@@ -153,8 +153,8 @@ def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):
     together(eventually, made[1:])
 
 
-def test_two_that_leave_at_once_leave_a_cluster_behind(agents, eventually, background):
-    """They are in each other's way, and try again."""
+def test_two_members_leave_at_the_same_time(agents, eventually, background):
+    """Their removals conflict, so they try again."""
     made = agents(3)
     together(eventually, made)
     leaving = [background(lambda agent=agent: agent.leave(LONG)) for agent in made[:2]]
@@ -164,29 +164,29 @@ def test_two_that_leave_at_once_leave_a_cluster_behind(agents, eventually, backg
     together(eventually, made[2:])
 
 
-def test_the_last_one_stays(agents, eventually):
+def test_last_member_does_not_leave(agents, eventually):
     (alone,) = agents(1)
     together(eventually, [alone])
     assert not alone.leave()
     assert alone.hosts
 
 
-def test_the_loss_of_the_majority_is_told(agents, eventually):
+def test_lost_majority_is_diagnosed(agents, eventually):
     first, second, third = made = agents(3)
     together(eventually, made)
     lost = [second, third]
     for agent in lost:
         os.kill(agent.pid, signal.SIGSTOP)
-    said = eventually(first.diagnosis, LONG, "that it says so")
-    assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in said
-    assert all(agent.own.address in said for agent in lost)
+    message = eventually(first.diagnosis, LONG, "the diagnosis")
+    assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in message
+    assert all(agent.own.address in message for agent in lost)
     for agent in lost:
         os.kill(agent.pid, signal.SIGCONT)
     together(eventually, made)
     assert first.diagnosis() == ""
 
 
-def test_two_jobs_do_not_mix(agents, eventually):
+def test_clusters_of_two_jobs_stay_separate(agents, eventually):
     made = agents(1)
     together(eventually, made)
     (other,) = agents(1, "another")
@@ -194,7 +194,7 @@ def test_two_jobs_do_not_mix(agents, eventually):
     assert ids(made[0]).keys() == {made[0].own.peer_url}
 
 
-def test_over_tls(agents, eventually, certificates):
+def test_members_over_tls_refuse_clients_without_certificate(agents, eventually, certificates):
     files = Files(certificates.ca, certificates.cert, certificates.key)
     made = agents(3, files=files)
     together(eventually, made, files.context())
@@ -202,19 +202,19 @@ def test_over_tls(agents, eventually, certificates):
         ask(f"{made[0].own.url}/v3/cluster/member/list", {})
 
 
-def test_a_folder_that_is_not_there_is_told(places, tmp_path):
+def test_missing_serve_folder_is_refused(places, tmp_path):
     agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
     with pytest.raises(ConfigurationError, match=r"serve_folder: the folder .* does not exist"):
         agent.start()
     agent.stop()
 
 
-def test_member_whose_port_is_taken_names_it_and_starts_when_it_is_free(agents, places, eventually):
+def test_member_waits_for_its_taken_port_and_names_it(agents, places, eventually):
     (place,) = places(1)
     with socket.create_server((place.host, place.peer_port), reuse_port=True):
         (agent,) = agents(1, at=(place,))
-        told = f"port {place.peer_port} of 127.0.0.1: already in use"
-        eventually(lambda: agent.diagnosis().startswith(told), LONG, "the reason")
+        problem = f"port {place.peer_port} of 127.0.0.1: already in use"
+        eventually(lambda: agent.diagnosis().startswith(problem), LONG, "the reason")
     assert eventually(lambda: serves(place), LONG, "the member")
     assert agent.diagnosis() == ""
 

@@ -1,4 +1,4 @@
-"""etcd's messages, built from what the package etcd3 ships; and that building them changes nothing else."""
+"""etcd's messages, built from files of the package etcd3 without changing any global state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT_S = 60
 
 
 def run(program, path="", *options):
-    """What a Python of its own says; with `path` in front of everything that is installed."""
+    """The output of a program in a separate Python, with `path` first on its module path."""
     begin = f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else ""
     command = [sys.executable, *options, "-c", begin + program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
@@ -23,7 +23,7 @@ def run(program, path="", *options):
 
 
 def installed(folder, version=UNDERSTOOD, files=None):
-    """A folder in which something that calls itself etcd3 is installed."""
+    """Install a package with the name etcd3 in a folder."""
     info = folder / f"etcd3-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: etcd3\nVersion: {version}\n")
@@ -45,8 +45,8 @@ except PluginError as error:
 
 
 @pytest.mark.integration
-def test_nothing_of_the_process_changes():
-    said = run(
+def test_building_messages_changes_no_global_state():
+    output = run(
         """
 import os, sys
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, symbol_database
@@ -65,21 +65,21 @@ for name in ("rpc.proto", "kv.proto", "auth.proto"):
         pass
 """
     )
-    assert said.splitlines() == ["True True True", "[]"]
+    assert output.splitlines() == ["True True True", "[]"]
 
 
 @pytest.mark.integration
-def test_importing_loads_neither_protobuf_nor_grpc():
-    said = run(
+def test_import_loads_neither_protobuf_nor_grpc():
+    output = run(
         "import elastic_etcd.client.messages, sys; "
         "print([m for m in sys.modules if m.partition('.')[0] in ('google', 'grpc', 'etcd3')])"
     )
-    assert said.strip() == "[]"
+    assert output.strip() == "[]"
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_another_librarys_rpc_proto_is_not_in_the_way(first):
+def test_another_librarys_rpc_proto_does_not_conflict(first):
     theirs = """
 from google.protobuf import descriptor_pb2, descriptor_pool
 file = descriptor_pb2.FileDescriptorProto(name="rpc.proto", package="etcdserverpb", syntax="proto3")
@@ -94,30 +94,30 @@ assert rpc().range.request(key=b"k").key == b"k"
 names = [f.name for f in descriptor_pool.Default().FindMessageTypeByName("etcdserverpb.RangeRequest").fields]
 print(names, rpc().range.filled(key=b"k"))
 """
-    said = run((ours + theirs if first == "ours" else theirs + ours) + check)
-    assert said.strip() == r"['other'] b'\n\x01k'"
+    output = run((ours + theirs if first == "ours" else theirs + ours) + check)
+    assert output.strip() == r"['other'] b'\n\x01k'"
 
 
 @pytest.mark.parametrize(
     "source", ["", "raise SystemExit(1)", "make(serialized_pb=None)", "make(serialized_pb=f(a, b))"]
 )
-def test_what_has_no_descriptor_has_none_and_is_not_executed(source):
+def test_source_without_descriptor_is_not_executed(source):
     assert serialized_in(source) is None
 
 
 @pytest.mark.integration
-def test_another_version_is_refused_with_what_to_do(tmp_path):
-    told, code = run(REFUSAL, installed(tmp_path, "1.0.0")).splitlines()
+def test_other_etcd3_version_is_refused_with_advice(tmp_path):
+    message, code = run(REFUSAL, installed(tmp_path, "1.0.0")).splitlines()
     advice = "pip install --force-reinstall --no-deps etcd3==0.12.0"
-    assert told == f"etcd3: expected etcd3 0.12.0, found version 1.0.0; run `{advice}`"
+    assert message == f"etcd3: expected etcd3 0.12.0, found version 1.0.0; run `{advice}`"
     assert code == repr(ExitCode.BAD_CONFIGURATION)
 
 
 @pytest.mark.integration
-def test_files_that_are_missing_are_named(tmp_path):
-    said = run(REFUSAL, installed(tmp_path))
-    assert "kv_pb2.py cannot be read" in said
-    assert "pip install" in said
+def test_missing_files_are_named(tmp_path):
+    output = run(REFUSAL, installed(tmp_path))
+    assert "kv_pb2.py cannot be read" in output
+    assert "pip install" in output
 
 
 @pytest.mark.integration
@@ -125,12 +125,12 @@ def test_files_that_are_missing_are_named(tmp_path):
     ("text", "found"),
     [("x = (", "cannot be read"), ("x = 1\0", "cannot be read"), ("x = 1", "no descriptor")],
 )
-def test_files_that_are_damaged_are_named(tmp_path, text, found):
+def test_damaged_files_are_named(tmp_path, text, found):
     assert found in run(REFUSAL, installed(tmp_path, files={"etcd3/etcdrpc/kv_pb2.py": text}))
 
 
 @pytest.mark.integration
-def test_a_package_that_is_not_installed_is_named():
+def test_missing_package_is_named():
     loaded = "import elastic_etcd.client.messages, google.protobuf.descriptor_pb2, google.protobuf.descriptor_pool"
-    said = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)
-    assert "is not installed; run `pip install" in said
+    output = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)
+    assert "is not installed; run `pip install" in output

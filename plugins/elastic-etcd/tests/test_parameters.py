@@ -1,4 +1,4 @@
-"""What users write: endpoints, certificates, users; and all that is wrong with it at once."""
+"""Endpoints, certificates and users from the options, and reports of all problems together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from elastic_core.interfaces.handler import RendezvousParameters
         ("a,b,a:2379", [Endpoint("a"), Endpoint("b")]),
     ],
 )
-def test_endpoints(text, expected):
+def test_endpoints_are_parsed(text, expected):
     assert parse_endpoints(text) == tuple(expected)
 
 
@@ -43,13 +43,13 @@ def test_endpoints(text, expected):
     ["", ",", "a,", ":1", "a:", "a:0", "a:65536", "a:-1", "a:1 2", "a b", "[::1", "[::1]x", "[a]:1", "[]", "a:b:c",
      "tcp://a:1", "http://", "://a", "http://a/path", "a@b", "a:١٢", "unix:///tmp/socket"],
 )  # fmt: skip
-def test_what_is_no_endpoint_is_told_with_what_was_expected(text):
+def test_invalid_endpoints_are_refused(text):
     with pytest.raises(ConfigurationError) as caught:
         parse_endpoints(text)
     assert str(caught.value).startswith("--rdzv-endpoint: expected endpoints host[:port][,host[:port]...], found ")
 
 
-def test_all_wrong_endpoints_are_told_at_once():
+def test_all_invalid_endpoints_are_reported_together():
     with pytest.raises(ConfigurationError) as caught:
         parse_endpoints("http://a,b:0,https://c,d e")
     assert [problem.message[-40:] for problem in caught.value.problems]
@@ -68,7 +68,7 @@ def problems(*args, **options):
     return str(caught.value)
 
 
-def test_defaults():
+def test_unset_options_have_defaults():
     assert read() == EtcdParameters((Endpoint("a"),), None, None, "elastic", 5.0, None)
     assert read(user=None, prefix=None, read_timeout=None, ca_cert="") == read()
     assert read("a,[::1]:1").addresses == ("a:2379", "[::1]:1")
@@ -86,19 +86,19 @@ def test_defaults():
         ("a", {"ssl_cert": "cert.pem", "ssl_cert_key": "key.pem"}, True),
     ],
 )
-def test_plain_text_or_tls(endpoint, options, over_tls):
+def test_protocol_follows_endpoint_and_options(endpoint, options, over_tls):
     parameters = read(endpoint, **options)
     assert (parameters.security is not None) is over_tls
 
 
-def test_a_certificate_is_never_left_out_in_silence():
+def test_certificate_over_plain_text_is_refused():
     assert "protocol: expected https, since ca_cert is set" in problems("http://a", ca_cert="ca.pem")
     assert "protocol: expected https, since ssl_cert is set" in problems(
         protocol="http", ssl_cert="cert.pem", ssl_cert_key="key.pem"
     )
 
 
-def test_the_password_comes_from_a_variable():
+def test_password_is_read_from_a_variable():
     parameters = read("https://a", user="me", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
     assert parameters.login == Login("me", "secret")
     assert read("::1", user="me", password_env="MINE", environment={"MINE": "other"}).login.password == "other"
@@ -107,7 +107,7 @@ def test_the_password_comes_from_a_variable():
     assert read(environment={"ELASTIC_ETCD_PASSWORD": "secret"}).login is None
 
 
-def test_the_variable_is_taken_out_of_the_environment_and_may_be_read_again(monkeypatch):
+def test_password_variable_is_removed_but_can_be_read_again(monkeypatch):
     for name, options in (("ELASTIC_ETCD_PASSWORD", {}), ("MINE", {"password_env": "MINE"})):
         monkeypatch.setenv(name, "first")
         for expected in ("first", "first", "second"):
@@ -120,7 +120,7 @@ def test_the_variable_is_taken_out_of_the_environment_and_may_be_read_again(monk
     assert "ELASTIC_ETCD_PASSWORD" not in os.environ
 
 
-def test_the_password_comes_from_a_file(tmp_path, monkeypatch):
+def test_password_is_read_from_a_file(tmp_path, monkeypatch):
     path = tmp_path / "password"
     path.write_text("in a file\n")
     path.chmod(0o600)
@@ -128,53 +128,53 @@ def test_the_password_comes_from_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read("::1", user="me", password_file="~/password").login.password == "in a file"
     path.chmod(0o622)
-    told = problems("::1", user="me", password_file=str(path))
-    assert "password_file: expected a secret that others cannot write, found mode 0622" in told
+    found = problems("::1", user="me", password_file=str(path))
+    assert "password_file: expected a secret that others cannot write, found mode 0622" in found
     path.chmod(0o600)
     path.write_bytes(b"\xff\xfe")
     assert "password_file: expected UTF-8 text" in problems("::1", user="me", password_file=str(path))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST", "[::1]:1"])
-def test_on_this_machine_a_password_needs_no_tls(host):
+def test_password_on_loopback_needs_no_tls(host):
     assert read(host, user="me", password="secret").login is not None
 
 
 @pytest.mark.parametrize(
     "host", ["etcd0", "10.0.0.1", "0.0.0.0", "localhost.example.com", "127.0.0.1.nip.io", "fe80::1"]
 )
-def test_elsewhere_a_password_needs_tls_or_a_word(host):
-    told = problems(f"127.0.0.1,{host}", user="me", password="secret")
+def test_password_off_loopback_requires_tls_or_an_opt_in(host):
+    found = problems(f"127.0.0.1,{host}", user="me", password="secret")
     shown = f"[{host}]:2379" if ":" in host else f"{host}:2379"
-    assert f"insecure_password: expected TLS to {shown}, found plain text" in told
-    assert "others could read the password" in told
-    assert "secret" not in told
+    assert f"insecure_password: expected TLS to {shown}, found plain text" in found
+    assert "others could read the password" in found
+    assert "secret" not in found
     assert read(f"https://{host}", user="me", password="secret").security
     for word in ("true", True):
         assert read(host, user="me", password="secret", insecure_password=word).login is not None
     assert read(host).login is None
 
 
-def test_a_password_in_an_endpoint_is_refused_and_not_shown():
+def test_password_in_endpoint_is_refused_and_not_shown():
     for text in ("http://me:secret@a:1", "me:secret@a", "etcd://me:secret@a"):
-        told = problems(text)
-        assert "expected endpoints host[:port]" in told
-        assert "secret" not in told
+        found = problems(text)
+        assert "expected endpoints host[:port]" in found
+        assert "secret" not in found
     assert "user and password_file" in problems("http://me:secret@a:1")
 
 
-def test_nothing_that_is_read_shows_the_password():
+def test_password_appears_in_no_repr_and_no_error():
     found = read("::1", user="me", password="s3cret")
     assert "s3cret" not in f"{found!r} {found.login!r} {found}"
     broken = "half-\udc80-s3cret"
-    told = problems("::1", user="me", environment={"ELASTIC_ETCD_PASSWORD": broken}, prefix="/")
-    assert "password: expected UTF-8 text" in told
-    assert "s3cret" not in told
+    found = problems("::1", user="me", environment={"ELASTIC_ETCD_PASSWORD": broken}, prefix="/")
+    assert "password: expected UTF-8 text" in found
+    assert "s3cret" not in found
     assert "s3cret" not in problems("etcd0", user="me", password="s3cret", password_file="/nonexistent")
 
 
-def test_all_problems_at_once():
-    told = problems(
+def test_all_problems_are_reported_together():
+    found = problems(
         "a:0",
         protocol="ftp",
         ssl_cert="cert.pem",
@@ -183,7 +183,7 @@ def test_all_problems_at_once():
         read_timeout="soon",
         lease_ttl="1.5",
     ).splitlines()
-    assert [re.match(r"--rdzv-(endpoint|conf: \w+)", line)[0] for line in told] == [
+    assert [re.match(r"--rdzv-(endpoint|conf: \w+)", line)[0] for line in found] == [
         "--rdzv-endpoint",
         "--rdzv-conf: ssl_cert_key",
         "--rdzv-conf: protocol",
@@ -195,7 +195,7 @@ def test_all_problems_at_once():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "problem"),
     [
         ({"protocol": "https", "endpoint": "http://a"}, "protocol: expected http as in the endpoints, found https"),
         ({"ssl_cert_key": "key.pem"}, "ssl_cert: expected certificate and private key, found ssl_cert_key alone"),
@@ -212,11 +212,11 @@ def test_all_problems_at_once():
         ({"prefix": "a\nb"}, r"prefix: expected a printable prefix of keys, such as elastic, found 'a\nb'"),
     ],
 )
-def test_each_problem(options, told):
-    assert told in problems(**options)
+def test_invalid_option_is_reported_by_name(options, problem):
+    assert problem in problems(**options)
 
 
-def test_values_as_text_or_typed():
+def test_values_may_be_text_or_typed():
     parameters = read(read_timeout="2.5", lease_ttl=5, prefix="/team/jobs/")
     assert (parameters.read_timeout, parameters.lease_ttl, parameters.prefix) == (2.5, 5.0, "team/jobs")
 
@@ -228,7 +228,7 @@ def test_values_as_text_or_typed():
         st.one_of(st.none(), st.text(max_size=5), st.integers(-2, 5), st.sampled_from(["http", "https"])),
     )
 )  # fmt: skip
-def test_what_is_read_holds_together(options):
+def test_random_options_give_consistent_parameters(options):
     try:
         found = read(**options)
     except ConfigurationError as error:
@@ -246,7 +246,7 @@ def test_what_is_read_holds_together(options):
 
 @pytest.mark.parametrize("call", ["factory", "open_backend"])
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf"])
-def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, call, monkeypatch):
+def test_missing_library_error_names_it_and_the_plugin(module, call, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd")
     with pytest.raises(PluginError, match=f"'etcd' of elastic-etcd .*'{module}'.*install"):

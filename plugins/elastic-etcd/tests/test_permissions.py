@@ -1,4 +1,4 @@
-"""With users and permissions by prefix: what a user of another prefix can do to a job, against a server that asks."""
+"""Attacks on a job by a user of another prefix, on a server with users and permissions by prefix."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ENTRY = KEYS.node("a/1")
 
 
 @pytest.fixture(scope="module")
-def guarded(shared_servers):
+def auth_server(shared_servers):
     return shared_servers.single(users=(TRAINER, MALLORY))
 
 
 @pytest.fixture
-def as_user(guarded, connect):
-    return lambda user: connect(guarded.endpoint, login=Login(user.name, user.password))
+def as_user(auth_server, connect):
+    return lambda user: connect(auth_server.endpoint, login=Login(user.name, user.password))
 
 
 @pytest.fixture
 def job(as_user):
-    """A node's side of a job, announced, with a state."""
+    """The backend of a node that is announced and has written a state."""
     backend = EtcdRendezvousBackend(as_user(TRAINER), "job", "elastic", lease_ttl=LONG)
     backend.announce("a/1", b"entry")
     found = backend.get_state()
@@ -42,7 +42,7 @@ def job(as_user):
 
 
 @pytest.mark.parametrize("key", [KEYS.state, KEYS.lead, ENTRY, KEYS.base.encode() + b"more", b"/elastic/", b"/"])
-def test_who_may_not_write_the_prefix_can_do_nothing_with_its_keys(job, as_user, key):
+def test_user_of_another_prefix_cannot_access_job_keys(job, as_user, key):
     mallory = as_user(MALLORY)
     condition = [Compare(key, Field.VERSION, 0)]  # to learn whether it exists
     attempts = [
@@ -65,7 +65,7 @@ def test_who_may_not_write_the_prefix_can_do_nothing_with_its_keys(job, as_user,
     assert [(item.key, item.entry) for item in job.roster()] == [("a/1", b"entry")]
 
 
-def test_nor_can_a_node_of_hers_join_with_the_prefix_of_others(job, as_user):
+def test_node_of_another_prefix_cannot_join(job, as_user):
     hers = EtcdRendezvousBackend(as_user(MALLORY), "job", "elastic", lease_ttl=LONG)
     for attempt in (hers.get_state, hers.roster, lambda: hers.announce("b/1", b""), lambda: hers.set_state(b"")):
         with pytest.raises(RendezvousError, match="permission"):
@@ -73,7 +73,7 @@ def test_nor_can_a_node_of_hers_join_with_the_prefix_of_others(job, as_user):
     hers.close()
 
 
-def test_a_lease_is_not_ended_by_who_may_not_write_what_hangs_on_it(job, as_user):
+def test_user_of_another_prefix_cannot_revoke_a_lease(job, as_user):
     lease = as_user(TRAINER).read(ENTRY).first.lease
     mallory = as_user(MALLORY)
     with pytest.raises(EtcdDenied):
@@ -83,10 +83,11 @@ def test_a_lease_is_not_ended_by_who_may_not_write_what_hangs_on_it(job, as_user
     assert [item.key for item in job.roster()] == ["a/1"]
 
 
-def test_etcd_lets_anybody_renew_a_lease_and_no_more(job, as_user, guarded):
-    """It does not ask who does: a dead node can be made to look alive for longer, as `docs/guides/etcd.md` says."""
+def test_anonymous_client_can_renew_a_lease_but_not_read(job, as_user, auth_server):
+    """etcd does not authenticate renewals, so a client can keep a dead node's lease alive (see
+    `docs/guides/etcd.md`)."""
     lease = as_user(TRAINER).read(ENTRY).first.lease
     assert as_user(MALLORY).renew(lease) == LONG
-    assert guarded.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"
+    assert auth_server.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"
     with pytest.raises(AssertionError, match="user name is empty"):
-        guarded.call("/v3/kv/range", key=ENTRY)
+        auth_server.call("/v3/kv/range", key=ENTRY)

@@ -1,4 +1,4 @@
-"""Keys that are listed and followed on a real server: what becomes known, and how it ends."""
+"""Keys that are listed and watched on a real server, and the end of a watch."""
 
 import threading
 import time
@@ -15,20 +15,20 @@ def watch_threads():
     return [thread for thread in threading.enumerate() if "etcd watch" in thread.name]
 
 
-# What becomes known
+# Lists and events
 
 
 def test_existing_keys_are_listed_first(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     before = put(client, prefix, b"1")
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     assert (keys.pairs, keys.events) == ({prefix: b"1"}, [])
     assert [found.revision >= before for found in keys.lists] == [True]
 
 
-def test_a_range_is_told_in_the_order_it_happened(etcd, connect, prefix):
+def test_events_arrive_in_order(etcd, connect, prefix):
     client = connect(etcd.endpoint)
-    keys = Followed(client, prefix, end_of(prefix)).stands()
+    keys = Followed(client, prefix, end_of(prefix)).established()
     for number in (3, 1, 2):
         put(client, prefix + b"%d" % number, b"%d" % number)
     client.transact(Transaction((), tuple(Put(prefix + b"%03d" % number, b"") for number in range(100))))
@@ -36,7 +36,7 @@ def test_a_range_is_told_in_the_order_it_happened(etcd, connect, prefix):
     assert keys.values[:3] == [b"3", b"1", b"2"]
 
 
-def test_after_a_known_revision_nothing_is_listed(etcd, connect, prefix):
+def test_watch_from_a_known_revision_lists_nothing(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     first, *_ = [put(client, prefix, b"%d" % number) for number in range(5)]
     keys = Followed(client, prefix, revision=first)
@@ -44,19 +44,19 @@ def test_after_a_known_revision_nothing_is_listed(etcd, connect, prefix):
     assert (keys.values, keys.lists) == ([b"1", b"2", b"3", b"4"], [])
 
 
-def test_a_wait_ends_when_its_time_is_up(etcd, connect, prefix):
-    keys = Followed(connect(etcd.endpoint), prefix).stands()
+def test_wait_ends_at_its_timeout(etcd, connect, prefix):
+    keys = Followed(connect(etcd.endpoint), prefix).established()
     begun = time.monotonic()
     assert not keys.wait_for(lambda: False, 0.3)
     assert 0.3 <= time.monotonic() - begun < LONG
     assert not keys.wait_for(lambda: False, 0.0)
 
 
-# Of lists and streams, which is the newer
+# Which of a list and a stream is newer
 
 
-class Listed(Reflector):
-    """Reads what the test puts there; `during` happens before the answer arrives."""
+class FakeLister(Reflector):
+    """Lists what the test provides; `during` is called before the answer arrives."""
 
     def __init__(self):
         super().__init__(None, b"")
@@ -76,27 +76,27 @@ class Listed(Reflector):
         self.known.append(found.revision)
 
 
-def test_a_list_that_is_older_than_another_one_is_ignored():
-    keys = Listed()
+def test_older_list_is_ignored():
+    keys = FakeLister()
     assert keys.reads(5) == 5
     assert keys.reads(6, during=lambda: keys.reads(8)) == 8
 
 
 def test_list_older_than_known_means_data_loss():
-    keys = Listed()
+    keys = FakeLister()
     assert keys.reads(64) == 64
     assert keys.reads(4) == 4
     assert keys.reads(5) == 5
 
 
 def test_concurrent_lists_during_a_loss_keep_the_newer():
-    keys = Listed()
+    keys = FakeLister()
     keys.reads(64)
     assert keys.reads(4, during=lambda: keys.reads(6)) == 6
 
 
-def test_a_list_of_before_a_loss_that_comes_late_is_asked_for_again():
-    keys = Listed()
+def test_late_list_from_before_a_loss_is_read_again():
+    keys = FakeLister()
     keys.reads(64)
     assert keys.reads(70, during=lambda: keys.reads(4)) == 4
 
@@ -110,17 +110,17 @@ def message(revision, **shown):
     return type(rpc().watch.parse(b""))(header={"revision": revision}, **shown)
 
 
-def test_a_stream_has_told_all_up_to_its_last_event():
+def test_stream_reaches_the_revision_of_its_last_event():
     assert reached(message(99, at=(11, 12))) == 12  # the server is at 99, and has more to send
     assert reached(message(40)) == 40
     assert reached(message(40, created=True)) == 0
 
 
-# Its end
+# Close
 
 
-def test_close_lets_a_wait_come_back_at_once(etcd, connect, prefix, background):
-    keys = Followed(connect(etcd.endpoint), prefix).stands()
+def test_close_ends_wait(etcd, connect, prefix, background):
+    keys = Followed(connect(etcd.endpoint), prefix).established()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     keys.close()
     keys.close()
@@ -128,20 +128,20 @@ def test_close_lets_a_wait_come_back_at_once(etcd, connect, prefix, background):
     assert not keys.wait_for(lambda: True, LONG)
 
 
-def test_close_is_no_fault_of_the_member(etcd, connect, prefix, eventually):
+def test_close_does_not_blame_the_member(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())
     client = connect(f"{etcd.endpoint},localhost:{etcd.port}", attempt=LONG)
-    told = []
-    with client.members.followed(told.append):
+    failed = []
+    with client.members.followed(failed.append):
         for _ in range(20):
-            Followed(client, prefix).stands().close()
+            Followed(client, prefix).established().close()
         eventually(lambda: not watch_threads())
-    assert told == [], "the client has left it"
+    assert failed == [], "the client has left its member"
 
 
-def test_closing_the_client_lets_a_wait_come_back_with_an_error(etcd, connect, prefix, background):
+def test_closed_client_ends_wait_with_an_error(etcd, connect, prefix, background):
     client = connect(etcd.endpoint)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     client.close()
     with pytest.raises(EtcdClosed):
@@ -154,28 +154,28 @@ def test_closing_the_client_lets_a_wait_come_back_with_an_error(etcd, connect, p
 
 def test_forgotten_range_is_followed_again_on_wait(etcd, connect, prefix, eventually):
     client = connect(etcd.endpoint)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     keys.forget()
     eventually(lambda: not watch_threads())
     put(client, prefix, b"meanwhile")
     keys.until(lambda: keys.pairs == {prefix: b"meanwhile"})
 
 
-def test_forget_lets_a_wait_come_back(etcd, connect, prefix, background):
-    keys = Followed(connect(etcd.endpoint), prefix).stands()
+def test_forget_ends_wait(etcd, connect, prefix, background):
+    keys = Followed(connect(etcd.endpoint), prefix).established()
     blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
     keys.forget()
     assert blocked.result(LONG) is False
 
 
-def test_a_hundred_leave_no_thread_behind(etcd, connect, prefix, eventually):
-    eventually(lambda: not watch_threads())  # those of other tests end by themselves
+def test_hundred_closed_reflectors_leave_no_threads(etcd, connect, prefix, eventually):
+    eventually(lambda: not watch_threads())  # watches of other tests are ending
     client = connect(etcd.endpoint)
-    Followed(client, prefix).stands()  # whatever gRPC itself needs runs by now
+    Followed(client, prefix).established()  # starts gRPC's own threads
     before = threading.active_count()
     many = [Followed(client, prefix + b"%d" % number) for number in range(100)]
     for keys in many:
-        keys.stands()
+        keys.established()
     assert len(watch_threads()) == 101
     for keys in many:
         keys.close()
@@ -184,11 +184,11 @@ def test_a_hundred_leave_no_thread_behind(etcd, connect, prefix, eventually):
 
 
 def test_closed_reflectors_leave_no_watchers_on_the_server(servers, connect, prefix, eventually):
-    server = servers.single()  # the shared one may still be letting go of those of other tests
+    server = servers.single()  # the shared server may still hold watchers of other tests
     client = connect(server.endpoint)
-    Followed(client, prefix).stands()
+    Followed(client, prefix).established()
     before = server.metric("etcd_debugging_mvcc_watcher_total")
-    many = [Followed(client, prefix).stands() for _ in range(20)]
+    many = [Followed(client, prefix).established() for _ in range(20)]
     assert server.metric("etcd_debugging_mvcc_watcher_total") == before + 20
     for keys in many:
         keys.close()

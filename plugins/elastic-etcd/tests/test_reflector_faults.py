@@ -21,15 +21,15 @@ pytestmark = pytest.mark.nightly
 
 
 def raised_with(keys, words):
-    """Wait until it raises EtcdUnreachable with these words. On a slow machine, an error without the cause may come
+    """Wait until it raises EtcdUnreachable with `words`. On a slow machine, an error without the cause may come
     first."""
-    said, deadline = "", time.monotonic() + LONG
-    while words not in said:
-        assert time.monotonic() < deadline, f"expected {words!r}, found {said!r}"
+    message, deadline = "", time.monotonic() + LONG
+    while words not in message:
+        assert time.monotonic() < deadline, f"expected {words!r}, found {message!r}"
         try:
             keys.wait_for(lambda: False, LONG)  # also ends when the range was listed
         except EtcdUnreachable as error:
-            said = str(error)
+            message = str(error)
 
 
 def arrives(keys, value):
@@ -40,14 +40,14 @@ def expect_order(keys, values):
     """No event arrived twice, and all arrived in order. A list may have replaced some of them."""
     revisions = [event.pair.mod_revision for event in keys.events]
     assert revisions == sorted(set(revisions)), "arrived twice"
-    told = list(dict.fromkeys(keys.values))
-    assert told == [value for value in values if value in told]
+    arrived = list(dict.fromkeys(keys.values))
+    assert arrived == [value for value in values if value in arrived]
 
 
-def test_it_goes_on_when_its_server_is_killed_and_comes_back(servers, connect, prefix):
+def test_watch_resumes_after_server_restart(servers, connect, prefix):
     server = servers.single()
     client = connect(server.endpoint)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     put(client, prefix, b"before")
     server.kill()
     server.start()
@@ -56,9 +56,9 @@ def test_it_goes_on_when_its_server_is_killed_and_comes_back(servers, connect, p
     expect_order(keys, [b"before", b"after"])
 
 
-def test_what_happened_while_it_was_cut_off_is_known(cluster, connect, prefix):
+def test_changes_during_an_outage_are_seen(cluster, connect, prefix):
     leader, follower, other = cluster.by_role()
-    keys = Followed(connect(follower.endpoint), prefix, end_of(prefix)).stands()
+    keys = Followed(connect(follower.endpoint), prefix, end_of(prefix)).established()
     writer = connect(f"{leader.endpoint},{other.endpoint}")
     put(writer, prefix + b"gone")
     put(writer, prefix + b"kept")
@@ -70,10 +70,10 @@ def test_what_happened_while_it_was_cut_off_is_known(cluster, connect, prefix):
 
 
 @pytest.mark.parametrize("fault", ["kill", "stop"])
-def test_it_leaves_a_leader_that_died_or_stopped(cluster, connect, prefix, background, fault):
+def test_watch_leaves_a_dead_or_paused_leader(cluster, connect, prefix, background, fault):
     leader, *others = cluster.by_role()
     client = connect(f"{leader.endpoint},{others[0].endpoint},{others[1].endpoint}")
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     values = [b"%d" % number for number in range(40)]
     keep_putting(client, prefix, values[:10], pause=0)
     getattr(leader, fault)()
@@ -83,39 +83,39 @@ def test_it_leaves_a_leader_that_died_or_stopped(cluster, connect, prefix, backg
     expect_order(keys, values)
 
 
-def test_a_single_server_that_is_stopped_is_told_and_survived(servers, connect, prefix):
+def test_paused_single_server_is_reported_and_survived(servers, connect, prefix):
     server = servers.single()
     server.stop()
     keys = Followed(connect(server.endpoint, timeout=3.0), prefix)
     raised_with(keys, "not answer")
     server.cont()
-    keys.stands()
+    keys.established()
 
 
-def test_a_stopped_member_is_left_without_a_call_that_says_so(cluster, connect, prefix):
+def test_idle_watch_leaves_a_paused_member(cluster, connect, prefix):
     leader, follower, other = cluster.by_role()
-    keys = Followed(connect(f"{follower.endpoint},{other.endpoint}"), prefix).stands()
+    keys = Followed(connect(f"{follower.endpoint},{other.endpoint}"), prefix).established()
     follower.stop()
     put(connect(leader.endpoint), prefix, b"news")
     arrives(keys, b"news")
 
 
-def test_a_member_that_others_found_bad_is_left_at_once(cluster, connect, prefix, monkeypatch):
-    """And not when it turns out that nothing comes from it, which this connection does not ask about."""
+def test_watch_leaves_member_after_a_failed_call(cluster, connect, prefix, monkeypatch):
+    """Without keepalive, only the failed call shows that the member is bad."""
     kept = tuple((name, value) for name, value in channel.OPTIONS if "keepalive" not in name)
     monkeypatch.setattr(channel, "OPTIONS", kept)
     leader, follower, other = cluster.by_role()
     client = connect(f"{follower.endpoint},{other.endpoint},{leader.endpoint}", timeout=LONG)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     follower.stop()
     client.read(prefix)
     keep_putting(client, prefix, [b"news"], pause=0)
     arrives(keys, b"news")
 
 
-def test_a_rolling_restart_loses_nothing(cluster, connect, prefix, background):
+def test_rolling_restart_loses_no_events(cluster, connect, prefix, background):
     client = connect(cluster.endpoints)
-    keys = Followed(client, prefix, end_of(prefix)).stands()
+    keys = Followed(client, prefix, end_of(prefix)).established()
 
     def write():
         for number in range(100):
@@ -128,9 +128,9 @@ def test_a_rolling_restart_loses_nothing(cluster, connect, prefix, background):
     keys.until(lambda: len(keys.pairs) == 100)
 
 
-def test_a_lost_quorum_is_told_and_survived(cluster, connect, prefix):
+def test_lost_quorum_is_reported_and_survived(cluster, connect, prefix):
     client = connect(cluster.endpoints, timeout=2.0)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     stopped = cluster.members[:2]
     for member in stopped:
         member.stop()
@@ -142,7 +142,7 @@ def test_a_lost_quorum_is_told_and_survived(cluster, connect, prefix):
     arrives(keys, b"healed")
 
 
-def test_nobody_there_is_told_again_and_again_and_costs_next_to_nothing(servers, connect, prefix):
+def test_each_wait_without_server_raises_and_uses_little_cpu(servers, connect, prefix):
     server = servers.single()
     server.kill()
     keys = Followed(connect(server.endpoint, timeout=1.0), prefix)
@@ -155,22 +155,22 @@ def test_nobody_there_is_told_again_and_again_and_costs_next_to_nothing(servers,
         assert seconds < LONG
         assert time.process_time() - cpu < 0.5 * max(seconds, 1)
     server.start()
-    assert keys.stands().events == []
+    assert keys.established().events == []
 
 
-def test_a_socket_that_never_answers(listener, connect, prefix):
+def test_silent_socket_is_reported(listener, connect, prefix):
     keys = Followed(connect(f"127.0.0.1:{listener}", timeout=1.5), prefix)
     with pytest.raises(EtcdUnreachable, match="answer"):
         keys.wait_for(lambda: False, LONG)
 
 
-def test_the_first_endpoint_never_answers(etcd, listener, connect, prefix):
-    Followed(connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG), prefix).stands()
+def test_silent_first_endpoint_is_skipped(etcd, listener, connect, prefix):
+    Followed(connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG), prefix).established()
 
 
 @pytest.fixture
-def deaf():
-    """The endpoint of a server that answers reads, and no watch."""
+def watchless():
+    """The endpoint of a server that answers reads, but no watches."""
     over = threading.Event()
 
     class Handler(grpc.GenericRpcHandler):
@@ -194,22 +194,22 @@ def answer_bytes(**shown):
     return ParseDict(shown, type(rpc().range.parse(b""))()).SerializeToString()
 
 
-def test_a_member_that_answers_no_watch_is_left(deaf, etcd, connect, prefix):
-    client = connect(f"{deaf},{etcd.endpoint}")
+def test_watch_leaves_member_that_answers_no_watch(watchless, etcd, connect, prefix):
+    client = connect(f"{watchless},{etcd.endpoint}")
     keys = Followed(client, prefix)
     put(connect(etcd.endpoint), prefix, b"1")
     arrives(keys, b"1")
 
 
-def test_a_single_member_that_answers_no_watch_is_told(deaf, connect, prefix):
-    keys = Followed(connect(deaf, timeout=3.0), prefix)
+def test_single_member_that_answers_no_watch_is_reported(watchless, connect, prefix):
+    keys = Followed(connect(watchless, timeout=3.0), prefix)
     raised_with(keys, "accepts a watch")
 
 
 # Lost changes and lost data
 
 
-def test_what_was_compacted_is_listed(etcd, connect, prefix):
+def test_compacted_range_is_listed_again(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     revisions = [put(client, prefix, b"%d" % number) for number in range(10)]
     etcd.call("/v3/kv/compaction", revision=str(revisions[-2]), physical=True)
@@ -229,16 +229,16 @@ LOSSES = {
 
 @pytest.mark.parametrize("newer", [False, True], ids=["behind", "ahead"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_store_that_lost_data_is_listed(servers, connect, prefix, loss, newer):
-    """`ahead`: when it is reached again, its revision is already greater than what was known."""
+def test_store_that_lost_data_is_listed_again(servers, connect, prefix, loss, newer):
+    """`ahead`: when the client reaches it again, its revision already exceeds the known one."""
     server = servers.single()
     client, writer = connect(server.endpoint), connect(server.endpoint)
     put(client, prefix + b"old")
     server.save()
     for number in range(5):
         put(client, prefix + b"lost", b"%d" % number)
-    keys = Followed(client, prefix, end_of(prefix)).stands()
-    os.kill(server.pid, signal.SIGSTOP)  # so that its end is not seen before it is back
+    keys = Followed(client, prefix, end_of(prefix)).established()
+    os.kill(server.pid, signal.SIGSTOP)  # hides its end until it has restarted
     LOSSES[loss](server)
     server.start()
     if newer:
@@ -250,7 +250,7 @@ def test_a_store_that_lost_data_is_listed(servers, connect, prefix, loss, newer)
     keys.until(lambda: keys.pairs == there | {prefix + b"anew": b"1"})
 
 
-def test_after_a_refusal_the_range_is_listed_again(servers, connect, prefix):
+def test_range_is_listed_again_after_a_refusal(servers, connect, prefix):
     """The store was replaced during the outage, and its revision is greater than the known one."""
 
     class Refused(Followed):
@@ -264,7 +264,7 @@ def test_after_a_refusal_the_range_is_listed_again(servers, connect, prefix):
     server = servers.single()
     client, writer = connect(server.endpoint), connect(server.endpoint)
     put(client, prefix + b"old")
-    keys = Refused(client, prefix, end_of(prefix)).stands()
+    keys = Refused(client, prefix, end_of(prefix)).established()
     keys.refuses = True
     server.lose_data(another=True)
     server.start()
@@ -281,10 +281,10 @@ def test_after_a_refusal_the_range_is_listed_again(servers, connect, prefix):
 ALICE = User("alice", "her-password", b"/alice/")
 
 
-def test_without_permission_it_is_refused(servers, connect):
+def test_watch_without_permission_is_denied(servers, connect):
     client = connect(servers.single(users=(ALICE,)).endpoint, login=Login(ALICE.name, ALICE.password))
-    Followed(client, b"/alice/a").stands()
-    Followed(client, b"/alice/", end_of(b"/alice/")).stands()
+    Followed(client, b"/alice/a").established()
+    Followed(client, b"/alice/", end_of(b"/alice/")).established()
     for revision in (0, 1):  # the list is refused, or the watch
         keys = Followed(client, b"/bob/", revision=revision)
         for _ in range(2):
@@ -293,22 +293,22 @@ def test_without_permission_it_is_refused(servers, connect):
         assert ALICE.password not in str(raised.value)
 
 
-def test_a_wrong_password_or_none_is_refused(servers, connect):
+def test_watch_with_wrong_or_no_password_is_denied(servers, connect):
     server = servers.single(users=(ALICE,))
     for login in (Login(ALICE.name, "a-guess"), None):
         for revision in (0, 1):
             with pytest.raises(EtcdDenied) as raised:
-                Followed(connect(server.endpoint, login=login), b"/alice/a", revision=revision).stands()
+                Followed(connect(server.endpoint, login=login), b"/alice/a", revision=revision).established()
             assert "a-guess" not in str(raised.value)
 
 
-def test_a_new_watch_with_a_token_that_was_forgotten(servers, connect):
+def test_new_watch_logs_in_again_after_server_restart(servers, connect):
     server = servers.single(users=(ALICE,))
     client = connect(server.endpoint, login=Login(ALICE.name, ALICE.password))
-    keys = Followed(client, b"/alice/a").stands()
+    keys = Followed(client, b"/alice/a").established()
     server.restart()  # which forgets its tokens
     another = Followed(client, b"/alice/b", revision=1)
-    another.stands()
+    another.established()
     assert client.transact(
         Transaction((), (Put(b"/alice/a", b"1"), Put(b"/alice/b", b"1"), Get(b"/alice/a")))
     ).succeeded
@@ -316,15 +316,15 @@ def test_a_new_watch_with_a_token_that_was_forgotten(servers, connect):
     arrives(another, b"1")
 
 
-def test_over_tls_with_a_client_certificate(servers, connect, certificates, prefix):
+def test_watch_works_over_mutual_tls(servers, connect, certificates, prefix):
     server = servers.single(certificates=certificates, client_certificates=True)
     security = Security(certificates.ca, certificates.client_cert, certificates.client_key)
     client = connect(server.endpoint, security=security)
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     put(client, prefix, b"1")
     arrives(keys, b"1")
 
 
-def test_plain_text_against_tls_is_told(servers, connect, certificates, prefix):
+def test_plain_text_to_tls_server_suggests_https(servers, connect, certificates, prefix):
     keys = Followed(connect(servers.single(certificates=certificates).endpoint, timeout=2.0), prefix)
     raised_with(keys, "https")

@@ -1,5 +1,4 @@
-"""What the members of a round share is a whole torch store where torch is imported, and costs nothing before it is
-used."""
+"""The store that a round's members share is a complete torch store, and costs nothing until it is used."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def keys(prefix):
 
 @pytest.fixture
 def stored(client, keys):
-    """What is in etcd of the rounds' stores: key and lease."""
+    """Returns the keys of all round stores in etcd, with their leases."""
 
     def read():
         pairs = client.read(keys.store.encode(), keys.store.encode() + b"\xff").values
@@ -33,7 +32,7 @@ def stored(client, keys):
 
 @pytest.fixture
 def handlers(etcd, prefix):
-    """The two nodes of a job, which may have no torch."""
+    """The two nodes of a job; they do not need torch."""
     options = {"prefix": prefix.decode(), "read_timeout": LONG, "lease_ttl": 60.0}
     made = [get_rendezvous_handler(rendezvous_parameters("etcd", etcd.endpoint, "job", 2, 2, **options)) for _ in "ab"]
     yield made
@@ -43,7 +42,7 @@ def handlers(etcd, prefix):
 
 @pytest.fixture
 def stores_of(handlers):
-    """Of the next round, by rank."""
+    """Forms the next round; returns its stores by rank."""
 
     def meet():
         joining = [Background(handler.next_rendezvous) for handler in handlers]
@@ -54,7 +53,7 @@ def stores_of(handlers):
 
 
 @pytest.mark.torch
-class TestOfARound(StoreContract):
+class TestRoundStore(StoreContract):
     @pytest.fixture(params=["as it is", "under a PrefixStore"])
     def store(self, request, stores_of):
         from torch.distributed import PrefixStore, Store
@@ -73,7 +72,7 @@ class TestOfARound(StoreContract):
 
 
 @pytest.mark.torch
-def test_the_store_of_the_next_round_is_empty(stores_of, stored):
+def test_next_rounds_store_is_empty(stores_of, stored):
     import torch.distributed  # noqa: F401
 
     first, _ = stores_of()
@@ -83,11 +82,11 @@ def test_the_store_of_the_next_round_is_empty(stores_of, stored):
     assert second.num_keys() == other.num_keys() == 0
     assert second.list_keys() == []
     other.set("key", "of the second round")
-    assert {key.partition("-")[0] for key in stored()} == {f"{2:020}"}, "what is left of the first is gone"
+    assert {key.partition("-")[0] for key in stored()} == {f"{2:020}"}, "the first round's keys are deleted"
 
 
 @pytest.mark.torch
-def test_its_keys_live_as_long_as_the_state_of_the_job(stores_of, stored, client, keys):
+def test_store_keys_share_the_lease_of_the_state(stores_of, stored, client, keys):
     import torch.distributed  # noqa: F401
 
     first, second = stores_of()
@@ -97,7 +96,7 @@ def test_its_keys_live_as_long_as_the_state_of_the_job(stores_of, stored, client
 
 
 @pytest.mark.torch
-def test_a_store_of_an_earlier_round_is_of_no_use(stores_of):
+def test_store_of_an_earlier_round_is_closed(stores_of):
     import torch.distributed as dist
 
     first, _ = stores_of()
@@ -107,7 +106,7 @@ def test_a_store_of_an_earlier_round_is_of_no_use(stores_of):
 
 
 @pytest.mark.torch
-def test_queues_are_refused_as_torch_has_none_for_such_stores(stores_of):
+def test_queues_are_not_implemented(stores_of):
     import torch.distributed  # noqa: F401
 
     first, _ = stores_of()
@@ -115,7 +114,7 @@ def test_queues_are_refused_as_torch_has_none_for_such_stores(stores_of):
         first.queue_push("queue", "one")
 
 
-def test_what_nobody_uses_leaves_nothing_in_etcd(stores_of, stored):
+def test_unused_store_writes_nothing_to_etcd(stores_of, stored):
     stores_of()
     stores_of()
     assert stored() == {}
@@ -142,7 +141,7 @@ handler.shutdown()
 
 @pytest.fixture
 def agent(etcd, prefix):
-    """A round of one node in a process of its own; what is printed."""
+    """Runs a one-node round in a separate process; returns its output."""
 
     def run(before):
         command = [sys.executable, "-c", AGENT, etcd.endpoint, prefix.decode(), before]
@@ -151,12 +150,12 @@ def agent(etcd, prefix):
     return run
 
 
-def test_an_agent_without_torch_joins(agent):
+def test_agent_without_torch_joins(agent):
     joined, refused = agent("sys.modules['torch'] = None")
     assert joined == "False"
     assert refused.startswith("No module named 'torch")
 
 
 @pytest.mark.torch
-def test_torch_is_imported_by_whom_uses_the_store_and_not_before(agent):
+def test_torch_is_imported_on_first_use_of_the_store(agent):
     assert agent("") == ["False", "[b'value'] 0:05:00"]

@@ -1,7 +1,7 @@
-"""Random schedules of faults against the etcd that agents serve on three machines, without a job: a writer on a fourth
-records what was acknowledged, and finds it in the end.
+"""Random faults in an etcd that agents serve on three machines, without a job: a writer on a fourth machine records the
+acknowledged writes and finds all of them at the end.
 
-The machines are network name spaces. A seed chooses the faults; `ELASTIC_TEST_SCHEDULES` is their number.
+The machines are network namespaces. A seed chooses the faults; `ELASTIC_TEST_SCHEDULES` sets the number of seeds.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class World:
             self.agents[at] = self.launch(at, AGENT, argument, stdout=log, stderr=log)
 
     def member(self, at):
-        """The etcd process on a machine; None if there is none."""
+        """The etcd process on a machine, or None."""
         for pid in self.machines[at].pids():
             with contextlib.suppress(psutil.Error):
                 if psutil.Process(pid).name() == "etcd":
@@ -136,7 +136,7 @@ class World:
         return [json.loads(line) for line in out.decode().splitlines()] if done.returncode == 0 else []
 
     def heals(self):
-        """Wait until all three are voters, as each of them knows."""
+        """Wait until each of the three members lists all three as voters."""
         begun = time.monotonic()
         waiting = self.launch(3, WHOLE, (ADDRESSES, self.tls))
         try:
@@ -150,7 +150,7 @@ class World:
     def logs(self):
         return "\n".join(f"{at}: {(self.folder / f'agent{at}.log').read_text()[-1500:]}" for at in range(3))
 
-    # Faults. Each returns what ends it.
+    # Faults. Each returns a function that ends it.
 
     def loses_its_disk(self, at):
         self.machines[at].off()
@@ -174,7 +174,7 @@ class World:
         return lambda: None
 
     def trusts_nobody(self, at):
-        """It comes back with certificates of another authority."""
+        """The agent restarts with certificates from another authority."""
         ends = self.loses_its_disk(at)
         if not self.tls:
             return ends
@@ -222,7 +222,7 @@ SILENCES = ("hangs", "is_cut_off", "is_slow", "is_not_heard")
 
 @pytest.fixture
 def folder():
-    """In memory. What a machine that is off has kept there goes at the end, too."""
+    """A folder in memory; at the end it is removed with all data of machines that are off."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as made:
         yield Path(made)
 
@@ -251,8 +251,8 @@ def certificates(folder):
 
 
 @pytest.mark.parametrize(("world", "seed"), [(seed, seed) for seed in range(SCHEDULES)], indirect=["world"])
-def test_what_was_acknowledged_is_there_whatever_happened(world, seed):
-    """Only one machine is without its data at a time, while another one may hang or be unreachable."""
+def test_acknowledged_writes_survive_random_faults(world, seed):
+    """Only one machine lacks its data at a time, while another one may hang or be unreachable."""
     chance = random.Random(seed)
     for at in chance.sample(range(3), 3):
         world.start(at)

@@ -1,4 +1,4 @@
-"""Starting and stopping an etcd, and what may go wrong with that. Processes are real."""
+"""Start and stop of real etcd processes, and the errors of both."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def server():
 
 @pytest.fixture
 def program(tmp_path):
-    """Makes a program of a shell script that pretends to be etcd."""
+    """Turns a shell script into a program that pretends to be etcd."""
 
     def make(text, mode=0o755):
         path = tmp_path / "pretends"
@@ -53,7 +53,7 @@ def program(tmp_path):
 
 
 def ended(pid):
-    """Whether the process is gone, or a zombie that only waits for whoever adopted it."""
+    """Whether the process has ended; a zombie that its new parent has not reaped counts as ended."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -64,7 +64,7 @@ def folder_of(pid):
     return Path(os.readlink(f"/proc/{pid}/cwd"))
 
 
-def test_it_starts_serves_and_stops(server, eventually):
+def test_server_starts_serves_and_stops(server, eventually):
     server.start(timeout=LONG)
     assert (server.get_host(), server.get_endpoint()) == ("127.0.0.1", f"127.0.0.1:{server.get_port()}")
     client = server.get_client()
@@ -80,30 +80,30 @@ def test_it_starts_serves_and_stops(server, eventually):
     assert (server.pid, server.failure()) == (0, None)
 
 
-def test_starting_twice_is_an_error(server):
+def test_second_start_raises(server):
     server.start(timeout=LONG)
     with pytest.raises(RuntimeError, match="stop it first"):
         server.start()
 
 
-def test_before_its_start_it_has_no_port(server):
+def test_server_has_no_endpoint_before_its_start(server):
     with pytest.raises(RuntimeError, match="call start"):
         server.get_endpoint()
 
 
-def test_it_listens_on_loopback_only(server):
+def test_server_listens_on_loopback_only(server):
     server.start(timeout=LONG)
     listening = [c.laddr for c in psutil.Process(server.pid).net_connections() if c.status == psutil.CONN_LISTEN]
     assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", server.get_port())]
 
 
-def test_on_all_addresses_if_asked():
+def test_server_listens_on_all_addresses_if_asked():
     with EtcdServer(host="0.0.0.0") as server:
         assert server.get_host() == socket.gethostname()
         socket.create_connection(("127.0.0.1", server.get_port()), LONG).close()
 
 
-def test_several_at_once_do_not_meet():
+def test_concurrent_servers_get_different_ports():
     servers = [EtcdServer() for _ in range(3)]
     try:
         for server in servers:
@@ -114,7 +114,7 @@ def test_several_at_once_do_not_meet():
             server.stop()
 
 
-def test_a_data_directory_that_is_given_keeps_data_and_log(tmp_path):
+def test_given_data_directory_keeps_data_and_log(tmp_path):
     folder = tmp_path / "kept"
     for expected in (None, b"1"):
         with EtcdServer(folder) as server:
@@ -127,7 +127,7 @@ def test_a_data_directory_that_is_given_keeps_data_and_log(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_data_directory_whose_server_was_killed_can_be_used_again(tmp_path, eventually):
+def test_data_directory_is_reusable_after_a_kill(tmp_path, eventually):
     with EtcdServer(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
         eventually(server.failure, LONG)
@@ -135,7 +135,7 @@ def test_a_data_directory_whose_server_was_killed_can_be_used_again(tmp_path, ev
         assert server.failure() is None
 
 
-def test_its_output_goes_to_a_file_too(server, tmp_path):
+def test_server_output_is_copied_to_a_file(server, tmp_path):
     with open(tmp_path / "err", "wb") as file:
         server.start(timeout=LONG, stderr=file)
     kept = (folder_of(server.pid) / "etcd.log").read_text()
@@ -145,15 +145,15 @@ def test_its_output_goes_to_a_file_too(server, tmp_path):
 
 
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
-def test_its_output_cannot_go_where_nobody_reads(server, stderr):
+def test_server_output_to_a_pipe_is_refused(server, stderr):
     with pytest.raises(ValueError, match="give a file"):
         server.start(stderr=stderr)
 
 
-# Its end, and ours
+# The end of the server, and of its owner
 
 
-def test_its_death_is_told_with_its_log(server, eventually):
+def test_failure_of_dead_server_quotes_its_log(server, eventually):
     server.start(timeout=LONG)
     os.kill(server.pid, signal.SIGKILL)
     eventually(server.failure, LONG)
@@ -162,7 +162,7 @@ def test_its_death_is_told_with_its_log(server, eventually):
     assert server.pid == 0
 
 
-def test_a_stopped_server_ends_too(server):
+def test_stop_ends_a_paused_server(server):
     server.start(timeout=LONG)
     pid = server.pid
     os.kill(pid, signal.SIGSTOP)
@@ -172,7 +172,7 @@ def test_a_stopped_server_ends_too(server):
     assert not psutil.pid_exists(pid)
 
 
-def test_the_loss_of_its_keeper_ends_it(server, eventually):
+def test_server_ends_with_its_keeper(server, eventually):
     server.start(timeout=LONG)
     pid, folder = server.pid, folder_of(server.pid)
     keeper = psutil.Process(pid).parent()
@@ -186,7 +186,7 @@ def test_the_loss_of_its_keeper_ends_it(server, eventually):
 
 OWNER = """
 import json, os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore SIGINT by default
 from elastic_etcd.server import EtcdServer
 server = EtcdServer()
 server.start()
@@ -202,7 +202,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "leave", "fork"])
-def test_it_ends_with_its_owner(end, eventually):
+def test_server_ends_with_its_owner(end, eventually):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, end],
         stdout=subprocess.PIPE,
@@ -210,13 +210,13 @@ def test_it_ends_with_its_owner(end, eventually):
         start_new_session=True,
     )
     try:
-        told = json.loads(owner.stdout.readline())
-        folder = folder_of(told["pid"]) if end != "leave" else None
+        started = json.loads(owner.stdout.readline())
+        folder = folder_of(started["pid"]) if end != "leave" else None
         if end != "leave":
-            assert psutil.pid_exists(told["pid"])
+            assert psutil.pid_exists(started["pid"])
             os.kill(owner.pid, getattr(signal, end, signal.SIGKILL))
         owner.wait(LONG)
-        eventually(lambda: not psutil.pid_exists(told["pid"]), LONG)
+        eventually(lambda: not psutil.pid_exists(started["pid"]), LONG)
         eventually(lambda: folder is None or not folder.exists(), LONG)
     finally:
         os.killpg(owner.pid, signal.SIGKILL) if end == "fork" else owner.kill()
@@ -224,7 +224,7 @@ def test_it_ends_with_its_owner(end, eventually):
         owner.stdout.close()
 
 
-def test_ctrl_c_is_not_for_it(server):
+def test_server_has_its_own_session(server):
     server.start(timeout=LONG)
     assert os.getsid(server.pid) != os.getsid(0)
 
@@ -232,7 +232,7 @@ def test_ctrl_c_is_not_for_it(server):
 # Bad input
 
 
-def test_a_taken_port_is_told():
+def test_taken_port_is_bad_configuration():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -241,14 +241,14 @@ def test_a_taken_port_is_told():
             server.start(timeout=LONG)
 
 
-def test_a_wanted_port_is_had():
-    reservation = PortReservation()  # held, so that nobody else gets the port meanwhile
+def test_server_uses_the_requested_port():
+    reservation = PortReservation()  # keeps other processes off the port
     with EtcdServer(port=reservation.port) as server:
         assert server.get_port() == reservation.port
     reservation.release()
 
 
-def test_somebody_was_quicker_at_the_port(program, tmp_path, server, monkeypatch):
+def test_start_retries_when_the_port_is_taken(program, tmp_path, server, monkeypatch):
     once = program(
         f'[ -e {tmp_path}/tried ] && exec {binary()} "$@"; touch {tmp_path}/tried; echo address already in use; exit 1'
     )
@@ -258,38 +258,38 @@ def test_somebody_was_quicker_at_the_port(program, tmp_path, server, monkeypatch
     assert (tmp_path / "tried").exists()
 
 
-def test_somebody_is_always_quicker(program, server, monkeypatch):
+def test_start_gives_up_after_all_retries(program, server, monkeypatch):
     monkeypatch.setenv(VARIABLE, program("echo address already in use; exit 1"))
     with pytest.raises(ConfigurationError, match="taken"):
         server.start(timeout=LONG, num_retries=2)
 
 
-def test_the_port_is_held_against_others(server):
-    """Whoever asks for any port does not get ours, even while etcd is not there."""
+def test_port_stays_reserved_while_server_runs(server):
+    """The kernel does not hand the port to other processes, even while etcd is not listening."""
     server.start(timeout=LONG)
     os.kill(server.pid, signal.SIGSTOP)
     with socket.socket() as other, pytest.raises(OSError):
         other.bind(("", server.get_port()))
 
 
-def test_an_unknown_host():
+def test_unknown_host_is_bad_configuration():
     with pytest.raises(ConfigurationError, match="no-such-host"):
         EtcdServer(host="no-such-host.invalid").start()
 
 
-def test_an_address_of_another_machine():
+def test_address_of_another_machine_is_refused():
     with pytest.raises(EtcdServerError, match="cannot assign requested address"):
         EtcdServer(host="192.0.2.1").start(timeout=LONG)
 
 
-def test_a_program_that_ends_at_once(program, server, monkeypatch):
+def test_program_that_exits_early_is_reported_with_output(program, server, monkeypatch):
     monkeypatch.setenv(VARIABLE, program("echo something is wrong; exit 3"))
     with pytest.raises(EtcdServerError, match="exit code 3") as raised:
         server.start(timeout=LONG)
     assert "something is wrong" in str(raised.value)
 
 
-def test_a_program_that_is_none(program, server, monkeypatch):
+def test_invalid_executable_is_reported(program, server, monkeypatch):
     path = program("")
     Path(path).write_bytes(b"\x7fELF nonsense")
     monkeypatch.setenv(VARIABLE, path)
@@ -297,8 +297,8 @@ def test_a_program_that_is_none(program, server, monkeypatch):
         server.start(timeout=LONG)
 
 
-class ClockOf:
-    """A minute has passed when something was logged."""
+class LogClock:
+    """A clock that advances by a minute once the log has content."""
 
     def __init__(self, log):
         self._log = log
@@ -307,9 +307,9 @@ class ClockOf:
         return 60.0 if self._log.exists() and self._log.read_text() else 0.0
 
 
-def test_a_server_that_never_answers(program, tmp_path, monkeypatch):
+def test_server_that_never_answers_times_out_with_its_log(program, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, program("echo thinking; exec sleep 600"))
-    server = EtcdServer(tmp_path / "data", clock=ClockOf(tmp_path / "data" / "etcd.log"))
+    server = EtcdServer(tmp_path / "data", clock=LogClock(tmp_path / "data" / "etcd.log"))
     begun = time.monotonic()
     with pytest.raises(EtcdServerError, match=r"did not answer in time.*(?s:.*)thinking"):
         server.start(timeout=1)
@@ -317,7 +317,7 @@ def test_a_server_that_never_answers(program, tmp_path, monkeypatch):
     assert server.pid == 0
 
 
-def test_a_data_directory_that_cannot_be_one(tmp_path):
+def test_impossible_data_directory_is_bad_configuration(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="data_dir"):
         EtcdServer(tmp_path / "file" / "data").start()
@@ -325,7 +325,7 @@ def test_a_data_directory_that_cannot_be_one(tmp_path):
 
 @pytest.fixture
 def find(monkeypatch):
-    """Finds the binary with these variables, and this one packaged."""
+    """Finds the binary with the given variables and packaged binary."""
 
     def found(packaged=None, path="/nonexistent", variable=""):
         monkeypatch.setenv("PATH", str(path))
@@ -337,7 +337,7 @@ def find(monkeypatch):
 
 
 @pytest.mark.unit
-def test_no_binary_names_three_ways(find):
+def test_missing_binary_error_names_three_remedies(find):
     with pytest.raises(ConfigurationError) as raised:
         find()
     for way in ("TORCHELASTIC_ETCD_BINARY_PATH", "PATH", r"elastic-etcd[server]"):
@@ -346,13 +346,13 @@ def test_no_binary_names_three_ways(find):
 
 @pytest.mark.unit
 @pytest.mark.parametrize(("name", "words"), [("missing", "does not exist"), ("", "is a folder")])
-def test_a_variable_that_names_no_file(find, tmp_path, name, words):
+def test_variable_that_names_no_file_is_refused(find, tmp_path, name, words):
     with pytest.raises(ConfigurationError, match=words):
         find(variable=tmp_path / name)
 
 
 @pytest.mark.unit
-def test_a_variable_that_names_no_program(find, program):
+def test_variable_that_names_no_executable_is_refused(find, program):
     with pytest.raises(ConfigurationError, match="chmod"):
         find(variable=program("", mode=0o644))
 
@@ -362,7 +362,7 @@ TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
 
 @pytest.fixture
 def folder_with(tmp_path):
-    """Makes a folder with an etcd in it that tells this version, and is none."""
+    """Makes a folder with a fake etcd that runs `text`."""
 
     def make(name, text, mode=0o755):
         folder = tmp_path / name
@@ -375,7 +375,7 @@ def folder_with(tmp_path):
     return make
 
 
-def test_the_variable_goes_before_all_others_and_then_the_newest(find, folder_with):
+def test_variable_takes_precedence_then_the_newest_version(find, folder_with):
     old, new = folder_with("old", TELLS % "3.4.30"), folder_with("new", TELLS % "3.10.1-rc.0")
     silent = folder_with("silent", "exit 1")
     path = f"{old}:{new}:{silent}"
@@ -386,12 +386,12 @@ def test_the_variable_goes_before_all_others_and_then_the_newest(find, folder_wi
     assert find(silent / "etcd") == (str(silent / "etcd"), "unknown")
 
 
-def test_one_that_does_not_tell_its_version_is_not_waited_for(find, folder_with):
+def test_binary_that_hangs_on_version_is_skipped(find, folder_with):
     hangs, old = folder_with("hangs", "exec sleep 600"), folder_with("old", TELLS % "3.4.30")
     assert find(path=f"{hangs}:{old}").path == str(old / "etcd")
 
 
-def test_where_everybody_may_write_and_what_is_relative_is_left_out(find, folder_with, monkeypatch, tmp_path):
+def test_world_writable_and_relative_paths_are_skipped(find, folder_with, monkeypatch, tmp_path):
     old, everybodys = folder_with("old", TELLS % "3.4.30"), folder_with("everybodys", TELLS % "3.9.0", mode=0o1777)
     links = tmp_path / "links"
     links.mkdir()
@@ -407,7 +407,7 @@ def test_where_everybody_may_write_and_what_is_relative_is_left_out(find, folder
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("output", "version"),
     [
         (b"etcd Version: 3.5.16\nGit SHA: f20bbadd4\n", "3.5.16"),
         (b"warning\netcd Version: 3.6.0-rc.4\n", "3.6.0"),
@@ -417,31 +417,31 @@ def test_where_everybody_may_write_and_what_is_relative_is_left_out(find, folder
         (b"", "unknown"),
     ],
 )
-def test_what_a_binary_tells_of_its_version(told, version):
-    assert version_in(told) == version
+def test_version_is_parsed_from_binary_output(output, version):
+    assert version_in(output) == version
 
 
-def test_its_version_and_path_are_logged_and_it_inherits_no_password(capfd, request, monkeypatch):
+def test_server_inherits_no_password_and_its_version_is_logged(capfd, request, monkeypatch):
     log.configure(level="info")
     request.addfinalizer(lambda: log.configure(level="warning"))
     for name, value in {"ELASTIC_ETCD_PASSWORD": "s3cret", "MINE": "s3cret", "GOGC": "50"}.items():
         monkeypatch.setenv(name, value)
     with EtcdServer() as server:
-        told = capfd.readouterr().err
+        log_text = capfd.readouterr().err
         given = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
         kept = Path(f"/proc/{psutil.Process(server.pid).ppid()}/environ").read_bytes().split(b"\0")
-    assert f"path={binary()} version={version_of(binary())}" in told
+    assert f"path={binary()} version={version_of(binary())}" in log_text
     assert b"GOGC=50" in given
     assert not any(b"s3cret" in variable for variable in given + kept)
 
 
-def test_the_probe_knows_one_from_another(etcd, listener):
+def test_probe_identifies_its_own_server(etcd, listener):
     assert not answers_as("another", etcd.url, LONG)
     assert not answers_as("any", f"http://127.0.0.1:{listener}", timeout=0.2)
     assert answers_as(etcd.name, etcd.url, LONG)
 
 
-def test_importing_it_imports_nothing_heavy():
+def test_import_of_server_loads_nothing_heavy():
     code = "import sys, elastic_etcd.server; print(sorted({'torch', 'grpc', 'etcd3', 'structlog'} & set(sys.modules)))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
+    assert done.stdout.strip() == "[]"

@@ -41,7 +41,7 @@ class TestUnderPrefixStore(StoreContract):
         return PrefixStore("outer", PrefixStore("inner", stores()))
 
 
-def test_a_store_that_is_made_by_name_takes_its_client_along(stores):
+def test_close_of_store_made_by_name_closes_its_client(stores):
     from torch.distributed import DistStoreError
 
     store = stores()

@@ -20,17 +20,17 @@ LONG = 60.0
 
 
 class LossyClient:
-    """A real client that loses answers on purpose: of the next writes, as `plan` says one by one: "lost" (carried out,
-    not answered), "late" (not answered, carried out when `deliver` is called), "never" (not carried out, though nobody
-    knows that), "refused" (not carried out, as is known), or None (all is well). Each but "lost" takes a second of the
-    clock, if there is one."""
+    """A real client that loses answers on purpose. `plan` lists the fate of the next writes: "lost" (applied, but not
+    answered), "late" (not answered, and applied when `deliver` is called), "never" (neither answered nor applied),
+    "refused" (not applied, and the caller learns that), or None (no fault). Each but "lost" takes a second on the
+    clock, if one is given."""
 
     def __init__(self, client, clock=None):
         self._client = client
         self._clock = clock
         self._held = []
         self.plan = []
-        self.after = lambda: None  # what happens after a fault
+        self.after = lambda: None  # called after a fault
 
     def __getattr__(self, name):
         return getattr(self._client, name)
@@ -51,7 +51,7 @@ class LossyClient:
         raise EtcdUnreachable("the answer was lost", landed=True)
 
     def deliver(self):
-        """Whether any of what was held was carried out now."""
+        """Send the late writes; returns whether any of them was applied."""
         carried_out = [self._is_carried_out(transaction) for transaction in self._held]
         return any(carried_out)
 
@@ -62,8 +62,8 @@ class LossyClient:
             return False
 
 
-class WatchedClient:
-    """A client that shows when a watch begins."""
+class ClientWithWatchEvent:
+    """A client whose `watches` event is set when a watch begins."""
 
     def __init__(self, client):
         self._client = client
@@ -101,7 +101,7 @@ def make(client, prefix):
 @pytest.mark.parametrize(
     "plan", [["lost"], ["late"], ["never"], ["lost", "lost"], ["late", "never"], ["never", "lost"]]
 )
-def test_a_write_counts_once_whatever_becomes_of_answers(make, lossy, plan):
+def test_writes_with_lost_answers_apply_once(make, lossy, plan):
     store, other = make(lossy), make()
     store.set("k", "before")
     results = {}
@@ -126,8 +126,8 @@ def test_a_write_counts_once_whatever_becomes_of_answers(make, lossy, plan):
     assert not other.check(["k"])
 
 
-def test_a_refused_write_is_not_carried_out_later(make, lossy):
-    """It waits in a member that was stopped, while its conditions come true."""
+def test_failed_compare_set_does_not_apply_later(make, lossy):
+    """The write waits in a paused member until its conditions are met."""
     store, other = make(lossy), make()
     other.set("k", "other")
     lossy.plan = ["late"]
@@ -138,7 +138,7 @@ def test_a_refused_write_is_not_carried_out_later(make, lossy):
 
 
 @pytest.mark.parametrize("fate", ["lost", "late", "never", "refused"])
-def test_a_set_counts_once_also_when_its_fence_is_not_answered(make, lossy, client, prefix, fate):
+def test_set_applies_once_when_its_fence_gets_no_answer(make, lossy, client, prefix, fate):
     store = make(lossy)
     store.set("k", "before")
     lossy.plan = ["lost", None, fate]
@@ -161,8 +161,8 @@ def test_marker_deleted_before_its_fence_repeats_the_write(make, lossy, client, 
 @pytest.mark.parametrize(
     "first", [lambda store: store.set("k", "old"), lambda store: store.compare_set("k", "x", "old")]
 )
-def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
-    """The first write of a marker, whose condition is that there is none."""
+def test_late_write_after_close_changes_nothing(make, lossy, first):
+    """The late write is the one that creates the marker; its condition is that no marker exists."""
     store, other = make(lossy), make()
     lossy.plan = ["late"]
     first(store)
@@ -172,8 +172,8 @@ def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
     assert other.get("k") == b"x"
 
 
-def test_what_was_given_up_changes_nothing_after_the_end_either(make, client):
-    """It was carried out; its copy arrives after the markers were deleted."""
+def test_late_copy_of_failed_write_changes_nothing_after_close(make, client):
+    """The write was applied; its retry arrives after the markers were deleted."""
     import torch.distributed as dist
 
     clock = FakeClock()
@@ -189,19 +189,19 @@ def test_what_was_given_up_changes_nothing_after_the_end_either(make, client):
     assert other.get("k") == b"new"
 
 
-def test_an_addition_does_not_undo_what_came_between(make, lossy):
+def test_retried_add_keeps_additions_of_other_clients(make, lossy):
     store, other = make(lossy), make()
     store.add("n", 1)
     lossy.plan = ["lost"]
     adding = threading.Thread(target=lambda: store.add("n", 1))
     adding.start()
-    told = [other.add("n", 10) for _ in range(20)]
+    returned = [other.add("n", 10) for _ in range(20)]
     adding.join(LONG)
     assert store.get("n") == b"202"
-    assert told[-1] in (201, 202)
+    assert returned[-1] in (201, 202)
 
 
-def test_a_write_that_stays_unanswered_says_so(make, lossy):
+def test_unanswered_write_raises_network_error(make, lossy):
     import torch.distributed as dist
 
     store = make(lossy, timeout=SOON)
@@ -214,7 +214,7 @@ def test_a_write_that_stays_unanswered_says_so(make, lossy):
     assert store.get("k") == b"v"
 
 
-def test_a_write_whose_fence_cannot_be_made_may_have_been_carried_out(make, client):
+def test_write_without_fence_reports_that_it_may_have_landed(make, client):
     import torch.distributed as dist
 
     clock = FakeClock()
@@ -226,7 +226,7 @@ def test_a_write_whose_fence_cannot_be_made_may_have_been_carried_out(make, clie
     assert caught.value.__cause__.landed
 
 
-def test_notes_that_somebody_deleted_are_made_anew(make, client, prefix):
+def test_deleted_markers_are_recreated(make, client, prefix):
     store = make()
     store.set("k", "1")
     store.add("n", 1)
@@ -237,7 +237,7 @@ def test_notes_that_somebody_deleted_are_made_anew(make, client, prefix):
     assert store.get("k") == b"2"
 
 
-def test_closing_leaves_the_keys_alone(make, client, prefix):
+def test_close_keeps_the_keys(make, client, prefix):
     store = make()
     store.set("k", "1")
     store.close()
@@ -245,8 +245,8 @@ def test_closing_leaves_the_keys_alone(make, client, prefix):
     assert [pair.key for pair in client.read(prefix, end_of(prefix)).values] == [prefix + b"k/k"]
 
 
-def test_an_unanswered_write_whose_marker_expired_is_not_repeated(make, lossy, client, prefix):
-    """It was carried out, another store has written since, and the marker expired."""
+def test_unanswered_write_with_expired_marker_is_not_repeated(make, lossy, client, prefix):
+    """The write was applied, another store has written since, and the marker expired."""
     import torch.distributed as dist
 
     store, other = make(lossy), make()
@@ -259,7 +259,7 @@ def test_an_unanswered_write_whose_marker_expired_is_not_repeated(make, lossy, c
     assert client.read(prefix + b"k/k").first.value == b"z"
 
 
-def test_stores_leave_no_keys_and_no_leases(servers, connect, prefix):
+def test_closed_stores_leave_no_keys_and_no_leases(servers, connect, prefix):
     from elastic_etcd.store import EtcdStore
 
     server = servers.single()
@@ -273,8 +273,8 @@ def test_stores_leave_no_keys_and_no_leases(servers, connect, prefix):
     assert server.call("/v3/lease/leases").get("leases", []) == []
 
 
-def test_a_marker_whose_lease_has_gone_is_replaced(make, etcd, client, prefix):
-    """As after a minute without a write."""
+def test_marker_with_expired_lease_is_replaced(make, etcd, client, prefix):
+    """Like after a minute without a write."""
     store = make()
     store.set("k", "1")
     [marker] = client.read(prefix + b"w/", end_of(prefix + b"w/")).values
@@ -285,10 +285,10 @@ def test_a_marker_whose_lease_has_gone_is_replaced(make, etcd, client, prefix):
     assert another.lease not in (0, marker.lease)
 
 
-def test_closing_ends_waiting(make, client, background):
+def test_close_ends_wait(make, client, background):
     import torch.distributed as dist
 
-    watched = WatchedClient(client)
+    watched = ClientWithWatchEvent(client)
     store = make(watched)
     waiting = background(lambda: store.wait(["never"], timedelta(seconds=2 * LONG)))
     assert watched.watches.wait(LONG)
@@ -297,24 +297,24 @@ def test_closing_ends_waiting(make, client, background):
         waiting.result(LONG)
 
 
-def test_who_waits_keeps_the_patience_it_began_with(make, client, background):
+def test_timeout_change_does_not_affect_running_wait(make, client, background):
     import torch.distributed as dist
 
-    watched = WatchedClient(client)
+    watched = ClientWithWatchEvent(client)
     store, other = make(watched, timeout=timedelta(seconds=LONG)), make(timeout=SOON)
     waiting = background(lambda: store.multi_get(["a", "z"]))
     assert watched.watches.wait(LONG)
     store.set_timeout(timedelta(milliseconds=1))
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
         other.get("never")
-    other.set("a", "1")  # to look at the time again
+    other.set("a", "1")  # the waiter checks its deadline again
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
         other.get("never")
     other.set("z", "2")
     assert waiting.result(LONG) == [b"1", b"2"]
 
 
-def test_a_lease_takes_all_keys_with_it(make, client, prefix):
+def test_revoked_lease_deletes_all_keys_of_the_store(make, client, prefix):
     lease = client.grant(60.0)
     store = make(lease=lease.id)
     store.set("k", "1")
@@ -325,11 +325,13 @@ def test_a_lease_takes_all_keys_with_it(make, client, prefix):
         store.set("k", "2")
 
 
-def test_many_adders_at_once(make, etcd):
+def test_concurrent_adds_from_32_stores_all_count(make, etcd):
     clients = [EtcdClient([etcd.endpoint], timeout=LONG) for _ in range(4)]
     counters = [make(clients[number % 4]) for number in range(32)]
-    told = []
-    threads = [threading.Thread(target=lambda s=s: told.append([s.add("n", 1) for _ in range(4)])) for s in counters]
+    returned = []
+    threads = [
+        threading.Thread(target=lambda s=s: returned.append([s.add("n", 1) for _ in range(4)])) for s in counters
+    ]
     begun = time.monotonic()
     for thread in threads:
         thread.start()
@@ -338,11 +340,11 @@ def test_many_adders_at_once(make, etcd):
     print(f"128 additions by 32: {time.monotonic() - begun:.2f} s")
     for made in clients:
         made.close()
-    assert sorted(itertools.chain(*told)) == list(range(1, 129))
+    assert sorted(itertools.chain(*returned)) == list(range(1, 129))
 
 
 @pytest.mark.parametrize("value", ["many", "1.5", b"\xff"])
-def test_adding_to_what_is_no_number_changes_nothing(make, value):
+def test_add_to_non_number_raises_and_keeps_the_value(make, value):
     store = make()
     store.set("n", value)
     with pytest.raises(ValueError, match="expected a number to add to under the key 'n'"):
@@ -350,7 +352,7 @@ def test_adding_to_what_is_no_number_changes_nothing(make, value):
     assert store.get("n") == (value if isinstance(value, bytes) else value.encode())
 
 
-def test_an_empty_value_counts_as_zero_and_counters_have_64_bits(make):
+def test_add_treats_empty_value_as_zero_and_wraps_at_64_bits(make):
     store = make()
     store.set("n", "")
     assert store.add("n", 1) == 1
@@ -358,7 +360,7 @@ def test_an_empty_value_counts_as_zero_and_counters_have_64_bits(make):
     assert store.add("n", 1) == -(2**63)
 
 
-def test_values_that_are_too_large_are_refused(make):
+def test_too_large_values_are_refused(make):
     store = make()
     store.set("k", "v")
     for write in (
@@ -374,7 +376,7 @@ def test_values_that_are_too_large_are_refused(make):
         store.multi_set(["a", "b"], ["1"])
 
 
-def test_many_large_values_are_written_in_steps(make):
+def test_multi_set_splits_large_values(make):
     store = make()
     keys = [f"k{number}" for number in range(10)]
     values = [bytes([number]) * 400_000 for number in range(10)]
@@ -384,7 +386,7 @@ def test_many_large_values_are_written_in_steps(make):
     assert len(store.get("k")) == 1536 * 1024 - 8192
 
 
-def test_a_store_that_only_torch_holds_works(make):
+def test_store_held_only_by_prefix_store_works(make):
     import gc
 
     import torch.distributed as dist
@@ -399,7 +401,7 @@ def test_a_store_that_only_torch_holds_works(make):
     assert isinstance(outer.underlying_store, EtcdStore)
 
 
-def test_errors_of_a_prefixed_store_are_torchs(make):
+def test_prefixed_store_raises_torch_errors(make):
     import torch.distributed as dist
 
     outer = dist.PrefixStore("x", make())
@@ -410,7 +412,7 @@ def test_errors_of_a_prefixed_store_are_torchs(make):
         outer.wait(["a", "b"], timedelta(milliseconds=100))
 
 
-def test_nothing_listens(prefix):
+def test_operations_raise_network_error_if_nothing_listens(prefix):
     import torch.distributed as dist
     from elastic_etcd.store import EtcdStore
 
@@ -423,7 +425,7 @@ def test_nothing_listens(prefix):
     client.close()
 
 
-def test_no_permission(servers, prefix):
+def test_operations_without_permission_raise_store_error(servers, prefix):
     import cluster
     import torch.distributed as dist
     from elastic_etcd.client.login import Login
@@ -444,14 +446,14 @@ def test_no_permission(servers, prefix):
     client.close()
 
 
-def test_the_leader_is_killed_while_everybody_adds(cluster, prefix):
-    """Nothing is lost, nothing counts twice, whoever waits goes on waiting."""
+def test_concurrent_adds_survive_killed_etcd_leader(cluster, prefix):
+    """No addition is lost or counted twice, and a running wait continues."""
     from elastic_etcd.store import EtcdStore
 
     endpoints = [member.endpoint for member in cluster.members]
     clients = [EtcdClient(endpoints[number:] + endpoints[:number]) for number in range(3)]
     stores = [EtcdStore(client, prefix.decode()) for client in clients]
-    told, slowest = [], []
+    returned, slowest = [], []
 
     def count(store):
         numbers = []
@@ -459,7 +461,7 @@ def test_the_leader_is_killed_while_everybody_adds(cluster, prefix):
             begun = time.monotonic()
             numbers.append(store.add("n", 1))
             slowest.append(time.monotonic() - begun)
-        told.append(numbers)
+        returned.append(numbers)
 
     waiting = threading.Thread(target=lambda: stores[0].wait(["end"], timedelta(seconds=10 * LONG)))
     threads = [waiting, *(threading.Thread(target=count, args=(store,)) for store in stores)]
@@ -472,7 +474,7 @@ def test_the_leader_is_killed_while_everybody_adds(cluster, prefix):
     waiting.join(LONG)
     assert not any(thread.is_alive() for thread in threads)
     print(f"the slowest addition took {max(slowest):.2f} s")
-    assert sorted(itertools.chain(*told)) == list(range(1, 451))
+    assert sorted(itertools.chain(*returned)) == list(range(1, 451))
     for store, client in zip(stores, clients, strict=True):
         store.close()
         client.close()

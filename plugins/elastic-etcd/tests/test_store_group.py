@@ -1,4 +1,4 @@
-"""A process group over EtcdStore: two processes, each with a client of its own."""
+"""A process group over EtcdStore: two processes, each with its own client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 
 LONG = 100.0
 
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# Exits without finalizing Python: a gloo thread that is still releasing the last tensor would wait for the
 # interpreter, which ends such threads; in C++ that is an abort.
 WORKER = """
 import os
@@ -36,18 +36,18 @@ os._exit(0)
 """
 
 
-def test_a_process_group_over_etcd(etcd, prefix):
+def test_process_group_over_etcd_reduces(etcd, prefix):
     command = [sys.executable, "-c", WORKER, etcd.endpoint, prefix.decode()]
     workers = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     try:
-        told = [worker.communicate(timeout=LONG) for worker in workers]
+        outputs = [worker.communicate(timeout=LONG) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    assert [(worker.returncode, out) for worker, (out, _) in zip(workers, told, strict=True)] == [(0, "6.0\n")] * 2, (
-        told
-    )
+    assert [(worker.returncode, out) for worker, (out, _) in zip(workers, outputs, strict=True)] == [
+        (0, "6.0\n")
+    ] * 2, outputs

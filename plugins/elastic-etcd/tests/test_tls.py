@@ -1,4 +1,4 @@
-"""TLS against real servers: right, wrong, and missing on one side. Each mismatch is told within the timeout."""
+"""TLS with real servers: correct, wrong, and missing on one side. Each mismatch is reported within the timeout."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ from watching import Followed
 
 from elastic_core.errors import ConfigurationError
 
-TIMEOUT = 5.0  # where it has to pass; on a machine that stalls for as long, the cause is not known
-PATIENCE = 60.0  # where nobody waits: waiting does not make certificates better
+TIMEOUT = 5.0  # for calls that must time out; on a machine that stalls this long, the cause is not known
+PATIENCE = 60.0  # for calls that end earlier: refused certificates are not tried again
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,13 @@ def secure(shared_servers, certificates):
 
 
 @pytest.fixture(scope="module")
-def strict(shared_servers, certificates):
-    """Wants certificates of its clients."""
+def mutual_tls(shared_servers, certificates):
+    """A server that requires client certificates."""
     return shared_servers.single(certificates=certificates, client_certificates=True)
 
 
 def failure(server, security, kind, words):
-    """The error of a call, which says these words and came in time: at once if it is a refusal."""
+    """The error of a call. It must contain `words` and arrive in time; a refusal arrives immediately."""
     client = EtcdClient([server.endpoint], security, timeout=PATIENCE if kind is EtcdRefused else TIMEOUT)
     begun = time.monotonic()
     try:
@@ -52,38 +52,38 @@ def works(server, security):
     client.close()
 
 
-def test_an_authority_that_we_are_given(secure, certificates):
+def test_configured_authority_is_trusted(secure, certificates):
     works(secure, Security(certificates.ca))
 
 
-def test_a_certificate_of_ours(strict, certificates):
-    works(strict, Security(certificates.ca, certificates.client_cert, certificates.client_key))
+def test_client_certificate_is_accepted(mutual_tls, certificates):
+    works(mutual_tls, Security(certificates.ca, certificates.client_cert, certificates.client_key))
 
 
-def test_plain_text_to_a_server_that_expects_tls(secure):
+def test_plain_text_to_tls_server_suggests_https(secure):
     error = failure(secure, None, EtcdUnreachable, "it may expect TLS (use protocol https)")
     assert not error.landed
 
 
-def test_tls_to_a_server_that_speaks_plain_text(etcd, certificates):
+def test_tls_to_plain_text_server_suggests_http(etcd, certificates):
     error = failure(
         etcd, Security(certificates.ca), EtcdUnreachable, "it may speak plain text (protocol http), or hang"
     )
     assert not error.landed
 
 
-def test_a_server_of_another_authority(secure, strange_certificates):
-    failure(secure, Security(strange_certificates.ca), EtcdRefused, "not from an authority that we trust")
+def test_server_of_unknown_authority_is_refused(secure, untrusted_certificates):
+    failure(secure, Security(untrusted_certificates.ca), EtcdRefused, "not from an authority that we trust")
 
 
-def test_without_an_authority_the_machine_is_asked_and_never_plain_text(secure, etcd, certificates):
+def test_without_ca_cert_system_authorities_apply(secure, etcd, certificates):
     ours = Security(cert=certificates.client_cert, key=certificates.client_key)
     failure(secure, ours, EtcdRefused, "not from an authority that we trust")
     failure(etcd, ours, EtcdUnreachable, "may speak plain text")
 
 
-def test_the_machine_may_trust_the_authority(secure, certificates, tmp_path):
-    """In a process of its own, since OpenSSL's variable names what the machine trusts."""
+def test_system_trust_store_is_used(secure, certificates, tmp_path):
+    """In a separate process, because OpenSSL reads the trust store from a variable."""
     script = (
         "import sys; from elastic_etcd.client.client import EtcdClient; "
         "from elastic_etcd.client.channel import Security; "
@@ -101,23 +101,23 @@ def test_the_machine_may_trust_the_authority(secure, certificates, tmp_path):
     assert int(done.stdout) > 0
 
 
-def test_a_server_that_wants_a_certificate_and_gets_none(strict, certificates):
-    failure(strict, Security(certificates.ca), EtcdRefused, "or requires one")
+def test_missing_client_certificate_is_reported(mutual_tls, certificates):
+    failure(mutual_tls, Security(certificates.ca), EtcdRefused, "or requires one")
 
 
-def test_a_certificate_that_the_server_does_not_accept(strict, certificates, strange_certificates):
-    strange = Security(certificates.ca, strange_certificates.client_cert, strange_certificates.client_key)
-    failure(strict, strange, EtcdRefused, "it rejects our certificate")
+def test_rejected_client_certificate_is_reported(mutual_tls, certificates, untrusted_certificates):
+    untrusted = Security(certificates.ca, untrusted_certificates.client_cert, untrusted_certificates.client_key)
+    failure(mutual_tls, untrusted, EtcdRefused, "it rejects our certificate")
 
 
-def test_a_certificate_for_another_name(shared_servers, tmp_path):
+def test_certificate_for_another_name_is_refused(shared_servers, tmp_path):
     elsewhere = make_certificates(tmp_path, "etcd.example")
     server = shared_servers.single(certificates=elsewhere)
     failure(server, Security(elsewhere.ca), EtcdRefused, "its certificate is for other names")
 
 
-def test_one_member_with_a_wrong_certificate_is_passed_over(secure, shared_servers, strange_certificates, certificates):
-    other = shared_servers.single(certificates=strange_certificates)
+def test_client_skips_member_with_wrong_certificate(secure, shared_servers, untrusted_certificates, certificates):
+    other = shared_servers.single(certificates=untrusted_certificates)
     endpoints = [other.endpoint, secure.endpoint]
     client = EtcdClient(endpoints, Security(certificates.ca), timeout=PATIENCE, attempt=PATIENCE)
     client.transact(Transaction([], [Put(b"/tls", b"2")]))
@@ -130,42 +130,42 @@ def refused(security):
     return {problem.origin: problem.message for problem in caught.value.problems}
 
 
-def test_files_that_cannot_be_read_are_all_named():
+def test_unreadable_files_are_all_named():
     problems = refused(Security("/no/ca.pem", "/no/cert.pem", "/no/key.pem"))
     assert set(problems) == {"ca_cert", "cert", "key"}
     assert "/no/key.pem: No such file or directory" in problems["key"]
 
 
-def test_files_that_are_no_certificates(certificates, tmp_path):
+def test_invalid_certificate_files_are_named(certificates, tmp_path):
     junk = tmp_path / "junk.pem"
     junk.write_text("no certificate")
     assert set(refused(Security(str(junk)))) == {"ca_cert"}
     assert set(refused(Security(None, str(junk), certificates.key))) == {"cert"}
 
 
-def test_a_key_that_is_not_of_the_certificate(certificates):
+def test_mismatched_private_key_is_refused(certificates):
     problems = refused(Security(None, certificates.client_cert, certificates.key))
     assert "its unencrypted private key" in problems["cert"]
 
 
-def test_a_certificate_without_its_key_and_the_reverse(certificates):
+def test_certificate_and_key_require_each_other(certificates):
     assert "found cert alone" in refused(Security(cert=certificates.client_cert))["key"]
     assert "found key alone" in refused(Security(key=certificates.client_key))["cert"]
 
 
-def test_a_call_tells_what_is_wrong_with_the_files(secure):
+def test_call_with_unreadable_file_names_it(secure):
     client = EtcdClient([secure.endpoint], Security("/no/ca.pem"))
     with pytest.raises(ConfigurationError, match=r"/no/ca\.pem"):
         client.read(b"a")
     client.close()
 
 
-def test_renewed_certificates_are_used(servers, tmp_path, connect, prefix):
-    """The files have others now, of another authority; the server has been restarted with them."""
+def test_reconnect_uses_renewed_certificates(servers, tmp_path, connect, prefix):
+    """The files now hold certificates from another authority, and the server was restarted with them."""
     files = make_certificates(tmp_path)
     server = servers.single(certificates=files, client_certificates=True)
     client = connect(server.endpoint, security=Security(files.ca, files.client_cert, files.client_key))
-    keys = Followed(client, prefix).stands()
+    keys = Followed(client, prefix).established()
     server.terminate()
     for file in tmp_path.iterdir():
         file.unlink()

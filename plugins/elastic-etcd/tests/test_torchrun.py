@@ -1,4 +1,4 @@
-"""The door into stock torchrun."""
+"""The backend under stock torchrun."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 
 LONG = 110
 
-# The first round is known by its port, not by the restart count: stock torchrun counts on each node for itself.
-# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# The first round is recognized by its port, not by the restart count, which stock torchrun keeps per node.
+# Exits without finalizing Python: a gloo thread that is still releasing the last tensor would wait for the
 # interpreter, which ends such threads; in C++ that is an abort.
 WORKER = """
 import contextlib, os, pathlib, sys, time
@@ -43,7 +43,7 @@ os._exit(0)
 
 @pytest.fixture
 def torchrun(etcd, prefix, tmp_path):
-    """Starts nodes; all are gone at the end."""
+    """Starts nodes; they are killed at the end."""
     (tmp_path / "worker.py").write_text(WORKER)
     started = []
 
@@ -67,8 +67,8 @@ def shell(tmp_path):
     made.close()
 
 
-def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, prefix, shell, tmp_path):
-    """The command of the page, with this server, one worker a node, and less patience with nodes that may come."""
+def test_two_stock_torchrun_nodes_recover_and_reduce(etcd, prefix, shell, tmp_path):
+    """The guide's command, with this server, one worker per node, and a shorter last call."""
     (tmp_path / "train.py").write_text(WORKER)
     command = block_of("docs/guides/etcd.md", "torchrun --nnodes").partition("\n")[2]
     assert command.startswith("torchrun ")
@@ -82,14 +82,14 @@ def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, pr
     assert (seen[0][0], seen[0][2]) == ("2", "3")
 
 
-def test_what_cannot_be_is_told(torchrun):
+def test_stock_torchrun_reports_invalid_option(torchrun):
     node = torchrun("--nnodes=2", "--rdzv-id=job", "--rdzv-conf=lease_ttl=soon")
-    _, said = node.communicate(timeout=LONG)
+    _, stderr = node.communicate(timeout=LONG)
     assert node.returncode
-    assert "lease_ttl" in said
+    assert "lease_ttl" in stderr
 
 
-def test_under_elastic_run_the_same_word_is_the_backend_itself(etcd):
+def test_elastic_run_accepts_the_name_etcd_v3(etcd):
     backend = installed_backend("etcd-v3", etcd.endpoint, "job")
     assert isinstance(backend, EtcdRendezvousBackend)
     backend.close()

@@ -1,8 +1,8 @@
-"""A client for tests that take its server away."""
+"""A client for tests that stop its server."""
 
 
 class TwoClients:
-    """One that waits for its server however slow that is; and one that soon gives up, for when the server is `away`."""
+    """A client that waits for a slow server, and, while the server is `away`, one that soon gives up."""
 
     def __init__(self, patient, hasty):
         self._clients = (patient, hasty)

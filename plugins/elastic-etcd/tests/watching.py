@@ -1,4 +1,4 @@
-"""What tests of following keys share."""
+"""Helpers for tests that watch keys."""
 
 import time
 
@@ -10,7 +10,7 @@ LONG = 60.0
 
 
 class Followed(Reflector):
-    """Keeps the present keys, all events, and all lists."""
+    """Records current keys, all events, and all lists."""
 
     def __init__(self, client, key, end=b"", revision=0):
         super().__init__(client, key, end, revision=revision)
@@ -31,13 +31,13 @@ class Followed(Reflector):
         """The values of all events."""
         return [event.pair.value for event in self.events]
 
-    def stands(self):
+    def established(self):
         """Wait until the watch is established."""
         self.until(lambda: self._following)
         return self
 
     def until(self, is_so, timeout=LONG):
-        """Wait until it is, through any outage of etcd."""
+        """Wait until the condition holds, through any outage of etcd."""
         deadline = time.monotonic() + timeout
         while not is_so():
             assert time.monotonic() < deadline, f"{len(self.events)} events, {len(self.lists)} lists: {self.pairs}"
@@ -52,7 +52,7 @@ def put(client, key, value=b"x"):
 
 
 def keep_putting(client, key, values, pause=0.05):
-    """Write the values, each until it was taken."""
+    """Write the values in order, each until it succeeds."""
     for value in values:
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Servers that are stopped, processes that are ended, and what the log said."""
+"""Servers and processes that are stopped at the end, and the log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LIMIT_S = 60
 
 
 @pytest.fixture
-def told():
+def expiry_log():
     return ExpiryLog()
 
 
 @pytest.fixture
 def make_server(tmp_path):
-    """Makes a server on a pipe in an own folder, not started yet."""
+    """Makes servers, not started yet, on a pipe in the test's folder."""
     servers = []
 
     def make(path=tmp_path / "timers", run_id="job", **options):
@@ -38,7 +38,7 @@ def make_server(tmp_path):
 
 @pytest.fixture
 def start_process():
-    """Starts Python code; it is killed at the end."""
+    """Runs Python code in processes that are killed at the end."""
     processes = []
 
     def start(script, *arguments, **environ):
@@ -58,7 +58,7 @@ def start_process():
 
 @pytest.fixture
 def logged():
-    """The lines of the log so far."""
+    """Returns the log entries so far."""
     stream = io.StringIO()
     log.configure(format="json", level="debug", stream=stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]

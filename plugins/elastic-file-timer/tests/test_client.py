@@ -1,4 +1,4 @@
-"""The worker's side, with a server, without one, and with one that does not read."""
+"""The client, with a server, without one, and with one that does not read."""
 
 import contextlib
 import json
@@ -21,13 +21,13 @@ from elastic_core.watchdog.process import process_start_time
 
 LIMIT_S = 60
 PATIENCE = 0.2
-BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
+BOUND_S = 20  # faults take longer than this, or never end; a machine that stalls is faster
 FAR = 4e9  # seconds since the epoch
 
 
 @pytest.fixture
 def pipe(tmp_path):
-    """A pipe that a server has open, and reads only when it is told to."""
+    """An open pipe that is read only when a test does so."""
     pipe = TimerPipe(tmp_path / "timers")
     pipe.open()
     yield pipe
@@ -39,7 +39,7 @@ def requests(pipe):
 
 
 def fill(path):
-    """Until not a byte goes in. Returns how many did."""
+    """Fill the pipe to the last byte; returns the number of bytes written."""
     writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     written = 0
     try:
@@ -55,10 +55,10 @@ def fill(path):
 
 
 def descriptors_of(pipe):
-    """How many of this process lead to it."""
+    """The number of this process's descriptors that refer to the pipe."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it was closed since
+        with contextlib.suppress(OSError):  # closed in the meantime
             found += os.path.samestat(os.stat(f"/proc/self/fd/{name}"), pipe.path.stat())
     return found
 
@@ -69,7 +69,7 @@ def seconds(function):
     return time.monotonic() - begun
 
 
-def test_a_request_says_who_what_when_and_of_which_run(pipe):
+def test_request_names_process_scope_deadline_and_run(pipe):
     client = FileTimerClient(str(pipe.path), signal.SIGTERM, "job")
     now = time.monotonic()
     client.acquire("load", time.time() + 60)
@@ -82,7 +82,7 @@ def test_a_request_says_who_what_when_and_of_which_run(pipe):
     assert {name: released[name] for name in ("pid", "started", "scope_id", "run_id")}.items() <= acquired.items()
 
 
-def test_the_run_is_the_one_of_the_workers_environment(pipe, start_process):
+def test_run_id_comes_from_the_workers_environment(pipe, start_process):
     script = """
 from elastic_core.watchdog import expires
 with expires(60, "load"): pass
@@ -94,13 +94,13 @@ with expires(60, "load"): pass
     assert [request["run_id"] for request in requests(pipe)] == ["job7", "job7"]
 
 
-def test_without_a_pipe_in_the_environment_the_error_says_so():
+def test_missing_pipe_variable_is_named():
     assert "TORCHELASTIC_TIMER_FILE" not in os.environ
     with pytest.raises(RuntimeError, match="TORCHELASTIC_TIMER_FILE"):
         from_environment()
 
 
-def test_a_worker_needs_nothing_but_the_standard_library(start_process):
+def test_client_imports_only_the_standard_library(start_process):
     script = """
 import sys, elastic_file_timer
 elastic_file_timer.FileTimerClient("/x")
@@ -111,7 +111,7 @@ print({"psutil", "structlog", "pluggy", "torch", "elastic_core.log"} & set(sys.m
 
 
 @pytest.mark.integration
-def test_a_forked_process_speaks_for_itself(pipe):
+def test_forked_process_sends_its_own_pid(pipe):
     client = FileTimerClient(pipe.path)
     client.acquire("parent", FAR)
     child = os.fork()
@@ -127,7 +127,7 @@ def test_a_forked_process_speaks_for_itself(pipe):
     assert other["started"] >= parent["started"]
 
 
-def test_it_can_be_pickled(pipe):
+def test_client_can_be_pickled(pipe):
     client = FileTimerClient(pipe.path, 0, "job")
     client.acquire("before", FAR)
     pickle.loads(pickle.dumps(client)).acquire("after", FAR)
@@ -137,7 +137,7 @@ def test_it_can_be_pickled(pipe):
     ]
 
 
-def test_it_finds_its_pipe_from_any_folder(pipe, tmp_path, start_process):
+def test_client_finds_its_relative_pipe_after_chdir(pipe, tmp_path, start_process):
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
@@ -152,12 +152,12 @@ client.acquire("x", 4e9)
 
 
 @pytest.mark.parametrize("when", [-1, float("nan"), float("inf")])
-def test_a_time_that_is_none(pipe, when):
+def test_invalid_deadline_is_refused(pipe, when):
     with pytest.raises(ValueError, match="since the epoch"):
         FileTimerClient(pipe.path).acquire("x", when)
 
 
-def test_a_scope_that_is_too_long(pipe):
+def test_too_long_scope_is_refused(pipe):
     client = FileTimerClient(pipe.path)
     with pytest.raises(ValueError, match="shorter scope"):
         client.acquire("x" * 4096, FAR)
@@ -167,7 +167,7 @@ def test_a_scope_that_is_too_long(pipe):
     assert [each["scope_id"] for each in requests(pipe)] == ["x" * 3500, 'é"\n\0']
 
 
-def test_without_a_server_acquiring_fails_in_bounded_time(tmp_path):
+def test_acquire_without_a_server_fails_in_bounded_time(tmp_path):
     os.mkfifo(tmp_path / "unread")
     for path in (tmp_path / "missing", tmp_path / "unread"):
         client = FileTimerClient(path, patience=PATIENCE)
@@ -180,7 +180,7 @@ def test_without_a_server_acquiring_fails_in_bounded_time(tmp_path):
         assert seconds(lambda path=path: FileTimerClient(path, patience=60).release("x")) < BOUND_S
 
 
-def test_what_is_no_pipe_is_refused_at_once_and_left_alone(tmp_path):
+def test_file_that_is_not_a_pipe_is_refused_and_unchanged(tmp_path):
     path = tmp_path / "file"
     path.write_text("work")
     client = FileTimerClient(path)
@@ -190,7 +190,7 @@ def test_what_is_no_pipe_is_refused_at_once_and_left_alone(tmp_path):
     assert path.read_text() == "work"
 
 
-def test_a_server_that_comes_late_is_waited_for(tmp_path):
+def test_acquire_waits_for_a_late_server(tmp_path):
     pipe = TimerPipe(tmp_path / "timers")
     client = FileTimerClient(pipe.path, patience=LIMIT_S)
     waiting = threading.Thread(target=client.acquire, args=("x", FAR))
@@ -201,7 +201,7 @@ def test_a_server_that_comes_late_is_waited_for(tmp_path):
     pipe.close()
 
 
-def test_a_server_that_was_started_anew_is_found(tmp_path):
+def test_client_reconnects_to_a_restarted_server(tmp_path):
     client = FileTimerClient(tmp_path / "timers")
     for scope in ("first", "second"):
         pipe = TimerPipe(tmp_path / "timers")
@@ -212,7 +212,7 @@ def test_a_server_that_was_started_anew_is_found(tmp_path):
         pipe.close()
 
 
-def test_a_full_pipe_is_waited_for(pipe):
+def test_acquire_waits_while_the_pipe_is_full(pipe):
     fill(pipe.path)
     client = FileTimerClient(pipe.path, patience=LIMIT_S)
     waiting = threading.Thread(target=client.acquire, args=("x", FAR))
@@ -226,8 +226,8 @@ def test_a_full_pipe_is_waited_for(pipe):
     assert [json.loads(line)["scope_id"] for line in found] == ["x"]
 
 
-def test_a_pipe_that_stays_full_holds_up_work_once_and_a_release_is_sent_later(pipe):
-    """As where the agent is stopped: work goes on without a timer, and with one as soon as the pipe is read."""
+def test_full_pipe_delays_work_once_and_release_is_sent_later(pipe):
+    """As with a paused agent: work continues without a timer until the pipe is read again."""
     client = FileTimerClient(pipe.path, patience=PATIENCE)
     client.acquire("before", FAR)
     assert fill(pipe.path) > 100_000
@@ -252,7 +252,7 @@ def test_a_pipe_that_stays_full_holds_up_work_once_and_a_release_is_sent_later(p
     ]
 
 
-def test_a_script_that_closes_all_descriptors_keeps_its_own_files(pipe, tmp_path, start_process):
+def test_closing_all_descriptors_does_not_corrupt_other_files(pipe, tmp_path, start_process):
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
@@ -271,7 +271,7 @@ for file in files: file.write(b"work"); file.close()
     assert [path.read_text() for path in tmp_path.glob("work*")] == ["work"] * 5
 
 
-def test_threads_lose_nothing_and_leave_no_descriptor(pipe):
+def test_concurrent_threads_lose_nothing_and_leak_nothing(pipe):
     before, own = len(os.listdir("/proc/self/fd")), descriptors_of(pipe)
     together = threading.Barrier(8)
 
@@ -288,14 +288,14 @@ def test_threads_lose_nothing_and_leave_no_descriptor(pipe):
         del client
     assert len(requests(pipe)) == 800
     assert descriptors_of(pipe) == own == 1
-    assert len(os.listdir("/proc/self/fd")) <= before  # what others have left may be closed meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= before  # descriptors of other tests may be closed in the meantime
 
 
-def test_however_many_releases_were_not_sent_acquiring_waits_once(pipe, monkeypatch):
+def test_acquire_waits_once_despite_many_unsent_releases(pipe, monkeypatch):
     clock = FakeClock()
 
     class Poll:
-        """Waits for room that does not come, and takes no time for it."""
+        """A poll that times out on the fake clock."""
 
         def register(self, descriptor, events):
             assert events == select.POLLOUT

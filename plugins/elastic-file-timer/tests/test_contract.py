@@ -1,4 +1,4 @@
-"""The file timer keeps the contract of watchdogs."""
+"""The file timer passes WatchdogContract."""
 
 import pytest
 from elastic_testing import WatchdogContract, installed_watchdog
@@ -7,7 +7,7 @@ pytestmark = pytest.mark.integration
 
 
 class TestFileTimer(WatchdogContract):
-    """On a slow machine. That it is punctual whatever its interval is, tests of the server alone show."""
+    """With limits for a slow machine; the tests of the server show that its interval does not delay expiries."""
 
     punctual = 20.0
     stops_in = 20.0

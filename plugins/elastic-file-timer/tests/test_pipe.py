@@ -1,4 +1,4 @@
-"""Where the pipe lies, who may use it, and what happens to it."""
+"""The pipe's path and permissions, and its removal or replacement by other processes."""
 
 import os
 import stat
@@ -34,7 +34,7 @@ def lines_of(pipe):
     return [line for reader in pipe.readers for lines in reader.read() for line in lines]
 
 
-def test_it_is_private_and_so_is_the_folder_made_for_it(make_pipe):
+def test_pipe_and_its_own_folder_are_private(make_pipe):
     pipe = make_pipe()
     pipe.open()
     assert stat.S_ISFIFO(pipe.path.lstat().st_mode)
@@ -44,7 +44,7 @@ def test_it_is_private_and_so_is_the_folder_made_for_it(make_pipe):
     pipe.close()
 
 
-def test_a_given_path_is_private_and_its_folder_stays(make_pipe, tmp_path):
+def test_pipe_at_a_given_path_is_private_and_keeps_its_folder(make_pipe, tmp_path):
     pipe = make_pipe(tmp_path / "timers")
     pipe.open()
     assert mode(pipe.path) == 0o600
@@ -52,14 +52,14 @@ def test_a_given_path_is_private_and_its_folder_stays(make_pipe, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipe_that_was_left_behind_is_replaced(make_pipe, tmp_path):
+def test_leftover_pipe_is_replaced(make_pipe, tmp_path):
     os.mkfifo(tmp_path / "timers", 0o666)
     pipe = make_pipe(tmp_path / "timers")
     pipe.open()
     assert mode(pipe.path) == 0o600
 
 
-def test_two_agents_cannot_have_one_pipe(make_pipe, tmp_path):
+def test_second_agent_on_the_same_pipe_is_refused(make_pipe, tmp_path):
     first, second = make_pipe(tmp_path / "timers"), make_pipe(tmp_path / "timers")
     first.open()
     with pytest.raises(ConfigurationError, match=r"another process is reading it.*TORCHELASTIC_TIMER_FILE"):
@@ -70,7 +70,7 @@ def test_two_agents_cannot_have_one_pipe(make_pipe, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "socket"])
-def test_what_is_no_pipe_is_left_alone(make_pipe, tmp_path, kind):
+def test_file_that_is_not_a_pipe_is_left_alone(make_pipe, tmp_path, kind):
     path = tmp_path / "timers"
     if kind == "file":
         path.write_text("work")
@@ -87,26 +87,26 @@ def test_what_is_no_pipe_is_left_alone(make_pipe, tmp_path, kind):
     assert path.lstat() == before
 
 
-def test_a_folder_that_is_missing(make_pipe, tmp_path):
+def test_missing_folder_is_refused(make_pipe, tmp_path):
     with pytest.raises(ConfigurationError, match=r"cannot use the pipe.*No such file"):
         make_pipe(tmp_path / "missing" / "timers").open()
 
 
-def test_a_folder_that_everybody_can_write_is_refused(make_pipe, tmp_path):
+def test_world_writable_folder_is_refused(make_pipe, tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigurationError, match="other users may write"):
         make_pipe(tmp_path / "timers").open()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_like_tmp_is_good(make_pipe, tmp_path, logged):
+def test_world_writable_sticky_folder_is_accepted(make_pipe, tmp_path, logged):
     tmp_path.chmod(0o1777)
     make_pipe(tmp_path / "timers").open()
     assert logged() == []
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
-def test_a_folder_that_a_group_can_write_is_refused(make_pipe, tmp_path):
+def test_group_writable_folder_is_refused(make_pipe, tmp_path):
     os.chown(tmp_path, -1, 12345)
     tmp_path.chmod(0o770)
     with pytest.raises(ConfigurationError, match="other users may write"):
@@ -114,7 +114,7 @@ def test_a_folder_that_a_group_can_write_is_refused(make_pipe, tmp_path):
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
-def test_a_folder_above_counts_too(make_pipe, tmp_path):
+def test_parent_folder_of_another_user_is_refused(make_pipe, tmp_path):
     folder = tmp_path / "above" / "mine"
     folder.mkdir(parents=True)
     os.chown(folder.parent, 12345, 12345)
@@ -123,7 +123,7 @@ def test_a_folder_above_counts_too(make_pipe, tmp_path):
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
-def test_a_folder_that_somebody_else_made_in_place_of_ours_is_a_fault(make_pipe):
+def test_folder_taken_over_by_another_user_is_a_fault(make_pipe):
     pipe = make_pipe()
     pipe.open()
     pipe.path.unlink()
@@ -133,7 +133,7 @@ def test_a_folder_that_somebody_else_made_in_place_of_ours_is_a_fault(make_pipe)
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
-def test_a_client_tells_a_pipe_of_somebody_else_nothing(tmp_path):
+def test_client_writes_nothing_to_another_users_pipe(tmp_path):
     os.mkfifo(tmp_path / "timers")
     os.chown(tmp_path / "timers", 12345, 12345)
     reader = os.open(tmp_path / "timers", os.O_RDONLY | os.O_NONBLOCK)
@@ -146,7 +146,7 @@ def test_a_client_tells_a_pipe_of_somebody_else_nothing(tmp_path):
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
 @pytest.mark.parametrize("what", ["folder", "pipe"])
-def test_what_belongs_to_somebody_else_is_refused(make_pipe, tmp_path, what):
+def test_folder_or_pipe_of_another_user_is_refused(make_pipe, tmp_path, what):
     path = tmp_path / "timers"
     if what == "pipe":
         os.mkfifo(path)
@@ -155,7 +155,7 @@ def test_what_belongs_to_somebody_else_is_refused(make_pipe, tmp_path, what):
         make_pipe(path).open()
 
 
-def test_without_a_writer_it_has_no_end(make_pipe):
+def test_pipe_stays_open_without_writers(make_pipe):
     pipe = make_pipe()
     pipe.open()
     assert lines_of(pipe) == []
@@ -167,7 +167,7 @@ def test_without_a_writer_it_has_no_end(make_pipe):
         assert scope in line.decode()
 
 
-def test_a_flood_does_not_hold_the_reader(make_pipe):
+def test_read_ends_despite_a_flood(make_pipe):
     pipe = make_pipe()
     pipe.open()
     (reader,) = pipe.readers
@@ -184,7 +184,7 @@ def test_a_flood_does_not_hold_the_reader(make_pipe):
     assert turns <= 16
 
 
-def test_a_pipe_that_was_removed_is_made_again_and_both_are_read(make_pipe, tmp_path, logged):
+def test_removed_pipe_is_recreated_and_both_are_read(make_pipe, tmp_path, logged):
     pipe = make_pipe(tmp_path / "timers")
     pipe.open()
     early = FileTimerClient(pipe.path)
@@ -199,7 +199,7 @@ def test_a_pipe_that_was_removed_is_made_again_and_both_are_read(make_pipe, tmp_
     assert len(lines_of(pipe)) == 3
 
 
-def test_its_own_folder_is_made_again_as_well(make_pipe):
+def test_removed_own_folder_is_recreated(make_pipe):
     pipe = make_pipe()
     pipe.open()
     pipe.path.unlink()
@@ -210,7 +210,7 @@ def test_its_own_folder_is_made_again_as_well(make_pipe):
     assert not pipe.path.parent.exists()
 
 
-def test_the_folder_of_a_given_path_is_not_made_again(make_pipe, tmp_path):
+def test_removed_folder_of_a_given_path_is_not_recreated(make_pipe, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     pipe = make_pipe(folder / "timers")
@@ -223,7 +223,7 @@ def test_the_folder_of_a_given_path_is_not_made_again(make_pipe, tmp_path):
     assert pipe.path.exists()
 
 
-def test_what_takes_its_place_is_a_fault_and_stays(make_pipe, tmp_path):
+def test_file_in_place_of_the_pipe_is_a_fault_and_stays(make_pipe, tmp_path):
     pipe = make_pipe(tmp_path / "timers")
     pipe.open()
     pipe.path.unlink()
@@ -233,7 +233,7 @@ def test_what_takes_its_place_is_a_fault_and_stays(make_pipe, tmp_path):
     assert pipe.path.read_text() == "work"
 
 
-def test_removing_it_again_and_again_costs_no_descriptors(make_pipe, tmp_path):
+def test_repeated_removal_of_the_pipe_leaks_no_descriptors(make_pipe, tmp_path):
     pipe = make_pipe(tmp_path / "timers")
     pipe.open()
     for _ in range(30):
@@ -245,5 +245,5 @@ def test_removing_it_again_and_again_costs_no_descriptors(make_pipe, tmp_path):
     assert len(os.listdir("/proc/self/fd")) <= before - 1
 
 
-def test_the_variable_is_the_one_of_torchrun():
+def test_variable_has_torchruns_name():
     assert TIMER_FILE == "TORCHELASTIC_TIMER_FILE"

@@ -1,4 +1,4 @@
-"""What `--watchdog=file` brings, by the plugins' door."""
+"""`--watchdog=file` as an installed plugin."""
 
 import os
 import re
@@ -44,19 +44,19 @@ print(path, oct(stat.S_IMODE(os.stat(path).st_mode)), oct(stat.S_IMODE(os.stat(o
     return str(path)
 
 
-def test_the_record_is_short_and_its_option_is_the_pipe():
+def test_record_has_the_path_option_only():
     (record,) = elastic_watchdogs()
     assert record.name == "file"
     assert [option.name for option in record.options] == ["path"]
 
 
-def test_loading_it_loads_nothing_heavy():
+def test_plugin_import_loads_nothing_heavy():
     script = "import sys, elastic_file_timer.plugin; print({'torch', 'psutil', 'structlog'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_torchruns_variable_turns_it_on(script):
+def test_torchruns_variable_enables_the_timer(script):
     done = elastic("run", script, TORCHELASTIC_ENABLE_FILE_TIMER="1")
     assert done.returncode == 0, done.stderr
     path, mode, folder_mode = done.stdout.split()
@@ -64,7 +64,7 @@ def test_torchruns_variable_turns_it_on(script):
     assert not os.path.exists(os.path.dirname(path))
 
 
-def test_the_pipe_is_the_one_that_is_named(script, tmp_path):
+def test_option_takes_precedence_over_the_pipe_variable(script, tmp_path):
     for environ, flags in [
         ({"TORCHELASTIC_TIMER_FILE": str(tmp_path / "variable")}, []),
         ({"TORCHELASTIC_TIMER_FILE": "ignored"}, [f"--watchdog-conf=path={tmp_path / 'option'}"]),
@@ -75,7 +75,7 @@ def test_the_pipe_is_the_one_that_is_named(script, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]
 
 
-def test_an_agent_that_a_worker_starts_has_a_pipe_of_its_own(script, tmp_path):
+def test_nested_agent_has_its_own_pipe(script, tmp_path):
     outer = tmp_path / "outer.py"
     outer.write_text(f"""
 import os, subprocess, sys
@@ -88,7 +88,7 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", {script!r}
     assert first != second
 
 
-def test_a_pipe_that_cannot_be_there_is_bad_configuration(script, tmp_path):
+def test_impossible_pipe_path_is_bad_configuration(script, tmp_path):
     (tmp_path / "work").write_text("work")
     done = elastic("run", "--watchdog=file", script, TORCHELASTIC_TIMER_FILE=str(tmp_path / "work"))
     assert done.returncode == 2
@@ -97,7 +97,7 @@ def test_a_pipe_that_cannot_be_there_is_bad_configuration(script, tmp_path):
     assert (tmp_path / "work").read_text() == "work"
 
 
-def test_the_example_of_the_readme(tmp_path):
+def test_readme_example_runs(tmp_path):
     readme = Path(__file__).parents[1] / "README.md"
     (code,) = re.findall(r"^```python\n(.*?)^```", readme.read_text(), re.S | re.M)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S)
@@ -108,7 +108,7 @@ RUNNING = ["-c", "import sys; print('here', flush=True); sys.stdin.read()"]
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["made up", "named"])
-def test_a_killed_agent_leaves_no_folder_and_of_a_named_one_only_the_pipe(named, tmp_path):
+def test_killed_agent_leaves_at_most_the_named_pipe(named, tmp_path):
     temporary, mine = tmp_path / "tmp", tmp_path / "mine"
     temporary.mkdir()
     mine.mkdir()
@@ -127,12 +127,12 @@ def test_a_killed_agent_leaves_no_folder_and_of_a_named_one_only_the_pipe(named,
             assert len(list(temporary.iterdir())) == (1 if named else 2)
         finally:
             agent.kill()
-        assert agent.stdout.read() == b""  # the worker is gone
+        assert agent.stdout.read() == b""  # the worker has ended
     eventually(lambda: not list(temporary.iterdir()))
     assert sorted(path.name for path in mine.iterdir()) == (["timers", "work"] if named else ["work"])
 
 
-def test_the_factory_gives_a_watchdog_of_the_run(tmp_path):
+def test_factory_creates_a_watchdog_at_the_given_path(tmp_path):
     (record,) = elastic_watchdogs()
     watchdog = record.factory(Context("job", {"path": str(tmp_path / "timers")}))
     watchdog.start(ExpiryLog())
@@ -140,7 +140,7 @@ def test_the_factory_gives_a_watchdog_of_the_run(tmp_path):
     watchdog.stop()
 
 
-def test_without_room_for_a_folder_it_is_bad_configuration(start_process, tmp_path):
+def test_missing_temporary_folder_is_bad_configuration(start_process, tmp_path):
     script = """
 import os, sys, tempfile
 from elastic_file_timer import FileTimerServer
@@ -151,6 +151,6 @@ FileTimerServer(None, "job").start()
     folder = tmp_path / "temporary"
     folder.mkdir()
     process = start_process(script, folder, TMPDIR=str(folder))
-    said = process.communicate(timeout=LIMIT_S)[1]
-    assert f"ConfigurationError: timer pipe: cannot create a private folder for the pipe in {folder}" in said
-    assert "No such file or directory; set TMPDIR to another folder" in said
+    stderr = process.communicate(timeout=LIMIT_S)[1]
+    assert f"ConfigurationError: timer pipe: cannot create a private folder for the pipe in {folder}" in stderr
+    assert "No such file or directory; set TMPDIR to another folder" in stderr

@@ -1,4 +1,4 @@
-"""One line of the pipe, whoever wrote it."""
+"""Encoding and decoding of requests, one line of the pipe each."""
 
 import json
 import os
@@ -13,14 +13,14 @@ OURS = FileTimerRequest(7, "load", 1_700_000_000.5, 9, "job", 123, 77.25)
 TORCHS = {"version": 1, "pid": 7, "scope_id": "load", "expiration_time": 1_700_000_000.5, "signal": 9}
 
 
-def test_what_is_written_is_read():
+def test_request_survives_encoding():
     assert parse(OURS.to_json().encode()) == OURS
     release = FileTimerRequest(7, "load", -1.0, 0, "job", 123)
     assert parse(release.to_json().encode()) == release
     assert (OURS.releases, release.releases, OURS.worker_pid) == (False, True, 7)
 
 
-def test_torchs_requests_are_read():
+def test_torchs_requests_are_parsed():
     assert parse(json.dumps(TORCHS).encode()) == FileTimerRequest(7, "load", 1_700_000_000.5, 9)
     assert parse(json.dumps({**TORCHS, "expiration_time": -1, "signal": 0}).encode()).releases
 
@@ -52,14 +52,14 @@ def test_torchs_requests_are_read():
         {"deadline": "soon"},
     ],
 )
-def test_a_field_that_cannot_be_is_named(change):
+def test_invalid_field_is_named(change):
     (name,) = change
     with pytest.raises(ValueError, match=f"{name}: expected|expected {name}"):
         parse(json.dumps({**json.loads(OURS.to_json()), **change}).encode())
 
 
 @pytest.mark.parametrize("name", list(TORCHS))
-def test_a_field_that_is_missing_is_named(name):
+def test_missing_field_is_named(name):
     with pytest.raises(ValueError, match=f"{name}: expected|expected {name}"):
         parse(json.dumps({key: value for key, value in TORCHS.items() if key != name}).encode())
 
@@ -67,14 +67,14 @@ def test_a_field_that_is_missing_is_named(name):
 @pytest.mark.parametrize(
     "line", [b"", b"\0\0", b"[]", b"5", b'"x"', b"{", b"[" * 4000, b"\xff\xfe", b"9" * 4000, b"x" * 5000, b"null"]
 )
-def test_what_is_no_request_is_refused(line):
+def test_malformed_request_is_refused(line):
     with pytest.raises(ValueError, match=r"expected|invalid JSON"):
         parse(line)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=200).filter(lambda data: b"\n" not in data), max_size=8), st.integers(1, 50))
-def test_lines_do_not_depend_on_how_they_come(lines, size):
+def test_lines_do_not_depend_on_chunk_size(lines, size):
     stream = b"".join(line + b"\n" for line in lines)
     reader, found = Lines(), []
     for start in range(0, len(stream), size):
@@ -84,7 +84,7 @@ def test_lines_do_not_depend_on_how_they_come(lines, size):
 
 @pytest.mark.parametrize("torn", [b'{"version": 1, "pi', b"garbage ", b"\0", b'{"version": 1}' * 3, b"x" * 100_000])
 @pytest.mark.parametrize("size", [1 << 16, 1000])
-def test_what_was_torn_takes_nothing_along(torn, size):
+def test_requests_after_a_torn_line_are_parsed(torn, size):
     request = OURS.to_json().encode()
     stream = torn + request + b"\n" + request + b"\n"
     reader, found = Lines(), []
@@ -93,7 +93,7 @@ def test_what_was_torn_takes_nothing_along(torn, size):
     assert [parse(without_torn_part(line)) for line in found] == [OURS, OURS]
 
 
-def test_a_line_without_end_needs_no_room():
+def test_endless_line_uses_bounded_memory():
     reader = Lines()
     for _ in range(100):
         assert reader.feed(b"x" * 65536) == []
@@ -101,7 +101,7 @@ def test_a_line_without_end_needs_no_room():
     assert len(line) <= LONGEST
 
 
-def test_a_scope_of_any_name_of_a_file_can_be_shown():
+def test_scope_with_undecodable_bytes_is_escaped():
     scope = os.fsdecode(b"/tmp/\xff.py#3")
     read = parse(FileTimerRequest(7, scope, 5.0).to_json().encode())
     assert read.scope_id == "/tmp/\\udcff.py#3"

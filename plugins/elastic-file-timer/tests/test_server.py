@@ -1,4 +1,4 @@
-"""The server by itself and with an agent: what it does when, and how it says that it cannot."""
+"""The server with and without an agent: expiries, their delay, and faults."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from elastic_file_timer import FileTimerClient, FileTimerServer
 from elastic_core.clock import SystemClock, later
 
 LIMIT_S = 60
-BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
+BOUND_S = 20  # faults take longer than this, or never end; a machine that stalls is faster
 HUNG = """
 import sys
 from elastic_file_timer import FileTimerClient, expires
@@ -23,7 +23,7 @@ with expires(0.1, "hung", client):
 
 
 class Notes:
-    """What `log_event` is told."""
+    """Records calls of `log_event`."""
 
     def __init__(self):
         self.names = []
@@ -48,7 +48,7 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
-def test_by_itself_it_ends_the_process_with_the_signal_asked_for(make_server, start_process, tmp_path):
+def test_server_without_agent_kills_hung_process_with_its_signal(make_server, start_process, tmp_path):
     notes = Notes()
     make_server(log_event=notes).start()
     process = start_process(HUNG, tmp_path / "timers", int(signal.SIGTERM))
@@ -59,27 +59,27 @@ def test_by_itself_it_ends_the_process_with_the_signal_asked_for(make_server, st
     assert notes.requests[1].scope_id == "hung"
 
 
-def test_with_an_agent_it_only_tells(make_server, start_process, told, tmp_path):
-    make_server().start(told)
+def test_server_with_agent_only_reports_the_expiry(make_server, start_process, expiry_log, tmp_path):
+    make_server().start(expiry_log)
     process = start_process(HUNG, tmp_path / "timers", int(signal.SIGKILL))
-    assert told.scopes("hung") == []
+    assert expiry_log.scopes("hung") == []
     assert process.poll() is None
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_without_a_signal_it_only_notes(make_server, start_process, told, tmp_path, logged, number):
+def test_expiry_without_a_signal_is_only_logged(make_server, start_process, expiry_log, tmp_path, logged, number):
     notes = Notes()
-    make_server(log_event=notes).start(told)
+    make_server(log_event=notes).start(expiry_log)
     process = start_process(HUNG, tmp_path / "timers", number)
     notes.wait("timer expired")
     wait_until(logged)
     assert [entry["event"] for entry in logged()] == ["timer expired"]
-    assert told.expiries() == []
+    assert expiry_log.expiries() == []
     assert process.poll() is None
 
 
 class JumpingClock(SystemClock):
-    """May be `ahead` by some seconds."""
+    """A clock that is `ahead` by some seconds."""
 
     ahead = 0.0
 
@@ -88,7 +88,7 @@ class JumpingClock(SystemClock):
 
 
 class SetClock(SystemClock):
-    """Stands still."""
+    """A clock that stands still."""
 
     def __init__(self):
         self.time = SystemClock().now()
@@ -97,43 +97,43 @@ class SetClock(SystemClock):
         return self.time
 
 
-def test_after_a_pause_of_the_agent_clients_have_time_to_release(make_server, told, tmp_path):
-    """The agent was stopped for longer than the timer allows, and the release did not fit into the pipe."""
+def test_clients_can_still_release_after_an_agent_pause(make_server, expiry_log, tmp_path):
+    """The agent was paused beyond the deadline, and the release did not fit into the full pipe."""
     clock = SetClock()
     server = make_server(max_interval=0.05, clock=clock)
-    server.start(told)
+    server.start(expiry_log)
     client = FileTimerClient(tmp_path / "timers", patience=LIMIT_S)
     client.acquire("released late", time.time() + 70)
     wait_until(lambda: server.taken == 1)
     clock.time = later(clock.time, 100)
-    threading.Event().wait(0.2)  # some turns, in each of which it would be judged
+    threading.Event().wait(0.2)  # several turns, in which the timer could expire
     client.release("released late")
     client.acquire("last", time.time() + 1)
     wait_until(lambda: server.taken == 3)
     clock.time = later(clock.time, 3)
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
 
 
-def test_its_own_process_may_have_timers(make_server, told, tmp_path):
+def test_agent_process_can_set_timers(make_server, expiry_log, tmp_path):
     clock = JumpingClock()
-    make_server(clock=clock).start(told)
+    make_server(clock=clock).start(expiry_log)
     client = FileTimerClient(tmp_path / "timers")
     client.acquire("released", time.time() + 60)
     client.release("released")
     clock.ahead = 100
     client.acquire("last", time.time() + 70)
-    assert told.scopes() == []
-    assert told.expiries()[0].worker_pid == os.getpid()
+    assert expiry_log.scopes() == []
+    assert expiry_log.expiries()[0].worker_pid == os.getpid()
 
 
-def test_a_deadline_that_has_passed_is_told_at_once(make_server, told, tmp_path):
-    make_server().start(told)
+def test_past_deadline_is_reported_immediately(make_server, expiry_log, tmp_path):
+    make_server().start(expiry_log)
     FileTimerClient(tmp_path / "timers").acquire("last", time.time() - 5)
-    told.scopes()
-    assert told.expiries()[0].late >= 5
+    expiry_log.scopes()
+    assert expiry_log.expiries()[0].late >= 5
 
 
-def test_without_a_client_it_starts_and_ends_at_once(make_server):
+def test_idle_server_starts_and_stops_immediately(make_server):
     before = set(threading.enumerate())
     server = make_server(max_interval=60)
     server.start()
@@ -141,9 +141,9 @@ def test_without_a_client_it_starts_and_ends_at_once(make_server):
     assert set(threading.enumerate()) <= before
 
 
-def test_foreign_bytes_do_no_harm(make_server, told, tmp_path, logged):
+def test_foreign_bytes_are_counted_and_logged_once(make_server, expiry_log, tmp_path, logged):
     server = make_server()
-    server.start(told)
+    server.start(expiry_log)
     writer = os.open(tmp_path / "timers", os.O_WRONLY)
     for _ in range(20):
         os.write(writer, b"\0\xff" * 30_000 + b"\n")
@@ -151,7 +151,7 @@ def test_foreign_bytes_do_no_harm(make_server, told, tmp_path, logged):
     os.write(writer, b'torn {"version": 1, "pid')
     FileTimerClient(tmp_path / "timers").acquire("last", time.time() + 0.05)
     os.close(writer)
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
     assert server.fault() == ""
     assert server.refused == {"unreadable": 20 + 2000 + 1}
     assert [entry["event"] for entry in logged()] == ["timer request refused"]
@@ -166,33 +166,33 @@ while True: os.write(pipe, sys.argv[2].encode().decode("unicode_escape").encode(
 
 
 @pytest.mark.parametrize("junk", [r"\n", r"{\n", r'{"version"\n', r'{"version"}\n'])
-def test_a_flood_does_not_hold_up_what_is_due(make_server, start_process, told, tmp_path, junk):
+def test_expiry_is_reported_during_a_flood(make_server, start_process, expiry_log, tmp_path, junk):
     before = set(threading.enumerate())
     server = make_server(max_interval=60)
-    server.start(told)
+    server.start(expiry_log)
     FileTimerClient(tmp_path / "timers").acquire("last", time.time() + 0.5)
     flood = start_process(FLOOD, tmp_path / "timers", junk)
     assert flood.stdout.readline() == "flooding\n"
-    assert told.scopes() == []
-    assert told.expiries()[0].late < BOUND_S
+    assert expiry_log.scopes() == []
+    assert expiry_log.expiries()[0].late < BOUND_S
     assert flood.poll() is None
     server.stop()
     assert set(threading.enumerate()) <= before
 
 
-def test_requests_of_another_run_are_refused(make_server, told, tmp_path):
+def test_requests_of_another_run_are_refused(make_server, expiry_log, tmp_path):
     server = make_server(run_id="job")
-    server.start(told)
+    server.start(expiry_log)
     FileTimerClient(tmp_path / "timers", run_id="another").acquire("theirs", time.time())
     FileTimerClient(tmp_path / "timers", run_id="job").acquire("last", time.time() + 0.05)
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
     assert (server.refused, server.taken) == ({"another run": 1}, 1)
 
 
-def test_a_pipe_that_is_removed_is_made_again_while_it_runs(make_server, told, tmp_path):
+def test_removed_pipe_is_recreated_while_server_runs(make_server, expiry_log, tmp_path):
     clock = JumpingClock()
     server = make_server(max_interval=0.05, clock=clock)
-    server.start(told)
+    server.start(expiry_log)
     early = FileTimerClient(tmp_path / "timers")
     early.acquire("released", time.time() + 60)
     (tmp_path / "timers").unlink()
@@ -200,27 +200,27 @@ def test_a_pipe_that_is_removed_is_made_again_while_it_runs(make_server, told, t
     early.release("released")
     wait_until(lambda: server.taken == 3)
     clock.ahead = 100
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
     assert server.fault() == ""
 
 
-def test_a_pipe_that_cannot_be_made_again_is_a_fault_until_it_can(make_server, told, tmp_path, logged):
+def test_missing_pipe_is_a_fault_until_it_is_recreated(make_server, expiry_log, tmp_path, logged):
     folder = tmp_path / "folder"
     folder.mkdir()
     server = make_server(folder / "timers", max_interval=0.02)
-    server.start(told)
-    folder.rename(tmp_path / "gone")  # in one piece: a pipe that is only removed may be back before its folder goes
+    server.start(expiry_log)
+    folder.rename(tmp_path / "gone")  # atomically: a removed pipe may be recreated before its folder is removed
     wait_until(server.fault)
     assert "cannot be created again" in server.fault()
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]
     folder.mkdir()
     wait_until(lambda: not server.fault())
     FileTimerClient(folder / "timers", patience=LIMIT_S).acquire("last", time.time())
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
 
 
 class StoppingClock(SystemClock):
-    """Breaks in the thread that reads it, once it is told to."""
+    """A clock that raises in the reading thread once it is `broken`."""
 
     broken = False
 
@@ -230,10 +230,10 @@ class StoppingClock(SystemClock):
         return super().now()
 
 
-def test_a_thread_that_has_ended_is_a_fault(make_server, told, tmp_path, logged):
+def test_ended_thread_is_a_fault(make_server, expiry_log, tmp_path, logged):
     clock = StoppingClock()
     server = make_server(clock=clock)
-    server.start(told)
+    server.start(expiry_log)
     clock.broken = True
     FileTimerClient(tmp_path / "timers").acquire("x", time.time() + 60)
     wait_until(server.fault)
@@ -243,33 +243,33 @@ def test_a_thread_that_has_ended_is_a_fault(make_server, told, tmp_path, logged)
     assert not (tmp_path / "timers").exists()
 
 
-def test_what_the_users_function_raises_does_no_harm(make_server, told, tmp_path, logged):
+def test_error_in_log_event_does_not_stop_the_server(make_server, expiry_log, tmp_path, logged):
     def raising(name, request):
         raise ZeroDivisionError(name)
 
     server = make_server(log_event=raising)
-    server.start(told)
+    server.start(expiry_log)
     FileTimerClient(tmp_path / "timers").acquire("last", time.time())
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
     assert {entry["event"] for entry in logged()} == {"event lost"}
     assert server.fault() == ""
 
 
-def test_it_starts_once(make_server, told):
+def test_second_start_raises(make_server, expiry_log):
     server = make_server()
-    server.start(told)
+    server.start(expiry_log)
     with pytest.raises(RuntimeError, match="started only once"):
-        server.start(told)
+        server.start(expiry_log)
 
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf")])
-def test_an_interval_that_is_none(tmp_path, interval):
+def test_invalid_interval_is_refused(tmp_path, interval):
     with pytest.raises(ValueError, match="max_interval"):
         FileTimerServer(tmp_path / "timers", "job", interval)
 
 
 class CountingClock(SystemClock):
-    """Counts how often it is read."""
+    """A clock that counts readings."""
 
     reads = 0
 
@@ -278,10 +278,10 @@ class CountingClock(SystemClock):
         return super().now()
 
 
-def test_an_idle_server_needs_no_time(make_server, told):
+def test_idle_server_does_not_poll(make_server, expiry_log):
     clock = CountingClock()
     server = make_server(max_interval=60, clock=clock)
-    server.start(told)
+    server.start(expiry_log)
     assert not threading.Event().wait(0.3)
     assert clock.reads < 10
 
@@ -296,14 +296,14 @@ print("done")
 """
 
 
-def test_a_storm_of_eight_workers_loses_nothing(make_server, start_process, told, tmp_path):
+def test_eight_busy_workers_lose_no_requests(make_server, start_process, expiry_log, tmp_path):
     server = make_server()
-    server.start(told)
+    server.start(expiry_log)
     workers = [start_process(STORM, tmp_path / "timers") for _ in range(8)]
     for worker in workers:
         assert worker.communicate(timeout=LIMIT_S) == ("done\n", "")
     FileTimerClient(tmp_path / "timers").acquire("last", time.time())
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
     assert (server.taken, server.refused) == (8 * 2000 + 1, {})
 
 
@@ -323,12 +323,12 @@ sys.stdin.read()
 """
 
 
-def test_a_forked_worker_that_outlives_a_killed_agent_holds_nothing(make_server, start_process, told, tmp_path):
+def test_forked_worker_does_not_hold_the_pipe_of_a_killed_agent(make_server, start_process, expiry_log, tmp_path):
     agent = start_process(FORKS, tmp_path / "timers")
     assert agent.stdout.readline() == "held, there\n"
     agent.kill()
     agent.wait(LIMIT_S)
-    make_server().start(told)
+    make_server().start(expiry_log)
 
 
 CANNOT_START = """
@@ -344,6 +344,6 @@ except RuntimeError as error:
 """
 
 
-def test_a_thread_that_cannot_be_started_leaves_nothing(start_process, tmp_path):
+def test_failed_thread_start_leaves_nothing(start_process, tmp_path):
     process = start_process(CANNOT_START, tmp_path / "timers")
     assert process.communicate(timeout=LIMIT_S)[0] == "can't start new thread True False\n"

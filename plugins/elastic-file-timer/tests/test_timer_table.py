@@ -1,4 +1,4 @@
-"""From requests to expired timers, on a clock that stands still."""
+"""From requests to expired timers, on a fake clock."""
 
 import json
 import os
@@ -50,20 +50,20 @@ def scopes(timers):
     return [timer.scope for timer in timers]
 
 
-def test_the_time_of_day_of_torchs_client_is_converted_when_it_comes(table, clock):
+def test_wall_clock_deadline_of_torchs_client_is_converted(table, clock):
     clock.advance(3)
     take(table, torchs(expiration_time=EPOCH + 10))
     assert table.next_deadline() == pytest.approx(10.0)
     assert scopes(table.expired(clock.advance(7.5))) == ["step"]
 
 
-def test_both_clients_of_one_process_know_one_another(table):
+def test_torchs_client_releases_our_clients_timer(table):
     take(table, line(request()))
     take(table, torchs(expiration_time=-1))
     assert table.next_deadline() is None
 
 
-def test_a_request_of_another_run_is_refused_and_told_once(table, logged):
+def test_request_of_another_run_is_refused_and_logged_once(table, logged):
     for _ in range(3):
         take(table, line(changed(request(), run_id="another")))
     assert table.next_deadline() is None
@@ -73,13 +73,13 @@ def test_a_request_of_another_run_is_refused_and_told_once(table, logged):
     assert "'job'" in entry["reason"] and "'another'" in entry["reason"]
 
 
-def test_a_release_of_another_run_releases_nothing(table):
+def test_release_of_another_run_is_ignored(table):
     take(table, line(request()))
     take(table, line(changed(request(), run_id="another", expiration_time=-1.0)))
     assert table.next_deadline() == 10.0
 
 
-def test_a_flood_hides_no_request(table, logged):
+def test_request_among_junk_lines_is_found(table, logged):
     take(table, b"", b"foreign", b"", b'{"version"', b'{"version": 1, "pid"' + line(request()), b"more of it")
     assert (table.refused, table.taken) == ({"unreadable": 4}, 1)
     assert table.next_deadline() == 10.0
@@ -93,7 +93,7 @@ def test_a_flood_hides_no_request(table, logged):
     assert table.refused == {"unreadable": 5}
 
 
-def test_the_shortest_request_is_one(table, clock):
+def test_shortest_valid_request_is_accepted(table, clock):
     take(table, b'{"version":1,"pid":%d,"scope_id":"","expiration_time":0,"signal":0}' % ME)
     assert (table.refused, table.taken) == ({}, 1)
     take(table, b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
@@ -102,37 +102,37 @@ def test_the_shortest_request_is_one(table, clock):
     assert (table.refused, table.taken) == ({"unreadable": 1}, 2)
 
 
-def test_a_process_that_was_started_at_another_time_is_another_one(table, clock):
+def test_reused_pid_with_other_start_time_does_not_expire(table, clock):
     take(table, line(changed(request(), started=process_start_time(ME) + 1)))
     assert table.expired(clock.advance(20)) == []
 
 
-def test_a_process_that_has_ended_does_not_hang(table, clock, start_process):
+def test_request_of_an_ended_process_is_ignored(table, clock, start_process):
     process = start_process("")
     process.wait(60)
     take(table, torchs(pid=process.pid))
     assert table.next_deadline() is None
 
 
-def test_timers_of_processes_that_ended_are_forgotten(table, start_process):
+def test_timers_of_ended_processes_are_dropped(table, start_process):
     process = start_process("import sys; sys.stdin.read()")
     take(table, torchs(pid=process.pid))
     table.forget(set())
     assert table.next_deadline() is not None
     process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how: a zombie
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # leaves a zombie
     table.forget(set())
     assert table.next_deadline() is None
 
 
-def test_so_many_timers_and_no_more(clock):
+def test_timers_beyond_the_maximum_are_refused(clock):
     table = TimerTable("job", clock, most=2)
     for number in range(5):
         take(table, line(request(scope=str(number))))
     assert (table.taken, table.refused) == (2, {"too many timers": 3})
 
 
-def test_a_program_of_a_misleading_name(start_process, tmp_path):
+def test_start_time_is_read_despite_a_misleading_program_name(start_process, tmp_path):
     program = tmp_path / ") Z 1 1 (x"
     program.symlink_to("/bin/cat")
     process = start_process("import os, sys; os.execv(sys.argv[1], ['cat'])", program)

@@ -25,28 +25,28 @@ with timer.expires(after=0.2, scope="last"):
 """
 
 
-def test_torchs_client(make_server, start_process, told, tmp_path):
+def test_torchs_client_works_with_our_server(make_server, start_process, expiry_log, tmp_path):
     server = make_server(run_id="job", max_interval=60)
-    server.start(told)
+    server.start(expiry_log)
     process = start_process(SCRIPT, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"), TORCHELASTIC_RUN_ID="job")
     assert process.stdout.readline() == "done\n", process.communicate("", timeout=LIMIT_S)
-    assert told.scopes() == []
-    (expiry,) = told.expiries()
+    assert expiry_log.scopes() == []
+    (expiry,) = expiry_log.expiries()
     assert expiry.worker_pid == process.pid
-    assert 0 <= expiry.late < 20  # and not as long as the interval
+    assert 0 <= expiry.late < 20  # less than the interval
     assert (server.taken, server.refused) == (101, {})
 
 
-def test_torchs_expires_takes_our_client(make_server, start_process, told, tmp_path):
-    make_server().start(told)
+def test_torchs_expires_works_with_our_client(make_server, start_process, expiry_log, tmp_path):
+    make_server().start(expiry_log)
     script = SCRIPT.replace("timer.FileTimerClient", "__import__('elastic_file_timer').FileTimerClient")
     process = start_process(script, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"))
     assert process.stdout.readline() == "done\n", process.communicate("", timeout=LIMIT_S)
-    assert told.scopes() == []
+    assert expiry_log.scopes() == []
 
 
 @pytest.mark.parametrize("place", ["", ".local_timer", ".file_based_local_timer"])
-def test_what_torchs_classes_take_ours_take(place):
+def test_our_classes_accept_the_arguments_of_torchs(place):
     theirs = import_module("torch.distributed.elastic.timer" + place)
     watchdog = elastic_core.watchdog
     ours = {
@@ -75,13 +75,13 @@ IMPORTS = {
 }
 
 
-def said(process):
+def output_lines(process):
     out, errors = process.communicate(timeout=2 * LIMIT_S)
     assert process.returncode == 0, errors
     return out.splitlines()
 
 
-def test_a_program_for_torchs_classes_runs_with_other_imports(start_process, tmp_path):
+def test_program_for_torchs_classes_runs_with_ours(start_process, tmp_path):
     for name in ("theirs", "ours"):
         (tmp_path / name).mkdir()
     theirs = start_process(PROGRAM, tmp_path / "theirs")
@@ -90,7 +90,7 @@ def test_a_program_for_torchs_classes_runs_with_other_imports(start_process, tmp
         assert program.count(line) == 1, line
         program = program.replace(line, instead)
     assert "torch" not in program.partition("\nLIMIT_S")[0].partition("import")[2]
-    ours = said(start_process(program, tmp_path / "ours"))
-    assert ours == said(theirs)
-    assert "hangs in a function -9" in ours  # and so it came to its end
+    ours = output_lines(start_process(program, tmp_path / "ours"))
+    assert ours == output_lines(theirs)
+    assert "hangs in a function -9" in ours  # it ran to the end
     assert "hangs -15" in ours

@@ -1,4 +1,4 @@
-"""A program for torch's timers that prints what happens. `test_torch.py` runs it as it is, and with other imports."""
+"""A program for torch's timers that prints its events. `test_torch.py` runs it unchanged, and with other imports."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ mp = multiprocessing.get_context("fork")
 
 
 def ended(target, *args):
-    """How a process ends that runs this."""
+    """Run `target` in a process; returns its exit code."""
     process = mp.Process(target=target, args=args)
     process.start()
     process.join(LIMIT_S)
@@ -32,7 +32,7 @@ class NamedRequest(timer.TimerRequest):
 
 
 class NamedClient(timer.TimerClient):
-    """Its worker has a name instead of a process id."""
+    """A client whose worker has a name instead of a process id."""
 
     def __init__(self, queue, name):
         super().__init__()
@@ -46,16 +46,16 @@ class NamedClient(timer.TimerClient):
 
 
 class NamedServer(timer.TimerServer):
-    """Ends the worker called stubborn at the second attempt only, and breaks when it ends the one called fragile."""
+    """Reaps the worker `stubborn` only at the second attempt, and raises when it reaps `fragile`."""
 
     def __init__(self, queue):
         super().__init__(MultiprocessingRequestQueue(queue), max_interval=0.2)
-        self.running, self.told, self.attempts = {}, [], []
+        self.running, self.registered, self.attempts = {}, [], []
         self.changed = threading.Condition()
 
     def register_timers(self, timer_requests):
         for request in timer_requests:
-            self.told.append((request.worker_id, request.scope_id, request.expiration_time >= 0, request.urgent))
+            self.registered.append((request.worker_id, request.scope_id, request.expiration_time >= 0, request.urgent))
             self.running.pop((request.worker_id, request.scope_id), None)
             if request.expiration_time >= 0:
                 self.running[request.worker_id, request.scope_id] = request
@@ -91,17 +91,19 @@ def named_worker(queue, name):
         NamedClient(queue, name).acquire("urgent", time.time() + 0.1)
 
 
-def a_server_of_its_own():
+def named_server():
     queue = mp.Queue()
     NamedServer(queue).stop()
     server = NamedServer(queue)
     server.start()
-    for name, told in (("well", 4), ("stubborn", 9), ("fragile", 14), ("other", 19)):
+    for name, count in (("well", 4), ("stubborn", 9), ("fragile", 14), ("other", 19)):
         print(name, ended(named_worker, queue, name))
         with server.changed:
-            assert server.changed.wait_for(lambda told=told: not server.running and len(server.told) == told, LIMIT_S)
+            assert server.changed.wait_for(
+                lambda count=count: not server.running and len(server.registered) == count, LIMIT_S
+            )
     server.stop()
-    print(*server.told, *server.attempts, sep="\n")
+    print(*server.registered, *server.attempts, sep="\n")
 
 
 def local_worker(queue, what):
@@ -132,7 +134,7 @@ def local_server():
 
 
 class NotedServer(FileTimerServer):
-    """Notes what happens. torch's server would end its own process along with a worker, which this one does not."""
+    """Records events. torch's server could kill its own process with a worker; this one does not."""
 
     def __init__(self, path):
         self.notes = []
@@ -193,6 +195,6 @@ def values():
 
 if __name__ == "__main__":
     values()
-    a_server_of_its_own()
+    named_server()
     local_server()
     file_timer(os.path.join(sys.argv[1], "timers"))

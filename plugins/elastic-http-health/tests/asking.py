@@ -1,4 +1,4 @@
-"""What asks an endpoint."""
+"""A client for endpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ask(port: int, path: str, method: str = "GET", headers: dict[str, str] | Non
 
 
 def send(port: int, data: bytes) -> bytes:
-    """All that is answered to these bytes."""
+    """Send these bytes; returns everything the server answers."""
     with socket.create_connection(("127.0.0.1", port), 60) as link:
         found = b""
         try:

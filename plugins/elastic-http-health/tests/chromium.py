@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, driven by selenium; installed first where that can be done."""
+"""Debian's headless Chromium, driven by selenium, and installed first if possible."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LONGEST = 240  # seconds for apt
 
 
 class NoBrowser(Exception):
-    """There is none, and why."""
+    """No browser is available; the message gives the reason."""
 
 
 def installed() -> tuple[str, str]:
-    """Where the browser and its driver are. Raises NoBrowser."""
+    """The paths of the browser and its driver. Raises NoBrowser."""
     with _alone():
         if not _found():
             _install()
     if not _found():
-        raise NoBrowser("apt-get has installed chromium, and yet it is not there")
+        raise NoBrowser("apt-get installed chromium, but it is not on the PATH")
     return str(shutil.which("chromium")), str(shutil.which("chromedriver"))
 
 
@@ -38,14 +38,13 @@ def _found() -> bool:
 
 def _install() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise NoBrowser("no chromium and chromedriver; to install them takes root and apt-get")
+        raise NoBrowser("no chromium and chromedriver; installing them requires root and apt-get")
     _install_now()
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Of several that run tests here, one looks and installs, and the others wait for it: the programs are there before
-    all that they need is."""
+    """Only one test process at a time looks and installs: the programs exist before their dependencies are complete."""
     folder = os.open("/usr", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -79,7 +78,7 @@ def browser() -> Iterator[Any]:
         for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "no-proxy-server"):
             options.add_argument(f"--{flag}")
         options.add_argument(f"--user-data-dir={profile}")
-        options.accept_insecure_certs = True  # those of tests are of an authority that it does not know
+        options.accept_insecure_certs = True  # the browser does not know the tests' authority
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         opened = webdriver.Chrome(options=options, service=Service(driver))
         try:
@@ -90,25 +89,25 @@ def browser() -> Iterator[Any]:
 
 
 def resize(opened: Any, width: int, height: int, phone: bool = False) -> None:
-    """As if on a screen of this size, in CSS pixels."""
+    """Emulate a screen of this size, in CSS pixels."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
 def prefer(opened: Any, scheme: str) -> None:
-    """`light` or `dark`, as the user's system would say."""
+    """Emulate the user's color scheme, `light` or `dark`."""
     feature = {"name": "prefers-color-scheme", "value": scheme}
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
 
 class Page:
-    """What a browser shows."""
+    """A page in the browser."""
 
     def __init__(self, opened: Any) -> None:
         self.opened = opened
 
     def open(self, url: str) -> None:
-        self.opened.get("about:blank")  # a link to the same page is no reason for a browser to load it anew
+        self.opened.get("about:blank")  # browsers do not reload a page for a new fragment
         self.opened.get(url)
 
     def all(self, selector: str) -> list[Any]:
@@ -116,11 +115,11 @@ class Page:
         return found
 
     def shows(self, selector: str, *words: str, timeout: float = 60) -> str:
-        """The visible text of the first that matches, once one of the words is in it."""
+        """The visible text of the first match, once it contains one of the words."""
         text = "nothing"
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            with contextlib.suppress(Exception):  # what was found may be another by now
+            with contextlib.suppress(Exception):  # the page may have replaced the element
                 text = self.all(selector)[0].text
                 if any(word in text for word in words):
                     return text
@@ -128,14 +127,16 @@ class Page:
         raise AssertionError(f"expected {' or '.join(words)} in {selector} within {timeout} s, found {text!r}")
 
     def faults(self) -> list[str]:
-        """What the browser has complained of, but for a server that is gone."""
-        told = [entry["message"] for entry in self.opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-        return [message for message in told if "net::ERR_" not in message and "status of 401" not in message]
+        """The browser's complaints, except about a server that has stopped or requires a token."""
+        logged = [
+            entry["message"] for entry in self.opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
+        ]
+        return [message for message in logged if "net::ERR_" not in message and "status of 401" not in message]
 
 
 @contextlib.contextmanager
 def a_browser() -> Iterator[Page]:
-    """Without a browser, or without selenium, the test is skipped; where CI is set, it fails."""
+    """Without a browser or selenium, the test is skipped; if CI is set, it fails."""
     with contextlib.ExitStack() as stack:
         try:
             opened = stack.enter_context(browser())

@@ -1,4 +1,4 @@
-"""An endpoint on a free port."""
+"""Endpoints on free ports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.insert(0, str(Path(__file__).parent))  # for helper modules next to the tests
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, `job_of_nodes`
 
 from elastic_http_health.options import Options
@@ -26,7 +26,7 @@ def view():
 
 @pytest.fixture
 def serve(view):
-    """`serve(options)`: an endpoint that answers for `view`."""
+    """`serve(options)`: starts an endpoint that serves `view`."""
     started = []
 
     def start(

@@ -1,4 +1,4 @@
-"""The contract of health endpoints."""
+"""The HTTP endpoint passes HealthContract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens in files: read again when they are replaced, and warned of when others can read them."""
+"""Token files: replaced files are loaded again, and files that other users can read log a warning."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def replaced(file, text):
 
 
 def linked(file, text):
-    """As the kubelet does it: the file is a link through a link that is replaced."""
+    """Like the kubelet: the file is a symlink through another symlink, which is replaced."""
     folder = file.with_name(text)
     folder.mkdir()
     (folder / file.name).write_text(text)
@@ -55,7 +55,7 @@ def linked(file, text):
 
 
 @pytest.mark.parametrize("change", [replaced, linked, lambda file, text: file.write_text(text)])
-def test_a_token_that_is_rotated(port, token, change):
+def test_rotated_token_is_loaded(port, token, change):
     assert (code(port, "first"), code(port, "second!")) == (200, 401)
     for before, now in (("first", "second!"), ("second!", "third!")):
         change(token, now)
@@ -63,28 +63,28 @@ def test_a_token_that_is_rotated(port, token, change):
         assert code(port, before) == 401
 
 
-def test_while_there_is_no_token_in_the_file_the_last_one_counts_and_that_is_told(port, token, capfd):
+def test_last_token_stays_valid_while_its_file_is_empty(port, token, capfd):
     token.write_text("")
-    told = ""
+    log_text = ""
 
-    def is_told():
-        nonlocal told
+    def is_logged():
+        nonlocal log_text
         assert (code(port, "first"), code(port, "")) == (200, 401)
-        told += capfd.readouterr().err
-        return "health endpoint failed" in told
+        log_text += capfd.readouterr().err
+        return "health endpoint failed" in log_text
 
-    eventually(is_told)
-    assert "the previous content is used: a token must have 1 to 1024 printable ASCII characters" in told
+    eventually(is_logged)
+    assert "the previous content is used: a token must have 1 to 1024 printable ASCII characters" in log_text
     token.unlink()
-    eventually(lambda: is_told() and told.count("health endpoint failed") == 2)
-    assert "first" not in told
+    eventually(lambda: is_logged() and log_text.count("health endpoint failed") == 2)
+    assert "first" not in log_text
     token.write_text("second")
     eventually(lambda: code(port, "second") == 200)
     assert "health endpoint failed" not in capfd.readouterr().err
 
 
-def test_a_file_system_that_hangs_keeps_nobody_waiting(port, token):
-    """A pipe that nobody writes to: who opens it waits."""
+def test_hanging_file_system_does_not_delay_answers(port, token):
+    """Opening a pipe without a writer blocks."""
     token.unlink()
     os.mkfifo(token)
     begun = SystemClock().now()
@@ -108,7 +108,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
         (NOBODY, 0o440, True), (NOBODY, 0o640, True), (NOBODY, 0o644, False), (NOBODY, 0o604, False),
     ],
 )  # fmt: skip
-def test_files_that_others_can_read(token, owner, mode, fine):
+def test_exposed_token_file_is_detected(token, owner, mode, fine):
     token.chmod(mode)
     os.chown(token, owner, -1)
     found = exposure(str(token))
@@ -120,15 +120,15 @@ def warnings(capfd):
     return [line for line in capfd.readouterr().err.splitlines() if "health endpoint exposed" in line]
 
 
-def test_who_answers_to_others_without_a_token_is_warned_once(serve, token, capfd):
+def test_exposed_endpoint_without_a_token_logs_one_warning(serve, token, capfd):
     port = serve(Options(host="0.0.0.0")).port
-    (told,) = warnings(capfd)
+    (warning,) = warnings(capfd)
     for part in (f"0.0.0.0:{port}", "the output and stack of a failed worker", "--health-conf token_file=PATH"):
-        assert part in told
+        assert part in warning
     serve()
     serve(read_options({**VALUES, "host": "0.0.0.0", "token_file": str(token)}))
     assert warnings(capfd) == []
     token.chmod(0o644)
     serve(read_options({**VALUES, "token_file": str(token)}))
-    (told,) = warnings(capfd)
-    assert f"other users may read or change {token}, whose mode is 0644" in told
+    (warning,) = warnings(capfd)
+    assert f"other users may read or change {token}, whose mode is 0644" in warning

@@ -1,4 +1,4 @@
-"""Clients that mean ill: the endpoint stays within its limits, and a probe is answered while they are at it."""
+"""Hostile clients: the endpoint stays within its limits and keeps answering probes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from elastic_testing import Background, FakeAgentView
 
 from elastic_core.clock import SystemClock
 
-AT_ONCE = 20.0  # seconds, for every probe on a machine that may stall; who waits for a client here waits for a minute
+AT_ONCE = 20.0  # seconds for a probe on a machine that may stall; a wait for a client would take a minute
 FAST = Limits(rate=1_000_000, burst=1_000_000, backlog=1024)
 
 
 @contextlib.contextmanager
 def slow_clients(port, count):
-    """They have sent half a request and say no more."""
+    """Connections that have sent half a request and then stay silent."""
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(socket.socket()) for _ in range(count)]
         for link in links:
@@ -42,7 +42,7 @@ def check_probes(times):
     assert max(times) < AT_ONCE
 
 
-def test_two_hundred_slow_clients(serve):
+def test_two_hundred_slow_clients_do_not_delay_probes(serve):
     server = serve(Options(limits=Limits(head_seconds=60)))
     with slow_clients(server.port, 200):
         check_probes([probe(server.port) for _ in range(11)])
@@ -51,31 +51,31 @@ def test_two_hundred_slow_clients(serve):
 
 
 class BusyView(FakeAgentView):
-    """Who asks whether the agent lives waits until it is let go, and so does everybody else."""
+    """A view that blocks liveness probes, and with them the server, until `resume` is set."""
 
     def __init__(self):
         super().__init__()
-        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.asked, self.resume = threading.Event(), threading.Event()
 
     def watchdog_fault(self):
         self.asked.set()
-        assert self.go_on.wait(60)
+        assert self.resume.wait(60)
         return super().watchdog_fault()
 
 
-def test_who_sends_no_request_in_time_is_sent_away(serve):
+def test_client_that_sends_no_request_is_disconnected(serve):
     view = BusyView()
     server = serve(Options(limits=Limits(head_seconds=0.2)), view)
     asking = Background(lambda: probe(server.port), 60)
     assert view.asked.wait(60)
-    with slow_clients(server.port, 3) as links:  # all have sent what they send before their time begins
-        view.go_on.set()
+    with slow_clients(server.port, 3) as links:  # all have sent their half before their time begins
+        view.resume.set()
         assert [link.recv(1) for link in links] == [b""] * 3
     assert server.counts.closed["head timeout"] == 3
     asking.result()
 
 
-def test_who_takes_no_answer_is_sent_away(view, serve):
+def test_client_that_reads_no_answer_is_disconnected(view, serve):
     view.show(reason="x" * 8_000_000)
     server = serve(Options(limits=Limits(answer_seconds=0.3)))
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:
@@ -86,7 +86,7 @@ def test_who_takes_no_answer_is_sent_away(view, serve):
     assert server.counts.closed["answer timeout"] == 1
 
 
-def test_who_sends_a_head_byte_by_byte_has_little_of_everybodys_time(serve):
+def test_client_sending_single_bytes_is_disconnected(serve):
     server = serve(Options(limits=Limits(spare_reads=1, head_seconds=60)))
     with socket.create_connection(("127.0.0.1", server.port), 60) as link, pytest.raises(OSError):
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -96,19 +96,19 @@ def test_who_sends_a_head_byte_by_byte_has_little_of_everybodys_time(serve):
     assert server.counts.closed["too many pieces"] == 1
 
 
-def test_who_talks_while_it_waits_is_sent_away(view, serve):
+def test_client_that_sends_while_waiting_is_disconnected(view, serve):
     server = serve()
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:
         link.sendall(b"GET /changes?after=%d&wait=20 HTTP/1.1\r\nHost: localhost\r\n\r\n" % view.status().version)
-        for _ in range(2):  # what comes together with the first of these has been read before the second
+        for _ in range(2):  # before the second answer, the server has read the request above
             ask(server.port, "/livez")
-        with contextlib.suppress(ConnectionError):  # while it still talks, maybe
+        with contextlib.suppress(ConnectionError):  # the server may close it while it sends
             link.sendall(b"x" * 100_000)
             assert link.recv(1) == b""
 
 
 def malformed(seed):
-    """A request that is none, never the same."""
+    """A malformed request, different for each seed."""
     chance = random.Random(seed)
     kinds = (
         b"\x16\x03\x01" + chance.randbytes(200), b"GET / HTTP/9.9\r\n\r\n",
@@ -122,8 +122,8 @@ def malformed(seed):
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_thousands_of_malformed_requests(serve, count):
-    """As fast as they come, so with a rate that lets them through."""
+def test_malformed_requests_stay_within_limits(serve, count):
+    """Sent at full speed, with a rate limit that admits all of them."""
     server = serve(Options(limits=FAST))
 
     def send_hundred(first):
@@ -148,7 +148,7 @@ def send_and_forget(port, data):
         link.sendall(data)
 
 
-def test_requests_beyond_the_rate_wait(serve):
+def test_requests_beyond_the_rate_are_delayed(serve):
     server = serve(Options(limits=Limits(rate=50, burst=5)))
     begun = SystemClock().now()
     with ThreadPoolExecutor(4) as pool:
@@ -156,18 +156,18 @@ def test_requests_beyond_the_rate_wait(serve):
     assert SystemClock().now() - begun >= 0.5 - 0.05
 
 
-def test_a_burst_is_answered_at_once_and_after_it_no_more_than_the_rate(serve):
+def test_burst_is_answered_immediately_and_then_limited(serve):
     server = serve(Options(limits=Limits(rate=0.5, burst=20)))
     begun = SystemClock().now()
     for _ in range(20):
         probe(server.port)
-    assert SystemClock().now() - begun < AT_ONCE  # at the rate alone it would be 38
+    assert SystemClock().now() - begun < AT_ONCE  # without the burst, it would take 38
     probe(server.port)
     probe(server.port)
     assert SystemClock().now() - begun >= 2.0 - 0.05
 
 
-def test_clients_that_ask_for_a_change_and_wait_keep_no_probe_out(view, serve):
+def test_clients_waiting_for_changes_do_not_block_probes(view, serve):
     server = serve(Options(limits=Limits(connections=8, waiting=100)))
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(20)]
@@ -176,20 +176,20 @@ def test_clients_that_ask_for_a_change_and_wait_keep_no_probe_out(view, serve):
         check_probes([probe(server.port) for _ in range(10)])
         assert server.counts.most_connections == 8
         view.show(round=2)
-        # Which ones had to give way depends on whose request was read when the probes came.
-        assert 1 <= sum(begins(link).startswith(b"HTTP/1.1 200 ") for link in links) <= 8
+        # Which clients were evicted depends on whose request had been read when the probes arrived.
+        assert 1 <= sum(first_bytes(link).startswith(b"HTTP/1.1 200 ") for link in links) <= 8
 
 
-def begins(link):
-    """The first bytes of an answer; none if the link was closed before."""
+def first_bytes(link):
+    """The first bytes of an answer; empty if the connection was closed."""
     try:
         return link.recv(100)
     except ConnectionError:
         return b""
 
 
-def test_a_change_of_the_agent_lets_clients_wait_but_not_for_long(view, serve):
-    """However many changes there are."""
+def test_probes_are_answered_during_constant_changes(view, serve):
+    """The view changes without a pause."""
     server = serve()
     done = threading.Event()
     changing = Background(lambda: [view.show(round=number) for number in iter(done.is_set, True)], 60)

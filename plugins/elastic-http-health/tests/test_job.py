@@ -1,4 +1,4 @@
-"""The health endpoint of real jobs: what probes, programs and people see from the start of an agent to its end."""
+"""The health endpoint of real jobs, from the start of an agent to its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from asking import ask
 from job_of_nodes import eventually, free_port, kill
 
-# Asked to end, it tells so, and ends when it is let go.
+# Reports readiness, and on SIGTERM ends; on n0 only once the test lets it go.
 HOLD = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
@@ -22,7 +22,7 @@ if sys.argv[1] == "n0":
 
 
 def answers(port, path):
-    """What is answered, or None where nobody does."""
+    """The answer, or None if nothing listens."""
     try:
         return ask(port, path)
     except OSError:
@@ -30,7 +30,7 @@ def answers(port, path):
 
 
 def when(port, phase):
-    """The status, once the agent is in this phase."""
+    """Wait until the agent is in this phase; returns the status."""
 
     def found():
         answer = answers(port, "/status")
@@ -45,13 +45,13 @@ def probes(port):
 
 
 def let_go(folder):
-    """Returns once the worker that is held has gone on."""
+    """Release the held worker; returns once it continues."""
     with open(Path(folder) / "let-go", "w"):
         pass
 
 
 @pytest.mark.torch
-def test_from_before_the_rendezvous_until_the_end(elastic, job, read_fifo):
+def test_endpoint_follows_a_job_from_join_to_drain(elastic, job, read_fifo):
     os.mkfifo(elastic.cwd / "let-go")
     fifo, read = read_fifo
     script = elastic.script("hold.py", HOLD.format(fifo=fifo))
@@ -104,8 +104,8 @@ def test_from_before_the_rendezvous_until_the_end(elastic, job, read_fifo):
     n1.code()
 
 
-def test_a_watchdog_that_is_lost_turns_livez_red_until_it_is_back(elastic, read_fifo):
-    """Something else lies where the pipe was: no worker could have a timer."""
+def test_livez_fails_while_the_watchdog_is_lost(elastic, read_fifo):
+    """A file replaces the pipe, so workers cannot set timers."""
     fifo, read = read_fifo
     hold = f"import os; os.write(os.open({fifo!r}, os.O_WRONLY), b'ready\\n'); open('let-go').close()"
     os.mkfifo(elastic.cwd / "let-go")
@@ -118,7 +118,7 @@ def test_a_watchdog_that_is_lost_turns_livez_red_until_it_is_back(elastic, read_
     pipe.write_text("")
     eventually(lambda: ask(port, "/livez").status == 503, "red")
     assert ask(port, "/livez").text.startswith("the workers' watchdog has failed: ")
-    assert probes(port)[1] == 200  # the workers run on
+    assert probes(port)[1] == 200  # the workers keep running
     pipe.unlink()
     eventually(lambda: ask(port, "/livez").status == 200, "green again")
     let_go(elastic.cwd)

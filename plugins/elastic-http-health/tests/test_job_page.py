@@ -1,4 +1,4 @@
-"""The page in a real browser, while a real job loses a worker."""
+"""The page in a real browser, during a real job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ signal.pause()
 """
 
 
-def test_a_worker_is_killed_and_the_page_tells_why_there_is_a_new_round(elastic, read_fifo):
+def test_page_explains_the_new_round_after_a_killed_worker(elastic, read_fifo):
     fifo, read = read_fifo
     script = elastic.script("work.py", WORK.format(fifo=fifo))
     port = free_port()
@@ -61,7 +61,7 @@ while os.environ["RANK"] == "1" and not pathlib.Path({file!r}).exists():
 
 
 @pytest.mark.torch
-def test_round_of_a_node_that_is_done_shows_as_finishing(elastic, job):
+def test_page_shows_round_of_finished_node_as_finishing(elastic, job):
     go = elastic.cwd / "go"
     script = elastic.script("work.py", FIRST_IS_DONE.format(file=str(go)))
     port = free_port()

@@ -1,4 +1,4 @@
-"""What `--health-conf` takes, and what is said of anything else."""
+"""Options in `--health-conf`, and errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def problems(**values):
     return str(caught.value)
 
 
-def test_the_defaults():
+def test_option_defaults_match_the_class():
     assert read() == Options()
 
 
-def test_a_token_from_a_file_is_nowhere_shown(tmp_path):
+def test_token_from_a_file_is_hidden_in_repr(tmp_path):
     file = tmp_path / "token"
     file.write_text("s3cret\n")
     found = read(token_file=str(file))
@@ -58,7 +58,7 @@ for file in (None, sys.argv[1]):
 
 
 @pytest.mark.integration
-def test_who_has_read_a_token_from_a_file_leaves_no_core_dump(tmp_path):
+def test_reading_a_token_file_disables_core_dumps(tmp_path):
     file = tmp_path / "token"
     file.write_text("s3cret\n")
     command = [sys.executable, "-c", DUMPABLE, str(file)]
@@ -66,44 +66,44 @@ def test_who_has_read_a_token_from_a_file_leaves_no_core_dump(tmp_path):
     assert done.stdout.split() == ["1", "0"]
 
 
-def test_all_that_is_wrong_is_told_at_once():
-    told = problems(host="", token="a", token_file="b")
+def test_all_problems_are_reported_together():
+    found = problems(host="", token="a", token_file="b")
     for part in ("host must not be empty", "exclude each other"):
-        assert part in told
+        assert part in found
 
 
-def test_names_that_are_allowed():
+def test_allowed_hosts_are_parsed():
     given = "Node7  *.cluster.example ::1 *"
     assert read(allowed_hosts=given).allowed_hosts == ("node7", "*.cluster.example", "::1", "*")
     for wrong in ("http://node7", "node7:8080", "node7;node8", "a/b"):
-        told = problems(allowed_hosts=f"node6 {wrong}")
-        assert f"expected allowed_hosts as names without scheme and port, separated by spaces, found {wrong!r}" in told
+        found = problems(allowed_hosts=f"node6 {wrong}")
+        assert f"expected allowed_hosts as names without scheme and port, separated by spaces, found {wrong!r}" in found
 
 
-def test_the_bounds_of_numbers():
+def test_numbers_out_of_bounds_are_refused():
     (record,) = elastic_health_endpoints()
-    _, told = type_options(record.options, {"connections": 1, "rate": "nan"}, "--health-conf")
-    assert [str(problem) for problem in told] == [
+    _, found = type_options(record.options, {"connections": 1, "rate": "nan"}, "--health-conf")
+    assert [str(problem) for problem in found] == [
         "--health-conf: connections: expected a whole number from 4 to 1000000, found 1",
         "--health-conf: rate: expected a number from 1 to 1000000, found 'nan'",
     ]
 
 
 @pytest.mark.parametrize("token", ["", "a\nb", "caf\xe9", "x" * 2000])
-def test_tokens_that_no_header_can_carry(token):
-    told = problems(token=token)
-    assert "printable ASCII" in told and "secrets.token_urlsafe" in told
-    assert not token or token not in told
+def test_token_that_no_header_can_carry_is_refused(token):
+    found = problems(token=token)
+    assert "printable ASCII" in found and "secrets.token_urlsafe" in found
+    assert not token or token not in found
 
 
 @pytest.mark.parametrize("name", ["missing", ".", "a\0b"])
-def test_a_token_file_that_cannot_be_read(tmp_path, name):
+def test_unreadable_token_file_is_refused(tmp_path, name):
     assert "cannot read the token file" in problems(token_file=str(tmp_path / name))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "a" * 300, "1.2.3", "fe80::1%nowhere"])
-def test_a_host_that_is_not_here(view, host):
+def test_host_of_another_machine_is_refused(view, host):
     server = HttpHealthServer(view, 0, 30.0, Options(host=host))
     with pytest.raises((ConfigurationError, OSError), match="host: cannot listen on"):
         server.start()
@@ -121,7 +121,7 @@ def test_a_host_that_is_not_here(view, host):
         ("::ffff:127.0.0.1", "127.0.0.1"),
     ],
 )
-def test_hosts(serve, host, asked):
+def test_server_listens_at_the_given_host(serve, host, asked):
     if ":" in host and not ipv6():
         pytest.skip("this machine has no IPv6")
     server = serve(Options(host=host))
@@ -147,7 +147,7 @@ def run(tmp_path, *flags):
 
 
 @pytest.mark.integration
-def test_the_command_tells_what_is_wrong_and_runs_nothing(tmp_path):
+def test_run_with_bad_options_starts_no_worker(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         done = run(tmp_path, "--health-port", taken)
@@ -161,7 +161,7 @@ def test_the_command_tells_what_is_wrong_and_runs_nothing(tmp_path):
     assert "token" in done.stderr
 
 
-def test_the_token_is_a_secret_for_everybody():
+def test_token_option_is_marked_secret():
     (record,) = elastic_health_endpoints()
     assert [option.name for option in record.options if option.secret] == ["token"]
 
@@ -176,8 +176,8 @@ for path in ("", "status", "metrics", "livez?verbose"):
 
 
 @pytest.mark.integration
-def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
-    """Not in what its workers get, nor in what it tells of itself."""
+def test_token_file_content_never_leaves_the_agent(tmp_path):
+    """The token reaches neither the workers nor the agent's own output."""
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     token.chmod(0o600)
@@ -197,13 +197,13 @@ def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_token_on_the_command_line_is_warned_of(tmp_path):
+def test_token_on_the_command_line_logs_a_warning(tmp_path):
     done = run(tmp_path, "--health-port=0", "--health-conf=rate=100,token=s3cret")
     assert (done.returncode, "s3cret" in done.stderr) == (0, False)
-    told = [line for line in done.stderr.splitlines() if "health endpoint exposed" in line]
-    assert len(told) == 1
-    assert "other users can see the token in the process list" in told[0]
-    assert "token_file=PATH" in told[0]
+    warnings = [line for line in done.stderr.splitlines() if "health endpoint exposed" in line]
+    assert len(warnings) == 1
+    assert "other users can see the token in the process list" in warnings[0]
+    assert "token_file=PATH" in warnings[0]
 
 
 NESTED = """
@@ -215,9 +215,9 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-pyth
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"])
-def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_path):
+def test_nested_agent_does_not_reuse_the_health_port(name, tmp_path):
     (tmp_path / "nested.py").write_text(NESTED)
-    held = PortReservation()  # nobody else gets it meanwhile
+    held = PortReservation()  # keeps other processes off the port
     done = subprocess.run(
         [sys.executable, "-m", "elastic_core", "run", str(tmp_path / "nested.py")],
         env={**os.environ, name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},
@@ -230,7 +230,7 @@ def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_pat
 
 
 @pytest.mark.integration
-def test_what_no_agent_uses_is_left_to_the_workers():
+def test_unused_health_variables_reach_the_workers():
     done = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""The page in headless Chromium, with agents that are as the test says."""
+"""The page in headless Chromium, with fake agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def url(server, fragment=""):
     return f"http://127.0.0.1:{server.port}/{fragment}"
 
 
-def test_nothing_from_the_job_becomes_markup(page, view, serve):
+def test_job_text_never_becomes_markup(page, view, serve):
     failure = ProcessFailure(0, 7, -9, message=EVIL, stack=EVIL, reason=EVIL, node=EVIL, stderr_tail=(EVIL,))
     rounds = (RoundStatus(1, 1, 0, 1, 1.0, EVIL, 2.0, EVIL, EVIL), RoundStatus(2, 1, 0, 1, 3.0, EVIL))
     members = (Member(EVIL, EVIL, EVIL, EVIL, 1),)
@@ -43,7 +43,7 @@ def test_nothing_from_the_job_becomes_markup(page, view, serve):
     assert page.faults() == []
 
 
-def test_a_thousand_members(page, view, serve):
+def test_page_stays_usable_with_a_thousand_members(page, view, serve):
     members = tuple(Member(f"node{i}", f"host{i}", f"10.0.{i // 250}.{i % 250}", "trainer", 8) for i in range(1000))
     rounds = tuple(RoundStatus(i, 1000, 700, 8000, 1.0, "", 2.0, "x", "failure") for i in range(1, 101))
     view.show(members=members, group_rank=700, round=100, rounds=rounds)
@@ -61,7 +61,7 @@ def test_a_thousand_members(page, view, serve):
         assert page.opened.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_it_follows_and_goes_on_by_itself(page, view, serve):
+def test_page_follows_changes_and_reconnects(page, view, serve):
     server = serve()
     page.open(url(server))
     page.shows("#phase", "Running")
@@ -70,7 +70,7 @@ def test_it_follows_and_goes_on_by_itself(page, view, serve):
     assert page.shows("#reason", "rank 3") == "rank 3: exit code 41"
     port = server.port
     server.stop()
-    held = PortReservation(port)  # nobody else gets it meanwhile
+    held = PortReservation(port)  # keeps other processes off the port
     page.shows("#banner", "No response")
     again = HttpHealthServer(view, port, 30.0)
     try:
@@ -83,7 +83,7 @@ def test_it_follows_and_goes_on_by_itself(page, view, serve):
         held.release()
 
 
-def test_the_token(page, serve):
+def test_page_asks_for_the_token(page, serve):
     server = serve(Options(token="s3cret"))
     page.open(url(server))
     page.shows("#ask", "Token required")
@@ -98,8 +98,8 @@ def test_the_token(page, serve):
     assert not page.all("#ask")[0].is_displayed()
 
 
-def test_over_https_it_asks_for_the_token_and_follows(page, view, serve, tmp_path):
-    """With nothing on it that a browser would not load there."""
+def test_page_works_over_https_with_a_token(page, view, serve, tmp_path):
+    """The browser must not block any content of the page."""
     issued = pytest.importorskip("trustme").CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
     tls = FromFiles([], lambda: server_context(str(tmp_path / "both.pem"), None))
@@ -137,7 +137,7 @@ return bad;
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everybody_can_read_it(page, view, serve, scheme):
+def test_page_meets_contrast_and_structure_rules(page, view, serve, scheme):
     causes = ("failure", "hang", "node lost", "membership", "succeeded", "failed", "stopped")
     rounds = tuple(RoundStatus(i + 1, 1, 0, 1, 1.0, "x", 2.0, "y", cause) for i, cause in enumerate(causes))
     failure = ProcessFailure(0, 7, 3, message="a", stack="b", reason="exit code 3")

@@ -1,4 +1,4 @@
-"""The parts that touch nothing: who may ask, requests, sums, trees of processes."""
+"""Pure functions: allowed hosts, tokens, requests, and totals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOPBACK = ["localhost", "*.localhost"]
         ("127.0.0.1.evil.example", False),
     ],
 )  # fmt: skip
-def test_only_loopback_names_mean_loopback(host, expected):
+def test_loopback_server_accepts_only_loopback_hosts(host, expected):
     assert means_us({"host": host}, LOOPBACK, True) is expected
 
 
@@ -37,7 +37,7 @@ def test_only_loopback_names_mean_loopback(host, expected):
         ("node7", False),
     ],
 )
-def test_loopback_addresses(address, expected):
+def test_loopback_server_accepts_only_loopback_addresses(address, expected):
     assert means_us({"host": address}, LOOPBACK, True) is expected
 
 
@@ -50,11 +50,11 @@ def test_loopback_addresses(address, expected):
         ("10.0.0.1.evil.example", False), ("0x7f000001", False), ("[evil.example]", False), ("xn--nde7-5qa", False),
     ],
 )  # fmt: skip
-def test_off_loopback_any_address_and_the_names_that_were_given_mean_us(host, expected):
+def test_public_server_accepts_addresses_and_allowed_names(host, expected):
     assert means_us({"host": host}, [*LOOPBACK, "node7", "*.cluster.example"], False) is expected
 
 
-def test_a_star_means_every_host():
+def test_star_allows_every_host():
     assert means_us({"host": "evil.example:8080"}, ["*"], True)
 
 
@@ -63,7 +63,7 @@ def test_a_star_means_every_host():
     [("Bearer secret", True), ("bearer  secret ", True), ("Bearer secrets", False), ("Basic secret", False),
      ("secret", False), ("", False), ("Bearer \xe9", False)],
 )  # fmt: skip
-def test_the_token(header, expected):
+def test_token_is_compared_with_the_header(header, expected):
     assert may_see("secret", {"authorization": header}) is expected
     assert may_see(None, {"authorization": header})
 
@@ -72,12 +72,12 @@ def exchange():
     return Exchange(Limits.head_bytes)
 
 
-def test_a_request():
+def test_request_is_parsed():
     found = exchange().receive(b"GET /a%20b/?verbose&x=1%2C2 HTTP/1.1\r\nHost: h\r\nX-A: b\r\n\r\n")
     assert found == Request("GET", "/a b/", {"verbose": "", "x": "1,2"}, {"host": "h", "x-a": "b"})
 
 
-def test_a_request_in_pieces():
+def test_request_in_pieces_is_parsed():
     one = exchange()
     request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
     found = [one.receive(request[i : i + 1]) for i in range(len(request))]
@@ -101,7 +101,7 @@ def test_a_request_in_pieces():
         (b"GET /" + b"a" * 9000, 431), (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 2000, 431),
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused(data, status):
+def test_malformed_request_is_refused(data, status):
     one = exchange()
     found = one.receive(data)
     assert (found.status if isinstance(found, Response) else 200) == status
@@ -114,7 +114,7 @@ def status(**fields):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_totals_count_rounds_of_a_store_that_lost_its_data(number):
+def test_totals_count_rounds_after_the_store_lost_data(number):
     rounds = [RoundStatus(3, 1, 0, 1, 1.0, rendezvous=0.5), RoundStatus(number, 1, 0, 1, 2.0, rendezvous=0.25)]
     recoveries = [Recovery(3, "failure", "", 1.0, 0, 0, 0, 0), Recovery(number, "failure", "", 2.0, 0, 0, 0, 0)]
     totals = Totals()

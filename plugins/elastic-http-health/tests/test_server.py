@@ -1,4 +1,4 @@
-"""The endpoint as its clients see it, over real sockets."""
+"""The endpoint's answers to clients, over real sockets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOKEN = {"Authorization": "Bearer s3cret"}
 
 
 def fill(view):
-    """Something of everything."""
+    """Give every field of the status a value."""
     view.checked = (CheckStatus("data", "the data is mounted", CheckResult(CheckLevel.OK, "mounted"), 5.0),)
     view.show(
         phase=AgentPhase.STOPPING, reason="rank 0: exit code 41", round=2, group_rank=0,
@@ -54,7 +54,7 @@ def fill(view):
 
 
 def paths(value, prefix=""):
-    """Every field of a document: `members[].node`."""
+    """The paths of all fields of a document, such as `members[].node`."""
     if isinstance(value, list):
         return {path for item in value for path in paths(item, f"{prefix}[]")}
     if isinstance(value, dict):
@@ -62,7 +62,7 @@ def paths(value, prefix=""):
     return {prefix}
 
 
-def test_every_field_of_the_status_is_documented_and_no_other(view, serve, child):
+def test_status_fields_match_the_reference(view, serve, child):
     view.template = child.pid
     fill(view)
     found = ask(serve().port, "/status")
@@ -76,7 +76,7 @@ def test_every_field_of_the_status_is_documented_and_no_other(view, serve, child
     assert documented - {"last_failure"} == fields
 
 
-def test_every_metric_is_documented_and_no_other(view, serve, child):
+def test_metrics_match_the_reference(view, serve, child):
     view.template = child.pid
     fill(view)
     server = serve()
@@ -101,7 +101,7 @@ def test_every_metric_is_documented_and_no_other(view, serve, child):
 
 @pytest.fixture
 def child():
-    """A process that has used some processor time, and that has one below it."""
+    """A process that has used some CPU time, and has a child."""
     code = """
 import subprocess, sys, time
 below = subprocess.Popen([sys.executable, "-c", "held = bytearray(40 << 20); print(1, flush=True); input()"], stdin=0)
@@ -110,13 +110,13 @@ while time.process_time() < until: pass
 print("there", flush=True); below.wait()
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    said = "".join(process.stdout.readline() for _ in range(2))  # both at once, maybe
-    assert sorted(said) == sorted("1\nthere\n")
+    output = "".join(process.stdout.readline() for _ in range(2))  # in any order
+    assert sorted(output) == sorted("1\nthere\n")
     yield process
     process.communicate("\n", timeout=180)
 
 
-def test_what_workers_use_with_all_that_they_started(view, serve, child):
+def test_worker_usage_includes_child_processes(view, serve, child):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(60)
     view.show(workers=(WorkerStatus(0, 4, child.pid, "running"), WorkerStatus(1, 5, gone.pid, "running")))
@@ -130,7 +130,7 @@ def test_what_workers_use_with_all_that_they_started(view, serve, child):
     assert 'rank="5"' not in metrics
 
 
-def test_what_the_template_uses(view, serve, child):
+def test_template_memory_is_reported(view, serve, child):
     port = serve().port
     assert ask(port, "/status").json["template"] is None
     assert "elastic_template_memory_bytes" not in ask(port, "/metrics").text
@@ -139,11 +139,11 @@ def test_what_the_template_uses(view, serve, child):
     shown = ask(port, "/status").json["template"]
     assert shown["pid"] == child.pid
     assert shown["memory_bytes"] > 10 << 20
-    [told] = re.findall(r"^elastic_template_memory_bytes (\S+)$", ask(port, "/metrics").text, re.MULTILINE)
-    assert float(told) > 10 << 20
+    [memory] = re.findall(r"^elastic_template_memory_bytes (\S+)$", ask(port, "/metrics").text, re.MULTILINE)
+    assert float(memory) > 10 << 20
 
 
-def test_workers_are_not_looked_at_more_often_than_each_second(view, serve, child):
+def test_workers_are_sampled_at_most_once_per_second(view, serve, child):
     view.show(workers=(WorkerStatus(0, 0, child.pid, "running"),))
     port = serve().port
     begun = SystemClock().now()
@@ -151,7 +151,7 @@ def test_workers_are_not_looked_at_more_often_than_each_second(view, serve, chil
     assert len(bodies) <= 1 + (SystemClock().now() - begun)
 
 
-def test_waiting_for_a_change(view, serve):
+def test_changes_request_returns_on_the_next_change(view, serve):
     port = serve().port
     change = ask(port, "/changes").json["change"]
     assert ask(port, "/changes?after=0&wait=20").json["change"] == change
@@ -161,7 +161,7 @@ def test_waiting_for_a_change(view, serve):
     found = []
     waiting = threading.Thread(target=lambda: found.append(ask(port, f"/changes?after={change}&wait=30").json))
     waiting.start()
-    while waiting.is_alive():  # it may not have asked yet when the first change comes
+    while waiting.is_alive():  # the first change may come before its request
         view.show(phase=AgentPhase.STOPPING)
         waiting.join(0.05)
     assert found[0]["change"] > change
@@ -169,16 +169,16 @@ def test_waiting_for_a_change(view, serve):
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=1&wait=x", "after=1&wait=nan", "after=1&wait=-5", "after=9e9"])
-def test_waits_that_make_no_sense_end_at_once(serve, query):
+def test_invalid_waits_return_immediately(serve, query):
     assert ask(serve().port, f"/changes?{query}").status in (200, 400)
 
 
-def test_only_so_many_wait(view, serve):
+def test_waits_beyond_the_limit_return_immediately(view, serve):
     port = serve(Options(limits=Limits(waiting=1))).port
     change = ask(port, "/changes").json["change"]
     with socket.create_connection(("127.0.0.1", port), 60) as first:
         first.sendall(b"GET /changes?after=%d&wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % change)
-        for _ in range(2):  # what comes together with the first of these has been read before the second
+        for _ in range(2):  # before the second answer, the server has read the request above
             ask(port, "/livez")
         begun = SystemClock().now()
         assert ask(port, f"/changes?after={change}&wait=30").status == 200
@@ -188,16 +188,16 @@ def test_only_so_many_wait(view, serve):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"])
-def test_nothing_can_be_changed(serve, method):
+def test_methods_other_than_get_are_refused(serve, method):
     found = ask(serve().port, "/status", method)
     assert (found.status, found.headers["Allow"]) == (405, "GET, HEAD")
 
 
-PATIENT = Options(limits=Limits(rest_seconds=60))  # with clients that may stall
+PATIENT = Options(limits=Limits(rest_seconds=60))  # tolerates clients that stall
 
 
-def insist(port, *pieces):
-    """What is answered to one who sends all of it before reading; a connection that is reset is an error."""
+def send_all(port, *pieces):
+    """Send all pieces before reading the answer; a reset connection raises."""
     with socket.create_connection(("127.0.0.1", port), 60) as link:
         for piece in pieces:
             link.sendall(piece)
@@ -211,19 +211,19 @@ HEAD = b"Host: localhost\r\nContent-Length: 100000\r\n\r\n"
 
 
 @pytest.mark.parametrize("method", [b"POST", b"GET"])
-def test_who_sends_a_body_gets_the_answer(serve, method):
+def test_client_that_sends_a_body_gets_an_answer(serve, method):
     port = serve(PATIENT).port
     head = method + b" /status HTTP/1.1\r\n" + HEAD
-    assert insist(port, head + b"x" * 100_000).startswith(b"HTTP/1.1 413 ")
-    assert insist(port, head, b"x" * 50_000, b"x" * 50_000).startswith(b"HTTP/1.1 413 ")
+    assert send_all(port, head + b"x" * 100_000).startswith(b"HTTP/1.1 413 ")
+    assert send_all(port, head, b"x" * 50_000, b"x" * 50_000).startswith(b"HTTP/1.1 413 ")
 
 
-def test_who_sends_many_requests_at_once_gets_the_first_answer(serve):
+def test_pipelined_requests_get_only_the_first_answer(serve):
     port = serve(PATIENT).port
-    assert insist(port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000).count(b"HTTP/1.1 200") == 1
+    assert send_all(port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000).count(b"HTTP/1.1 200") == 1
 
 
-def test_who_never_ends_is_sent_away(serve):
+def test_endless_body_is_cut_off(serve):
     server = serve(Options(limits=Limits(rest_seconds=0.3)))
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:
         link.sendall(b"POST / HTTP/1.1\r\n" + HEAD)
@@ -236,18 +236,18 @@ def test_who_never_ends_is_sent_away(serve):
     assert server.counts.closed == {}
 
 
-def test_head(serve):
+def test_head_request_has_no_body(serve):
     found = ask(serve().port, "/livez", "HEAD")
     assert (found.status, found.body) == (200, b"")
 
 
-def test_an_unknown_path_is_told_the_known_ones(serve):
+def test_unknown_path_lists_the_known_paths(serve):
     found = ask(serve().port, "/../etc/passwd")
     assert (found.status, "/status" in found.text) == (404, True)
 
 
 @pytest.mark.parametrize("path", ["/", "/livez", "/status", "/metrics", "/nowhere"])
-def test_every_answer_is_safe_to_show(serve, path):
+def test_all_answers_have_security_headers(serve, path):
     headers = ask(serve().port, path).headers
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
@@ -256,7 +256,7 @@ def test_every_answer_is_safe_to_show(serve, path):
     assert "Server" not in headers and "Access-Control-Allow-Origin" not in headers
 
 
-def test_a_page_from_elsewhere_finds_nothing_behind_a_loopback_address(serve):
+def test_foreign_host_header_is_refused_on_loopback(serve):
     port = serve().port
     for path in ("/", "/status", "/livez"):
         assert ask(port, path, headers={"Host": "evil.example"}).status == 421
@@ -264,8 +264,8 @@ def test_a_page_from_elsewhere_finds_nothing_behind_a_loopback_address(serve):
 
 
 @pytest.mark.parametrize("path", ["/", "/status", "/changes", "/metrics", "/livez", "/readyz", "/nowhere"])
-def test_a_page_from_elsewhere_finds_nothing_behind_any_other_address(serve, path):
-    """Its name was made to lead here, so to the browser this is the page's own server."""
+def test_foreign_host_header_is_refused_on_other_addresses(serve, path):
+    """DNS rebinding: the foreign name resolves to this server, which the browser takes for the page's own."""
     port = serve(Options(host="0.0.0.0", allowed_hosts=("node7.example",))).port
     found = ask(port, path, headers={"Host": f"evil.example:{port}"})
     assert (found.status, "allowed_hosts=NAME" in found.text, "node7" in found.text) == (421, True, False)
@@ -273,7 +273,7 @@ def test_a_page_from_elsewhere_finds_nothing_behind_any_other_address(serve, pat
     assert {ask(port, path, headers={"Host": name}).status for name in names} == {404 if path == "/nowhere" else 200}
 
 
-def test_the_name_at_which_it_listens_is_one_of_its_own(serve):
+def test_listening_host_name_is_allowed(serve):
     host = socket.gethostname()
     try:
         port = serve(Options(host=host)).port
@@ -282,7 +282,7 @@ def test_the_name_at_which_it_listens_is_one_of_its_own(serve):
     assert ask(port, "/status", host=host).status == 200
 
 
-def test_without_the_token_probes_tell_no_reason_and_the_rest_nothing(view, serve):
+def test_without_token_probes_hide_reasons_and_pages_are_denied(view, serve):
     view.show(phase=AgentPhase.JOINING, reason="gpu-13 is missing")
     port = serve(Options(token="s3cret")).port
     assert (ask(port, "/readyz").status, ask(port, "/readyz?verbose").text) == (503, "not ok\n")
@@ -296,7 +296,7 @@ def test_without_the_token_probes_tell_no_reason_and_the_rest_nothing(view, serv
     assert "job" not in ask(port, "/").text.partition("<body>")[2].partition("<script>")[0].replace("job without", "")
 
 
-def test_verbose_probes(view, serve):
+def test_verbose_probe_lists_its_checks(view, serve):
     port = serve().port
     assert ask(port, "/livez?verbose").text.endswith("livez check passed\n")
     view.fault = "its thread has ended"
@@ -309,7 +309,7 @@ def test_verbose_probes(view, serve):
     ]
 
 
-def test_text_that_cannot_be_written_is_shown_all_the_same(view, serve):
+def test_unencodable_text_is_escaped(view, serve):
     view.show(phase=AgentPhase.STOPPING, reason="lone \udce9", run_id="r\udce9")
     port = serve().port
     assert "lone \\udce9" in ask(port, "/readyz").text
@@ -317,14 +317,14 @@ def test_text_that_cannot_be_written_is_shown_all_the_same(view, serve):
     assert ask(port, "/metrics").status == 200
 
 
-def test_one_connection_brings_one_request(serve):
+def test_connection_serves_one_request(serve):
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     found = send(serve().port, request + request)
     assert found.count(b"HTTP/1.1 200") == 1
     assert b"Connection: close" in found
 
 
-def test_a_view_that_breaks_is_an_answer_too_and_told_once(view, serve, capfd):
+def test_failing_view_answers_500_and_is_logged_once(view, serve, capfd):
     class Broken(type(view)):
         def watchdog_fault(self):
             raise RuntimeError("no luck")
@@ -335,16 +335,16 @@ def test_a_view_that_breaks_is_an_answer_too_and_told_once(view, serve, capfd):
     assert capfd.readouterr().err.count("health endpoint failed") == 1
 
 
-def test_a_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
+def test_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
     server, port = serve(port=quiet_port), quiet_port
     with socket.create_connection(("127.0.0.1", port), 60) as link:
-        ask(port, "/livez")  # the one before it has been accepted
+        ask(port, "/livez")  # by now the connection above has been accepted
         context = multiprocessing.get_context("fork")
         release, wait = context.Pipe()
         child = context.Process(target=lambda: (wait.send("it runs"), wait.recv()))
         child.start()
         try:
-            assert release.poll(60) and release.recv()  # before, it may not have dropped anything yet
+            assert release.poll(60) and release.recv()  # until then, it may still hold descriptors
             server.stop()
             assert link.recv(1) == b""
             with socket.create_server(("127.0.0.1", port)):
@@ -355,22 +355,22 @@ def test_a_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
     assert child.exitcode == 0
 
 
-def test_heavy_imports_wait_until_the_endpoint_is_chosen():
+def test_plugin_import_loads_nothing_heavy():
     heavy = "{'asyncio', 'h11', 'prometheus_client'}"
     code = f"import elastic_http_health.plugin, sys; print([*{heavy}.intersection(sys.modules)])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert json.loads(done.stdout) == []
 
 
-def test_results_of_health_checks_are_shown(view, serve):
+def test_health_check_results_are_shown(view, serve):
     port = serve().port
     assert ask(port, "/status").json["checks"] == []
     bad = CheckResult(CheckLevel.FAILURE, "/data is not mounted", "mount /data")
     view.checked = (CheckStatus("data", "the data is mounted", bad, 5.0), CheckStatus("gpu", "GPUs answer"))
     view.show(reason="a change, so that the documents are made again")
     shown = ask(port, "/status").json["checks"]
-    told = {"level": "failure", "message": "/data is not mounted", "remedy": "mount /data", "checked_at": 5.0}
-    assert shown[0] == {"name": "data", "summary": "the data is mounted", **told}
+    finding = {"level": "failure", "message": "/data is not mounted", "remedy": "mount /data", "checked_at": 5.0}
+    assert shown[0] == {"name": "data", "summary": "the data is mounted", **finding}
     assert (shown[1]["name"], shown[1]["level"]) == ("gpu", "pending")
     assert ask(port, "/changes").json["checks"] == shown
     assert 'elastic_health_check{level="failure",name="data"} 1.0' in ask(port, "/metrics").text

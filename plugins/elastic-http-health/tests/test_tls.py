@@ -1,4 +1,4 @@
-"""The endpoint over TLS: who is answered, and what clients that mean ill cost."""
+"""The endpoint over TLS: accepted clients, and the cost of hostile ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AT_ONCE = 20.0  # seconds, on a machine that may stall
 
 
 class Certificates:
-    """Of an authority that is made for this run: a certificate in files, which can be replaced."""
+    """A certificate in files, issued by the test run's authority, which can be replaced."""
 
     def __init__(self, folder, authority):
         self.authority = authority
@@ -45,7 +45,7 @@ class Certificates:
         issued.private_key_pem.write_to_path(self.key)
 
     def context(self):
-        """A client's."""
+        """A client's TLS context that trusts the authority."""
         made = ssl.create_default_context()
         self.authority.configure_trust(made)
         return made
@@ -84,7 +84,7 @@ def connected(port, context):
         yield link
 
 
-def test_all_that_is_answered_without_tls_is_answered_with_it(view, serve, certificates):
+def test_all_paths_are_served_over_tls(view, serve, certificates):
     port = serve(certificates.options()).port
     context = certificates.context()
     for path, status in {
@@ -102,34 +102,34 @@ def test_all_that_is_answered_without_tls_is_answered_with_it(view, serve, certi
     waiting = threading.Thread(target=lambda: found.append(ask_tls(port, f"/changes?after={change}&wait=30", context)))
     begun = SystemClock().now()
     waiting.start()
-    while waiting.is_alive():  # it may not have asked yet when the first change comes
+    while waiting.is_alive():  # the first change may come before its request
         view.show(round=2)
         waiting.join(0.05)
     assert json.loads(found[0][1])["change"] > change
     assert SystemClock().now() - begun < AT_ONCE
 
 
-def test_a_long_answer_ends_with_a_goodbye(view, serve, certificates):
-    """So a client can tell it from one that somebody on the way has cut off."""
+def test_long_answer_ends_with_close_notify(view, serve, certificates):
+    """Clients can then distinguish a complete answer from a truncated one."""
     view.show(reason="x" * 3_000_000)
     with connected(serve(certificates.options()).port, certificates.context()) as link:
         link.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         found = b""
-        while piece := link.recv(65536):  # raises SSLEOFError without the goodbye
+        while piece := link.recv(65536):  # raises SSLEOFError without close_notify
             found += piece
     assert len(found) > 3_000_000
     assert found.endswith(b"}")
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_versions(serve, certificates, version):
+def test_tls_1_2_and_1_3_are_accepted(serve, certificates, version):
     context = certificates.context()
     context.minimum_version = context.maximum_version = version
     assert ask_tls(serve(certificates.options()).port, "/livez", context)[0] == 200
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_versions_that_are_broken(serve, certificates):
+def test_tls_1_1_is_refused(serve, certificates):
     context = certificates.context()
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -139,7 +139,7 @@ def test_versions_that_are_broken(serve, certificates):
     eventually(lambda: server.counts.closed["no TLS"] == 1)
 
 
-def test_who_does_not_trust_it_sends_nothing(serve, certificates):
+def test_client_that_does_not_trust_the_server_sends_nothing(serve, certificates):
     server = serve(certificates.options())
     with pytest.raises(ssl.SSLCertVerificationError):
         ask_tls(server.port, "/status", ssl.create_default_context())
@@ -147,12 +147,12 @@ def test_who_does_not_trust_it_sends_nothing(serve, certificates):
     assert server.counts.answers == {}
 
 
-def test_who_speaks_no_tls_is_told_so(serve, certificates):
+def test_plain_http_client_is_told_to_use_https(serve, certificates):
     found = ask(serve(certificates.options()).port, "/status")
     assert (found.status, found.text) == (400, "this port requires TLS; use https://\n")
 
 
-def test_noise_is_no_fault(serve, certificates, capfd):
+def test_random_bytes_cause_no_server_error(serve, certificates, capfd):
     server = serve(certificates.options(rate=1_000_000, burst=1_000_000))
     for length in (1, 5, 50, 5000):
         send(server.port, b"\x16\x03\x01" + b"\xff" * length)
@@ -166,7 +166,7 @@ def test_noise_is_no_fault(serve, certificates, capfd):
     assert "health endpoint failed" not in capfd.readouterr().err
 
 
-def test_a_handshake_that_is_never_done_has_its_place_for_a_short_time(serve, certificates):
+def test_unfinished_handshake_times_out(serve, certificates):
     server = serve(certificates.options(head_seconds=0.5))
     context = certificates.context()
     hello, received = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -175,7 +175,7 @@ def test_a_handshake_that_is_never_done_has_its_place_for_a_short_time(serve, ce
     begun = hello.read()
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(3)]
-        for link, part in zip(links, (b"", begun[:100], begun), strict=True):  # silent, in its middle, and after it
+        for link, part in zip(links, (b"", begun[:100], begun), strict=True):  # no hello, half of it, and all of it
             link.sendall(part)
         for link in links:
             with contextlib.suppress(ConnectionError):
@@ -184,7 +184,7 @@ def test_a_handshake_that_is_never_done_has_its_place_for_a_short_time(serve, ce
     assert server.counts.closed["head timeout"] == 3
 
 
-def test_handshakes_that_are_never_done_keep_nobody_out(serve, certificates):
+def test_unfinished_handshakes_do_not_block_probes(serve, certificates):
     server = serve(certificates.options(head_seconds=60, connections=8, rate=1_000_000, burst=1_000_000))
     with contextlib.ExitStack() as stack:
         for _ in range(40):
@@ -197,11 +197,11 @@ def test_handshakes_that_are_never_done_keep_nobody_out(serve, certificates):
     assert server.counts.closed["evicted"] >= 32
 
 
-@pytest.mark.parametrize("shaken", [False, True], ids=["handshake", "head"])
-def test_who_sends_byte_by_byte_has_little_of_everybodys_time(serve, certificates, shaken):
+@pytest.mark.parametrize("after_handshake", [False, True], ids=["handshake", "head"])
+def test_client_sending_single_bytes_is_disconnected(serve, certificates, after_handshake):
     server = serve(certificates.options(spare_reads=1, head_seconds=60))
     with contextlib.ExitStack() as stack:
-        if shaken:
+        if after_handshake:
             link = stack.enter_context(connected(server.port, certificates.context()))
         else:
             link = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
@@ -214,7 +214,7 @@ def test_who_sends_byte_by_byte_has_little_of_everybodys_time(serve, certificate
     assert server.counts.closed == {"too many pieces": 1}
 
 
-def test_a_certificate_that_is_rotated(serve, certificates, capfd):
+def test_rotated_certificate_is_loaded(serve, certificates, capfd):
     port = serve(certificates.options()).port
 
     def names():
@@ -225,19 +225,19 @@ def test_a_certificate_that_is_rotated(serve, certificates, capfd):
     before = certificates.key.read_bytes()
     certificates.issue("node7")
     eventually(lambda: "node7" in names())
-    certificates.key.write_bytes(before)  # one file of two has been replaced so far
-    told = ""
+    certificates.key.write_bytes(before)  # like a rotation that has replaced only the certificate so far
+    log_text = ""
 
-    def is_told():
-        nonlocal told
+    def is_logged():
+        nonlocal log_text
         assert "node7" in names()
-        told += capfd.readouterr().err
-        return "does not belong to the certificate" in told
+        log_text += capfd.readouterr().err
+        return "does not belong to the certificate" in log_text
 
-    eventually(is_told)
+    eventually(is_logged)
     certificates.issue("node8")
     eventually(lambda: "node8" in names())
-    assert told.count("health endpoint failed") == 1
+    assert log_text.count("health endpoint failed") == 1
 
 
 def problems(**values):
@@ -246,7 +246,7 @@ def problems(**values):
     return str(caught.value)
 
 
-def test_files_that_are_none(certificates, tmp_path, authority):
+def test_invalid_certificate_files_are_refused(certificates, tmp_path, authority):
     cert, key, other = str(certificates.cert), str(certificates.key), tmp_path / "other.pem"
 
     authority.issue_cert("node7").private_key_pem.write_to_path(other)
@@ -263,7 +263,7 @@ def test_files_that_are_none(certificates, tmp_path, authority):
     assert "key_file requires cert_file" in problems(key_file=key)
 
 
-def test_a_key_with_a_password_is_refused_and_not_asked_about(certificates):
+def test_encrypted_key_is_refused_without_a_prompt(certificates):
     from cryptography.hazmat.primitives import serialization
 
     key = serialization.load_pem_private_key(certificates.key.read_bytes(), None)
@@ -273,7 +273,7 @@ def test_a_key_with_a_password_is_refused_and_not_asked_about(certificates):
     assert "without a password" in problems(cert_file=str(certificates.cert), key_file=str(certificates.key))
 
 
-def test_both_in_one_file_which_others_can_read(serve, certificates, capfd):
+def test_readable_combined_file_works_with_a_warning(serve, certificates, capfd):
     certificates.cert.write_bytes(certificates.key.read_bytes() + certificates.cert.read_bytes())
     certificates.cert.chmod(0o644)
     port = serve(read_options({**VALUES, "cert_file": str(certificates.cert)})).port
@@ -281,7 +281,7 @@ def test_both_in_one_file_which_others_can_read(serve, certificates, capfd):
     assert f"other users may read or change {certificates.cert}, whose mode is 0644" in capfd.readouterr().err
 
 
-def test_no_job_starts_without_its_certificate(certificates, tmp_path):
+def test_job_does_not_start_without_a_valid_certificate(certificates, tmp_path):
     script = tmp_path / "ok.py"
     script.write_text("print('ran')\n")
     files = f"--health-conf=cert_file={certificates.cert},key_file={certificates.key}"
@@ -296,7 +296,7 @@ def test_no_job_starts_without_its_certificate(certificates, tmp_path):
     assert "health endpoint started: endpoint=http addresses=https://127.0.0.1:" in done.stderr
 
 
-def test_it_stops_while_a_handshake_is_under_way(view, certificates):
+def test_server_stops_during_a_handshake(view, certificates):
     server = HttpHealthServer(view, 0, 30.0, certificates.options())
     server.start()
     with socket.create_connection(("127.0.0.1", server.port), 60) as link:

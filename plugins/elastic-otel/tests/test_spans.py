@@ -1,4 +1,4 @@
-"""Spans of recoveries: exported to memory, and through exporters that are installed as entry points."""
+"""Spans of recoveries, exported to memory and through exporters installed as entry points."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def test_spans_reach_the_selected_exporter(exporters, export_one_recovery):
     assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
 
 
-def test_a_missing_exporter_is_named_and_ignored(exporters, export_one_recovery, capsys):
+def test_missing_exporter_is_named_and_ignored(exporters, export_one_recovery, capsys):
     export_one_recovery(OTEL_TRACES_EXPORTER="nobody-has-this")
     assert exporters.seen == []
     assert "nobody-has-this" in capsys.readouterr().err
 
 
-def test_each_agent_has_an_export_of_its_own(exporters):
-    """Another one, in another thread, may end first."""
+def test_each_agent_has_its_own_exporter(exporters):
+    """Another agent, in another thread, may end first."""
     spans = RecoverySpans({"OTEL_TRACES_EXPORTER": "kept"})
     spans.elastic_round_formed(Context())
     other = threading.Thread(target=lambda: (spans.elastic_round_formed(Context()), spans.elastic_agent_finished()))
@@ -142,17 +142,17 @@ def restarted_job(environ):
 
 
 @pytest.mark.integration
-def test_a_job_survives_a_broken_exporter(exporters, capsys, monkeypatch):
+def test_job_survives_a_broken_exporter(exporters, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "broken")
     assert not restarted_job(os.environ).is_failed()
-    said = capsys.readouterr().err
-    assert "no collector" in said
-    assert "elastic-otel" in said
+    log_text = capsys.readouterr().err
+    assert "no collector" in log_text
+    assert "elastic-otel" in log_text
 
 
 @pytest.mark.integration
-def test_a_job_exports_its_recoveries(exporters, monkeypatch):
+def test_job_exports_its_recoveries(exporters, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "kept")
     assert not restarted_job(os.environ).is_failed()
-    assert exporters.closed.wait(60)  # a slow exporter is not waited for to the end
+    assert exporters.closed.wait(60)  # the job does not wait for a slow exporter
     assert exporters.seen[-1] == "recovery"

@@ -1,5 +1,5 @@
-"""The published fake keeps the contract of backends, as it is and with its two methods alone; so does what the core
-makes of two methods."""
+"""The published fake passes BackendContract, whole and reduced to its two required methods; so does the wrapper that
+the core puts around two methods."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class TestMemoryBackend(BackendContract):
 
 
 class TwoMethods(RendezvousBackend):
-    """The same, and nothing more than a backend needs.
+    """The fake, with only the methods that a backend needs.
 
     Attributes:
-        tells: whether `set_state` tells what stands afterwards.
+        returns_state: whether `set_state` returns the stored state.
     """
 
-    def __init__(self, memory, tells=True):
+    def __init__(self, memory, returns_state=True):
         self.whole = MemoryBackend(memory)
-        self.tells = tells
+        self.returns_state = returns_state
 
     @property
     def name(self):
@@ -50,19 +50,19 @@ class TwoMethods(RendezvousBackend):
 
     def set_state(self, state, token=None):
         answer = self.whole.set_state(state, token)
-        return answer if self.tells else None
+        return answer if self.returns_state else None
 
 
 class TestTwoMethods(BackendContract):
-    tells = True
+    returns_state = True
 
     @pytest.fixture
     def backend(self):
         self.memory = SharedMemory()
-        return TwoMethods(self.memory, self.tells)
+        return TwoMethods(self.memory, self.returns_state)
 
     def peer(self, backend):
-        return TwoMethods(self.memory, self.tells)
+        return TwoMethods(self.memory, self.returns_state)
 
     def lose(self, backend):
         backend.whole.reachable = False
@@ -71,11 +71,11 @@ class TestTwoMethods(BackendContract):
         self.memory.forget()
 
 
-class TestTwoSilentMethods(TestTwoMethods):
-    tells = False
+class TestTwoMethodsReturningNone(TestTwoMethods):
+    returns_state = False
 
 
-class TestOverTwoMethods(BackendContract):
+class TestRosterOverTwoMethods(BackendContract):
     @pytest.fixture
     def backend(self):
         self.memory = SharedMemory()

@@ -1,4 +1,4 @@
-"""The checker of a campaign: a history in which all is well, and what is planted in it."""
+"""The campaign checker on a healthy history, and on histories with planted violations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic_testing.campaign.faults import Faults, meant
 
 
 class Story:
-    """Writes the events of a job of two nodes, `a` and `b`, that goes well as long as nothing is added."""
+    """Writes the events of a healthy job with two nodes, `a` and `b`, to which tests add violations."""
 
     def __init__(self):
         self.events = []
@@ -21,52 +21,52 @@ class Story:
         self.pids = iter(range(100, 1000))
         self.workers = []
 
-    def tell(self, what, after=0.1, **more):
+    def record(self, what, after=0.1, **more):
         self.at += after
         self.events.append({"at": round(self.at, 3), "wall": self.at, "what": what, **more})
         return self.events[-1]
 
     def round(self, port, restart=0, world=2, nodes="ab"):
-        """A round that forms, makes two steps, and saves the last one."""
+        """A round that forms, trains two steps, and saves the last one."""
         self.port = port
         self.workers = [next(self.pids) for _ in nodes]
         for rank, (pid, node) in enumerate(zip(self.workers, nodes, strict=True)):
-            self.tell("start", pid=pid, node=node, rank=rank, local=0, world=world, restart=restart, at_port=port)
+            self.record("start", pid=pid, node=node, rank=rank, local=0, world=world, restart=restart, at_port=port)
         for rank, pid in enumerate(self.workers):
-            self.tell("met", pid=pid, group=port, rank=rank, world=world, step=self.step)
+            self.record("met", pid=pid, group=port, rank=rank, world=world, step=self.step)
         self.step += 1
         for rank, pid in enumerate(self.workers):
-            self.tell("step", pid=pid, group=port, rank=rank, step=self.step, sum=3)
+            self.record("step", pid=pid, group=port, rank=rank, step=self.step, sum=3)
         self.steps()
 
     def steps(self):
         self.step += 1
-        self.tell("step", pid=self.workers[0], group=self.port, rank=0, step=self.step, sum=3)
-        self.tell("saved", pid=self.workers[0], group=self.port, step=self.step)
+        self.record("step", pid=self.workers[0], group=self.port, rank=0, step=self.step, sum=3)
+        self.record("saved", pid=self.workers[0], group=self.port, step=self.step)
 
     def wave(self, number, kind="worker_kill", pid=None, missed=False, **more):
         fault = Fault(kind, 1, **more)
-        self.tell("wave", number=number, faults=[asdict(fault)], quiet_s=0.1)
-        self.tell("fault", number=number, fault=0, kind=kind, place=1, pid=pid, missed=missed)
-        self.tell("fault over", number=number, fault=0)
+        self.record("wave", number=number, faults=[asdict(fault)], quiet_s=0.1)
+        self.record("fault", number=number, fault=0, kind=kind, place=1, pid=pid, missed=missed)
+        self.record("fault over", number=number, fault=0)
 
     def whole(self, number, alive=()):
-        self.tell("whole", number=number, alive=sorted(alive or self.workers), recovery_s=0.1, healed_s=0.1)
+        self.record("whole", number=number, alive=sorted(alive or self.workers), recovery_s=0.1, healed_s=0.1)
 
     def stopped(self, pid):
-        """By its agent, as is right."""
-        self.tell("signal", pid=pid, signum=15)
+        """The agent stops the worker with SIGTERM."""
+        self.record("signal", pid=pid, signum=15)
 
     def agent_ended(self, node, code, *expected, **more):
-        self.tell("agent ended", node=node, place=0, pid=1, code=code, expected=list(expected), last="", **more)
+        self.record("agent ended", node=node, place=0, pid=1, code=code, expected=list(expected), last="", **more)
 
-    def found(self):
+    def violations(self):
         return check(History(self.events))
 
 
 @pytest.fixture
 def story():
-    """A round, the loss of a worker, another round; `end` is called by tests that look further."""
+    """A round, the loss of a worker, and another round."""
     made = Story()
     made.round("x:1")
     made.wave(0, pid=made.workers[1])
@@ -77,126 +77,126 @@ def story():
 
 
 def rules(story):
-    return {violation.rule for violation in story.found()}
+    return {violation.rule for violation in story.violations()}
 
 
-def test_where_all_is_well_nothing_is_found(story):
+def test_healthy_history_has_no_violations(story):
     for node in "ab":
         story.agent_ended(node, 0, 0)
-    story.tell("finished")
-    assert story.found() == []
+    story.record("finished")
+    assert story.violations() == []
 
 
-def test_a_worker_stopped_before_it_reported_its_start_is_left_out(story):
+def test_worker_stopped_before_its_report_is_ignored(story):
     story.stopped(4711)
-    story.tell("end", pid=4711, code=-15)
+    story.record("end", pid=4711, code=-15)
     assert rules(story) == set()
 
 
-def test_it_says_when_and_in_which_wave(story):
+def test_violation_names_its_time_and_wave(story):
     story.wave(1, "status")
     story.agent_ended("a", 1)
-    [violation] = story.found()
+    [violation] = story.violations()
     assert (violation.rule, violation.wave) == ("exit code", 1)
     assert violation.at == pytest.approx(story.at)
 
 
-def two_groups(story):
-    story.tell("step", pid=100, group="x:1", rank=0, step=9, sum=3)
+def two_active_groups(story):
+    story.record("step", pid=100, group="x:1", rank=0, step=9, sum=3)
 
 
-def a_checkpoint_of_the_round_before(story):
-    """As of a worker that got SIGTERM, and took its time."""
-    story.tell("saved", pid=100, step=9)
+def checkpoint_by_an_old_round(story):
+    """As by a worker that ends late after SIGTERM."""
+    story.record("saved", pid=100, step=9)
 
 
-def a_rank_twice(story):
-    story.tell("twice", pid=story.workers[0], rank=0, others=2)
+def duplicate_rank(story):
+    story.record("twice", pid=story.workers[0], rank=0, others=2)
 
 
-def a_rank_beyond_the_world(story):
+def rank_beyond_world_size(story):
     story.wave(1)
     story.round("x:3", restart=2, world=1)
 
 
-def two_worlds(story):
+def conflicting_world_sizes(story):
     story.wave(1)
     story.round("x:3", restart=2)
     next(event for event in story.events if event.get("at_port") == "x:3")["world"] = 3
 
 
-def a_node_twice(story):
+def duplicate_node(story):
     story.wave(1)
     story.round("x:3", restart=2, nodes="aa")
 
 
-def a_round_without_a_cause(story):
+def round_without_a_cause(story):
     story.wave(1, "worker_stop", lasts_s=5.0)
     story.round("x:3", restart=1)
 
 
-def a_loss_that_is_not_noticed(story):
+def unnoticed_loss(story):
     story.wave(1, "agent_kill")
 
 
-def a_harmless_fault_that_costs_a_round(story):
+def harmless_fault_that_costs_a_round(story):
     story.wave(1, "agent_stop", lasts_s=0.5)
     story.round("x:3", restart=1)
 
 
-def a_newcomer_that_takes_a_seat(story):
+def newcomer_that_replaces_a_member(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=2, nodes="ac")
 
 
-def a_loss_of_long_ago(story):
+def loss_blamed_much_later(story):
     story.agent_ended("more", -9, -9)
     story.at += 60
     story.wave(1, "agent_kill")
-    story.tell("told", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
+    story.record("told", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
 
 
-def many_rounds_before_anything(story):
+def many_rounds_before_any_fault(story):
     made = Story()
     for number in range(3):
         made.round(f"y:{number}")
     story.events[:0] = [{**event, "at": event["at"] - 100, "pid": event["pid"] + 5000} for event in made.events]
 
 
-def a_failure_counted_twice(story):
+def failure_counted_twice(story):
     story.wave(1)
     story.round("x:3", restart=3)
 
 
-def a_failure_not_counted(story):
+def failure_not_counted(story):
     story.wave(1)
     story.round("x:3", restart=1)
 
 
-def a_loss_counted_as_a_failure(story):
+def loss_counted_as_a_failure(story):
     story.wave(1, "agent_kill")
     story.round("x:3", restart=2)
 
 
-def a_worker_killed_by_nobody(story):
+def worker_ended_without_a_cause(story):
     story.wave(1, "agent_kill")
-    story.round("x:3", restart=1)  # the old ones got no SIGTERM, and agent `a` lives
+    story.round("x:3", restart=1)  # the old workers got no SIGTERM, although agent `a` lives
     story.whole(1)
 
 
-def an_old_worker_beside_the_new_ones(story):
+def old_worker_next_to_new_ones(story):
     story.wave(1)
     old = story.workers
     story.round("x:3", restart=2)
     story.whole(1, alive=[*old, *story.workers])
 
 
-def a_checkpoint_that_is_lost(story):
+def lost_checkpoint(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
@@ -204,108 +204,108 @@ def a_checkpoint_that_is_lost(story):
     story.round("x:3", restart=2)
 
 
-def never_whole_again(story):
-    story.tell("not whole", number=0, limit_s=90.0)
+def job_never_recovers(story):
+    story.record("not whole", number=0, limit_s=90.0)
 
 
-def an_agent_that_gives_up(story):
+def agent_that_gives_up(story):
     story.agent_ended("a", 4)
 
 
-def success_for_workers_that_were_stopped(story):
+def success_for_stopped_workers(story):
     story.agent_ended("a", 0, 143)
 
 
-def a_loss_told_as_a_failure(story):
+def loss_reported_as_a_failure(story):
     story.wave(1, "agent_kill")
-    story.tell("told", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
+    story.record("told", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
 
 
-def a_process_left(story):
-    story.tell("left", kind="process", name="python worker.py", place=-1)
+def leftover_process(story):
+    story.record("left", kind="process", name="python worker.py", place=-1)
 
 
-def a_lease_left(story):
-    story.tell("left", kind="store", name="lease 7", place=-1)
+def leftover_lease(story):
+    story.record("left", kind="store", name="lease 7", place=-1)
 
 
-def a_folder_left(story):
-    story.tell("left", kind="file", name="disks/0/elastic-x", place=0)
+def leftover_folder(story):
+    story.record("left", kind="file", name="disks/0/elastic-x", place=0)
 
 
-def an_agent_that_grows(story):
+def agent_that_leaks(story):
     for files in (20, 80):
-        story.tell("holds", node="a", pid=1, files=files, threads=5, memory=2**25)
+        story.record("holds", node="a", pid=1, files=files, threads=5, memory=2**25)
 
 
 PLANTED = [
-    (two_groups, "one group"),
-    (a_checkpoint_of_the_round_before, "one group"),
-    (a_rank_twice, "ranks"),
-    (a_rank_beyond_the_world, "ranks"),
-    (two_worlds, "ranks"),
-    (a_node_twice, "ranks"),
-    (a_round_without_a_cause, "cause"),
-    (a_loss_that_is_not_noticed, "cause"),
-    (a_harmless_fault_that_costs_a_round, "cause"),
-    (a_newcomer_that_takes_a_seat, "cause"),
-    (a_loss_of_long_ago, "cause"),
-    (many_rounds_before_anything, "cause"),
-    (a_failure_counted_twice, "counted once"),
-    (a_failure_not_counted, "counted once"),
-    (a_loss_counted_as_a_failure, "counted once"),
-    (a_worker_killed_by_nobody, "healthy"),
-    (an_old_worker_beside_the_new_ones, "healthy"),
-    (a_checkpoint_that_is_lost, "checkpoint"),
-    (never_whole_again, "recovery"),
-    (an_agent_that_gives_up, "exit code"),
-    (success_for_workers_that_were_stopped, "exit code"),
-    (a_loss_told_as_a_failure, "right cause"),
-    (a_process_left, "left over"),
-    (a_lease_left, "left over"),
-    (a_folder_left, "left over"),
-    (an_agent_that_grows, "left over"),
+    (two_active_groups, "one group"),
+    (checkpoint_by_an_old_round, "one group"),
+    (duplicate_rank, "ranks"),
+    (rank_beyond_world_size, "ranks"),
+    (conflicting_world_sizes, "ranks"),
+    (duplicate_node, "ranks"),
+    (round_without_a_cause, "cause"),
+    (unnoticed_loss, "cause"),
+    (harmless_fault_that_costs_a_round, "cause"),
+    (newcomer_that_replaces_a_member, "cause"),
+    (loss_blamed_much_later, "cause"),
+    (many_rounds_before_any_fault, "cause"),
+    (failure_counted_twice, "counted once"),
+    (failure_not_counted, "counted once"),
+    (loss_counted_as_a_failure, "counted once"),
+    (worker_ended_without_a_cause, "healthy"),
+    (old_worker_next_to_new_ones, "healthy"),
+    (lost_checkpoint, "checkpoint"),
+    (job_never_recovers, "recovery"),
+    (agent_that_gives_up, "exit code"),
+    (success_for_stopped_workers, "exit code"),
+    (loss_reported_as_a_failure, "right cause"),
+    (leftover_process, "left over"),
+    (leftover_lease, "left over"),
+    (leftover_folder, "left over"),
+    (agent_that_leaks, "left over"),
 ]
 
 
 @pytest.mark.parametrize(("plant", "rule"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
-def test_what_is_planted_is_found(story, plant, rule):
+def test_planted_violation_is_found(story, plant, rule):
     plant(story)
     assert rule in rules(story)
 
 
-def test_every_rule_has_something_planted():
+def test_every_rule_has_a_planted_violation():
     assert {rule for _, rule in PLANTED} == set(RULES)
 
 
-def test_a_fault_that_struck_nothing_is_none(story):
+def test_fault_that_missed_is_ignored(story):
     story.wave(1, "agent_kill", missed=True)
     story.whole(1)
-    assert story.found() == []
+    assert story.violations() == []
 
 
-def test_what_a_machine_without_power_leaves_is_no_violation(story):
+def test_files_left_on_a_powered_off_machine_are_allowed(story):
     story.wave(1, "machine_off")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
-    story.tell("left", kind="file", name="disks/1/elastic-x", place=1)
-    assert story.found() == []
+    story.record("left", kind="file", name="disks/1/elastic-x", place=1)
+    assert story.violations() == []
 
 
-def test_round_of_which_few_workers_started_is_not_judged_before_the_first_fault(story):
+def test_partial_round_before_the_first_fault_is_not_judged(story):
     begin = Story()
     begin.round("y:1", world=1, nodes="a")
-    begin.tell("start", pid=90, node="b", rank=1, local=0, world=2, restart=0, at_port="y:2")
+    begin.record("start", pid=90, node="b", rank=1, local=0, world=2, restart=0, at_port="y:2")
     begin.stopped(90)
     story.events[:0] = [{**event, "at": event["at"] - 100, "pid": event["pid"] + 5000} for event in begin.events]
     assert "cause" not in rules(story)
 
 
-def test_two_faults_at_once_may_cost_as_much_as_both(story):
+def test_simultaneous_faults_may_cost_up_to_their_sum(story):
     faults = [Fault("worker_kill", 0), Fault("worker_kill", 1, 0.5)]
     for count in (1, 2):
         assert FaultWave(tuple(faults[:count])).restarts == ((1, 1) if count == 1 else (0, 2))
@@ -313,33 +313,33 @@ def test_two_faults_at_once_may_cost_as_much_as_both(story):
 
 
 @pytest.mark.parametrize(("after", "found"), [(-0.001, set()), (0.1, set()), (1.0, {"one group"})])
-def test_a_step_that_was_under_way_ends_when_its_agent_wakes(story, after, found):
+def test_step_in_progress_may_end_when_its_agent_wakes(story, after, found):
     story.wave(1, "agent_stop", lasts_s=20.0)
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
     story.events += [{**story.events.pop(story.events.index(over)), "at": story.at}
                      for over in [one for one in story.events if one["what"] == "fault over"][-1:]]  # fmt: skip
-    story.tell("step", after, pid=102, group="x:2", rank=0, step=9, sum=3)
+    story.record("step", after, pid=102, group="x:2", rank=0, step=9, sum=3)
     assert rules(story) == found
 
 
 @pytest.mark.parametrize(("node", "found"), [("a", set()), ("b", {"healthy"})])
-def test_workers_that_the_others_no_longer_wait_for_need_not_have_seen_sigterm(story, node, found):
+def test_workers_need_no_sigterm_if_the_grace_was_cut_short(story, node, found):
     story.wave(1, "agent_kill")
     story.stopped(story.workers[1])
-    story.tell("told", event="grace cut short", node=node)
+    story.record("told", event="grace cut short", node=node)
     story.round("x:3", restart=1)
     story.whole(1)
     assert rules(story) == found
 
 
-def test_a_port_that_comes_again_is_another_rounds(story):
+def test_reused_port_belongs_to_a_new_round(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:2", restart=2)
-    assert story.found() == []
+    assert story.violations() == []
     assert len(History(story.events).rounds) == 3
 
 
@@ -349,11 +349,11 @@ def test_reused_process_id_belongs_to_a_new_worker(story):
         story.stopped(pid)
     story.pids = iter([100, 101])  # as in the first round
     story.round("x:3", restart=2)
-    assert story.found() == []
+    assert story.violations() == []
     assert [worker.restart for worker in History(story.events).workers] == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_history_is_written_and_read(story, tmp_path):
+def test_history_survives_writing_and_reading(story, tmp_path):
     path = tmp_path / "history"
     History(story.events).write(path)
     with path.open("a") as file:
@@ -364,7 +364,7 @@ def test_a_history_is_written_and_read(story, tmp_path):
 # -- storms
 
 
-def test_a_seed_draws_the_same_storm_each_time():
+def test_seed_determines_the_storm():
     kinds = list(KINDS)
     storm = draw("7", 1500, kinds, 3, 3)
     assert storm == draw("7", 1500, kinds, 3, 3)
@@ -386,15 +386,15 @@ def test_wave_has_no_duplicate_faults():
         assert len(set(wave.faults)) == len(wave.faults) == 1
 
 
-def test_how_long_a_fault_lasts():
+def test_fault_durations_are_bounded_and_varied():
     drawn = [fault for wave in draw("1", 500, ["agent_stop"], 3, most_s=10.0) for fault in wave.faults]
     assert all(0.05 <= fault.lasts_s <= 10.0 for fault in drawn)
     assert any(fault.harmless for fault in drawn)
     assert any(not fault.harmless for fault in drawn)
 
 
-def test_a_storm_is_made_small():
-    """It fails whenever an agent is stopped after a worker was killed."""
+def test_failing_storm_is_minimized():
+    """The storm fails if an agent is stopped after a worker was killed."""
     storm = (
         FaultWave((Fault("worker_kill", 0),)),
         *draw("3", 60, list(KINDS), 3, 3),
@@ -413,14 +413,14 @@ def test_a_storm_is_made_small():
     assert len(tried) < 100
 
 
-def test_a_story_is_kept(tmp_path):
+def test_storm_survives_writing_and_reading(tmp_path):
     storm = draw("3", 20, list(KINDS), 3, 3)
     campaign.write(storm, tmp_path / "storm.json")
     assert campaign.read(tmp_path / "storm.json") == storm
     assert len(json.loads((tmp_path / "storm.json").read_text())) == len(storm)
 
 
-def test_every_kind_can_be_done():
+def test_every_fault_kind_is_implemented():
     everything = Setting("c10d", "", have=frozenset({*(need for kind in KINDS.values() for need in kind.needs)}))
     assert set(campaign.kinds_of(everything)) == set(KINDS)
     assert all(hasattr(Faults, f"_{name}") for name in KINDS)
@@ -429,11 +429,11 @@ def test_every_kind_can_be_done():
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (50.0, 50.0),  # it was right then
-        (1005.0, 5.0),  # a thousand seconds forward, since it was over before 1005
-        (102.0, 112.0),  # ten seconds back: it was wrong at 102, too, but would have shown 92
-        (93.0, None),  # it was right at 93, and showed 93 at 103 as well
+        (50.0, 50.0),  # not shifted at 50
+        (1005.0, 5.0),  # shifted by 1000 s: the history ended before 1005
+        (102.0, 112.0),  # shifted back by 10 s: at the true time 102, the clock showed 92
+        (93.0, None),  # ambiguous: the clock showed 93 at the true times 93 and 103
     ],
 )
-def test_what_was_meant_by_a_clock_that_was_wrong(read, expected):
+def test_true_time_is_recovered_from_a_shifted_clock(read, expected):
     assert meant(read, [(2.0, 8.0, 1000), (101.0, 115.0, -10)], 0.0, 900.0) == expected

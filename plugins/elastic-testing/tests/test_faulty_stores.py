@@ -1,4 +1,4 @@
-"""The contract of stores finds faults: each of these has one, and the test that is about it fails."""
+"""StoreContract finds faults: each of these stores has one fault, and fails the corresponding test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def as_bytes(value):
 
 
 class Memory:
-    """A store in memory with all that the contract asks for. `values` changes under `changed` only, and with a word to
-    all who wait for it."""
+    """A correct store in memory. `values` changes only under `changed`, and each change notifies all waiters."""
 
     def __init__(self):
         self.values = {}
@@ -58,7 +57,7 @@ class Memory:
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
         with self.changed:
             if not self.changed.wait_for(lambda: self.check(keys), seconds):
-                raise TimeoutError(f"nobody has set one of {keys}")
+                raise TimeoutError(f"not all of {keys} were set")
 
     def check(self, keys):
         return self.values.keys() >= set(keys)
@@ -80,8 +79,8 @@ class Memory:
         return [self.values[key] for key in keys]
 
 
-class AsksNowAndThen(Memory):
-    """It comes back at half a second, where a wait that is told comes back at once."""
+class Polls(Memory):
+    """Polls: a wait returns after half a second instead of immediately."""
 
     def wait(self, keys, timeout=None):
         for _ in range(round((timeout or self.timeout).total_seconds() / 0.25)):
@@ -91,16 +90,16 @@ class AsksNowAndThen(Memory):
         raise TimeoutError
 
 
-class IsToldByNobody(Memory):
-    """What is there when the time is over is taken for good."""
+class NotifiesNoWaiters(Memory):
+    """Writes do not notify waiters, which find the keys only at their timeout."""
 
     def write(self, key, value):
         with self.changed:
             self.values[key] = value
 
 
-class LooksBeforeItListens(Memory):
-    """What is written in between is missed."""
+class ChecksBeforeSubscribing(Memory):
+    """A wait misses keys written between the check and the subscription."""
 
     def wait(self, keys, timeout=None):
         if not self.check(keys):
@@ -110,14 +109,14 @@ class LooksBeforeItListens(Memory):
                     raise TimeoutError
 
 
-class TakesAnyChangeForItsKey(Memory):
+class WakesOnAnyKey(Memory):
     def wait(self, keys, timeout=None):
         with self.changed:
             if not self.check(keys) and not self.changed.wait((timeout or self.timeout).total_seconds()):
                 raise TimeoutError
 
 
-class ForgetsWhoWaitsForWhatIsDeleted(Memory):
+class ForgetsWaitersOfDeletedKeys(Memory):
     def __init__(self):
         super().__init__()
         self.given_up = set()
@@ -135,22 +134,22 @@ class ForgetsWhoWaitsForWhatIsDeleted(Memory):
         return super().check(keys) and self.given_up.isdisjoint(keys)
 
 
-class WaitsForOneOfThem(Memory):
+class WaitsForOneKeyOnly(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys[:1], timeout)
 
 
-class KnowsWholeSecondsOnly(Memory):
+class RoundsTimeoutsToSeconds(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys, timedelta(seconds=(timeout or self.timeout).seconds))
 
 
-class HasItsOwnTimeout(Memory):
+class IgnoresTheStoresTimeout(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys, timeout or timedelta(seconds=60))
 
 
-class NeverGivesUp(Memory):
+class IgnoresTimeouts(Memory):
     def wait(self, keys, timeout=None):
         super().wait(keys, timedelta(seconds=60))
 
@@ -164,7 +163,7 @@ class ComparesAndThenSets(Memory):
 
 
 class ReplacesWithoutComparing(ComparesAndThenSets):
-    """Atomic for a key that is absent, as where a store has an operation for that alone."""
+    """Atomic only for an absent key."""
 
     def compare_set(self, key, expected, desired):
         if key not in self.values:
@@ -172,7 +171,7 @@ class ReplacesWithoutComparing(ComparesAndThenSets):
         return super().compare_set(key, expected, desired)
 
 
-class TellsWhatStoodBefore(Memory):
+class ReturnsThePreviousValue(Memory):
     def compare_set(self, key, expected, desired):
         before = self.values.get(key, as_bytes(expected))
         super().compare_set(key, expected, desired)
@@ -187,8 +186,8 @@ class ReadsAndThenAdds(Memory):
         return number + amount
 
 
-class KeepsCountersApart(Memory):
-    """A text is no number to it, and its numbers are no text."""
+class SeparatesCountersFromValues(Memory):
+    """Counters and values are separate."""
 
     def __init__(self):
         super().__init__()
@@ -205,7 +204,7 @@ class KeepsCountersApart(Memory):
         return super().delete_key(key)
 
 
-class CountsFromZeroWhereTextIs(Memory):
+class OverwritesTextWithACounter(Memory):
     def add(self, key, amount):
         with self.changed:
             if not self.values.get(key, b"0").lstrip(b"-").isdigit():
@@ -213,8 +212,8 @@ class CountsFromZeroWhereTextIs(Memory):
             return super().add(key, amount)
 
 
-class RemembersItsCounters(Memory):
-    """Right as long as nobody else writes."""
+class CachesCounters(Memory):
+    """Caches counters per thread, which is correct only without other writers."""
 
     def __init__(self):
         super().__init__()
@@ -234,17 +233,17 @@ class RemembersItsCounters(Memory):
         return super().delete_key(key)
 
     def peer(self):
-        other = RemembersItsCounters()
+        other = CachesCounters()
         other.values, other.changed = self.values, self.changed
         return other
 
 
-class KnowsTextOnly(Memory):
+class StoresTextOnly(Memory):
     def write(self, key, value):
         super().write(key, value.decode(errors="replace").encode())
 
 
-class Strips(Memory):
+class StripsValues(Memory):
     def write(self, key, value):
         super().write(key, value.strip())
 
@@ -264,51 +263,51 @@ class ReadsAndThenAppends(Memory):
         self.write(key, before + as_bytes(value))
 
 
-class KeepsWhatIsDeleted(Memory):
+class IgnoresDeletions(Memory):
     def delete_key(self, key):
         return key in self.values
 
 
-class TakesEmptyForAbsent(Memory):
+class TreatsEmptyAsAbsent(Memory):
     def check(self, keys):
         return all(self.values.get(key) for key in keys)
 
 
 FAULTS = [
-    (AsksNowAndThen, "test_waiting_client_is_woken_without_polling"),
-    (IsToldByNobody, "test_every_kind_of_write_wakes_waiting_client"),
-    (IsToldByNobody, "test_wait_returns_when_all_keys_exist"),
-    (LooksBeforeItListens, "test_waiting_client_is_woken_without_polling"),
-    (TakesAnyChangeForItsKey, "test_deletion_does_not_affect_wait"),
-    (TakesAnyChangeForItsKey, "test_wait_returns_when_all_keys_exist"),
-    (ForgetsWhoWaitsForWhatIsDeleted, "test_deletion_does_not_affect_wait"),
-    (WaitsForOneOfThem, "test_wait_returns_when_all_keys_exist"),
-    (WaitsForOneOfThem, "test_wait_times_out"),
-    (KnowsWholeSecondsOnly, "test_wait_times_out"),
-    (KnowsWholeSecondsOnly, "test_store_timeout_is_the_default"),
-    (HasItsOwnTimeout, "test_store_timeout_is_the_default"),
-    (NeverGivesUp, "test_wait_times_out"),
+    (Polls, "test_waiting_client_is_woken_without_polling"),
+    (NotifiesNoWaiters, "test_every_kind_of_write_wakes_waiting_client"),
+    (NotifiesNoWaiters, "test_wait_returns_when_all_keys_exist"),
+    (ChecksBeforeSubscribing, "test_waiting_client_is_woken_without_polling"),
+    (WakesOnAnyKey, "test_deletion_does_not_affect_wait"),
+    (WakesOnAnyKey, "test_wait_returns_when_all_keys_exist"),
+    (ForgetsWaitersOfDeletedKeys, "test_deletion_does_not_affect_wait"),
+    (WaitsForOneKeyOnly, "test_wait_returns_when_all_keys_exist"),
+    (WaitsForOneKeyOnly, "test_wait_times_out"),
+    (RoundsTimeoutsToSeconds, "test_wait_times_out"),
+    (RoundsTimeoutsToSeconds, "test_store_timeout_is_the_default"),
+    (IgnoresTheStoresTimeout, "test_store_timeout_is_the_default"),
+    (IgnoresTimeouts, "test_wait_times_out"),
     (ComparesAndThenSets, "test_one_of_concurrent_compare_sets_wins"),
     (ComparesAndThenSets, "test_compare_set_loses_no_increment"),
     (ReplacesWithoutComparing, "test_compare_set_loses_no_increment"),
-    (TellsWhatStoodBefore, "test_compare_set_writes_if_value_matches"),
+    (ReturnsThePreviousValue, "test_compare_set_writes_if_value_matches"),
     (ReadsAndThenAdds, "test_concurrent_additions_are_all_counted"),
-    (KeepsCountersApart, "test_counters_are_decimal_text"),
-    (KeepsCountersApart, "test_add_sees_other_clients_writes"),
-    (CountsFromZeroWhereTextIs, "test_add_rejects_non_numeric_value"),
-    (RemembersItsCounters, "test_add_sees_other_clients_writes"),
-    (KnowsTextOnly, "test_values_are_bytes"),
-    (KnowsTextOnly, "test_append_extends_value"),
-    (Strips, "test_values_are_bytes"),
+    (SeparatesCountersFromValues, "test_counters_are_decimal_text"),
+    (SeparatesCountersFromValues, "test_add_sees_other_clients_writes"),
+    (OverwritesTextWithACounter, "test_add_rejects_non_numeric_value"),
+    (CachesCounters, "test_add_sees_other_clients_writes"),
+    (StoresTextOnly, "test_values_are_bytes"),
+    (StoresTextOnly, "test_append_extends_value"),
+    (StripsValues, "test_values_are_bytes"),
     (ComparesText, "test_compare_set_writes_if_value_matches"),
     (ReadsAndThenAppends, "test_concurrent_appends_are_all_kept"),
-    (KeepsWhatIsDeleted, "test_delete_key_removes_key"),
-    (TakesEmptyForAbsent, "test_check_reports_existing_keys"),
+    (IgnoresDeletions, "test_delete_key_removes_key"),
+    (TreatsEmptyAsAbsent, "test_check_reports_existing_keys"),
 ]
 
 
 class Contract(StoreContract):
-    """As a plugin would write it."""
+    """The contract as a plugin subclasses it."""
 
     __test__ = False
 
@@ -317,19 +316,19 @@ class Contract(StoreContract):
 
 
 class Hurried(Contract):
-    """For stores with a fault: what hangs is found out sooner."""
+    """Shorter limits, so that faulty stores fail sooner."""
 
     patience = 2.0
 
 
 @pytest.mark.parametrize("kind, test", FAULTS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_fault_is_found(kind, test):
+def test_fault_fails_its_contract_test(kind, test):
     with pytest.raises((AssertionError, TimeoutError)):
         getattr(Hurried(), test)(kind())
 
 
 @pytest.mark.parametrize("test", [name for name in dir(Contract) if name.startswith("test_")])
-def test_what_has_no_fault_passes(test):
+def test_correct_store_passes(test):
     try:
         getattr(Contract(), test)(Memory())
     except unittest.SkipTest as skipped:

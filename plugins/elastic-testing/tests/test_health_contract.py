@@ -1,4 +1,4 @@
-"""The contract of health endpoints, kept by one that the standard library serves; and the view that it looks at."""
+"""HealthContract with an endpoint from the standard library, and the fake view that it serves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 class Plain(HealthCheckServer):
-    """The two probes and the status, and nothing else."""
+    """An endpoint with the two probes and the status only."""
 
     def __init__(self, view, port, timeout):
         self.view, self.port, self.timeout = view, port, timeout
@@ -28,7 +28,7 @@ class Plain(HealthCheckServer):
         endpoint = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = 30.0  # for a client that says nothing, and not for one that is held up
+            timeout = 30.0  # for silent clients, not for slow ones
 
             def do_GET(self):
                 found = endpoint.answer(self.path)
@@ -42,7 +42,7 @@ class Plain(HealthCheckServer):
                 pass
 
         class Server(http.server.ThreadingHTTPServer):
-            request_queue_size = 64  # as many as ask at once in the contract
+            request_queue_size = 64  # the contract's number of simultaneous clients
 
         self.server = Server(("127.0.0.1", self.port), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -81,19 +81,19 @@ class TestPlainEndpoint(HealthContract):
         return ask(port, what)
 
 
-def test_a_view_tells_of_changes_until_it_is_told_to_stop():
-    view, told = FakeAgentView(), []
-    end = view.subscribe(lambda: told.append(view.status().version))
+def test_view_reports_changes_until_unsubscribed():
+    view, versions = FakeAgentView(), []
+    end = view.subscribe(lambda: versions.append(view.status().version))
     assert view.subscribers == 1
     view.show(phase=AgentPhase.JOINING, reason="one of two nodes is there")
     end()
     end()
     view.show(phase=AgentPhase.RUNNING)
-    assert (told, view.status().version, view.subscribers) == ([2], 3, 0)
+    assert (versions, view.status().version, view.subscribers) == ([2], 3, 0)
     assert view.status().reason == "one of two nodes is there"
 
 
-def test_a_view_whose_agent_is_stuck():
+def test_stuck_view_reports_an_old_sign_of_life():
     view, clock = FakeAgentView(), SystemClock()
     view.stuck_for = 60.0
     before, alive_at, after = clock.timestamp(), view.alive_at(), clock.timestamp()

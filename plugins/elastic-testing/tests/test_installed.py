@@ -1,4 +1,4 @@
-"""What is installed, made by its name."""
+"""Installed backends, stores, watchdogs and endpoints, made by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def elastic_rendezvous_backends():
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A distribution with one record of each kind, whose factories return what they are given."""
+    """A distribution with one record of each kind, whose factories return their arguments."""
     info = tmp_path / "mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
@@ -70,7 +70,7 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("installed")
-def test_options_are_typed_and_the_others_have_their_defaults():
+def test_options_are_typed_and_unset_ones_have_defaults():
     (context,) = installed_store("mine", tls="yes")
     assert context.options == {"ttl": 3.0, "tls": True}
     (context,) = installed_watchdog("mine", "job", ttl=5)
@@ -81,7 +81,7 @@ def test_options_are_typed_and_the_others_have_their_defaults():
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_backend_is_opened_with_what_its_factory_is_given():
+def test_backend_gets_the_same_parameters_as_its_factory():
     _, params = installed_backend("mine", "host:1", "job", ttl="7")
     same = rendezvous_parameters("mine", "host:1", "job", ttl="7")
     for given in (params, same):
@@ -92,7 +92,7 @@ def test_a_backend_is_opened_with_what_its_factory_is_given():
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_is_wrong_is_told():
+def test_unknown_names_and_options_are_refused():
     with pytest.raises(PluginError, match="no store named 'yours' is installed"):
         installed_store("yours")
     with pytest.raises(ConfigurationError) as refused:

@@ -1,4 +1,4 @@
-"""Machines of tests: what is said of a link is so, and over when it is taken back."""
+"""Simulated machines: faults of a link take effect, and end when they are removed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def link():
 
 
 def arrived(link):
-    """The numbers of the packets from the first machine that come to the second one, as they come."""
+    """Send packets from the first machine to the second; returns their numbers in order of arrival."""
     there = subprocess.Popen([*link[1].through, sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True)
     with there:
         assert there.stdout.readline() == "ready\n"
@@ -52,7 +52,7 @@ def arrived(link):
         return [int(line) for line in there.stdout]
 
 
-def test_packets_are_lost_on_the_way(link):
+def test_drops_loses_packets(link):
     link[1].drops(10)
     found = arrived(link)
     link[1].drops(0)
@@ -60,7 +60,7 @@ def test_packets_are_lost_on_the_way(link):
     assert found == sorted(set(found))
 
 
-def test_packets_overtake_others_and_come_twice(link):
+def test_disorders_reorders_and_duplicates_packets(link):
     link[0].disorders(4)
     found = arrived(link)
     link[0].disorders(0)
@@ -68,12 +68,12 @@ def test_packets_overtake_others_and_come_twice(link):
     assert len(found) > len(set(found))
 
 
-def test_a_narrow_link_with_a_short_queue_loses_most(link):
+def test_narrow_link_with_a_short_queue_loses_most_packets(link):
     link[0].shape("tbf", "rate", "64kbit", "burst", "2kb", "limit", "4kb")
     found = arrived(link)
     link[0].shape()
     assert len(found) < SENT / 2
 
 
-def test_it_is_as_before_after_all_that(link):
+def test_link_is_restored_after_all_faults(link):
     assert arrived(link) == list(range(SENT))

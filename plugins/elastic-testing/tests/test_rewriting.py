@@ -1,4 +1,4 @@
-"""A contract that fails shows what was found, in a plugin's own tests as well."""
+"""A failing contract shows the compared values, also in a plugin's tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Forgetful:
 """
 
 
-def test_a_contract_that_fails_shows_the_values(tmp_path):
+def test_failing_contract_shows_the_compared_values(tmp_path):
     (tmp_path / "test_forgetful.py").write_text(CODE)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "values_are_bytes", "test_forgetful.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)

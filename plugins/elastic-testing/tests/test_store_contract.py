@@ -1,4 +1,4 @@
-"""The core's own store keeps the contract of stores."""
+"""The core's own store passes StoreContract."""
 
 from __future__ import annotations
 

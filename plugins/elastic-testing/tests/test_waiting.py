@@ -1,4 +1,4 @@
-"""What tests of blocking calls stand on."""
+"""The helpers for tests of blocking calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from elastic_testing import Background, FakeClock, eventually
 
 
-def test_a_call_goes_on_by_itself_and_tells_what_it_returned():
+def test_background_call_runs_and_returns_its_result():
     go = threading.Event()
     call = Background(lambda: go.wait(60) and "done")
     assert call.running
@@ -19,7 +19,7 @@ def test_a_call_goes_on_by_itself_and_tells_what_it_returned():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
-def test_what_a_call_raised_is_raised_again(error):
+def test_background_call_reraises_its_error(error):
     def fail():
         raise error
 
@@ -28,7 +28,7 @@ def test_what_a_call_raised_is_raised_again(error):
     assert caught.value is error
 
 
-def test_a_call_that_hangs_fails_the_test():
+def test_hanging_call_fails_the_test():
     go = threading.Event()
     short = Background(lambda: go.wait(60), timeout=0.01)
     with pytest.raises(AssertionError, match=r"still running after 0\.01 s"):
@@ -39,12 +39,12 @@ def test_a_call_that_hangs_fails_the_test():
     assert short.result(60)
 
 
-def test_a_condition_is_asked_until_it_is_true():
+def test_condition_is_polled_until_it_is_true():
     asked = iter([0, None, "", "found", "later"])
     assert eventually(lambda: next(asked)) == "found"
 
 
-def test_a_condition_that_stays_false_fails_the_test():
+def test_condition_that_stays_false_fails_the_test():
     clock, asked = FakeClock(), []
 
     def ask():

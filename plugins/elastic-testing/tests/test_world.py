@@ -1,4 +1,4 @@
-"""Stories of whole jobs, on a clock of their own."""
+"""Scenarios of whole jobs in the simulated world."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def world(min_nodes, max_nodes, count, **changes):
     return made
 
 
-def test_a_job_of_fixed_size_forms_without_waiting():
+def test_fixed_size_job_forms_without_waiting():
     job = world(3, 3, 3)
     job.run(0.1)
     assert job.members() == ["n0", "n1", "n2"]
     assert job.in_step()
 
 
-def test_a_new_elastic_job_waits_for_the_last_call():
+def test_new_elastic_job_waits_for_the_last_call():
     job = world(2, 4, 3)
     job.run(4.9)
     assert job.members() == []
@@ -33,7 +33,7 @@ def test_a_new_elastic_job_waits_for_the_last_call():
     assert job.members() == ["n0", "n1", "n2"]
 
 
-def test_a_node_that_dies_is_noticed_and_the_others_go_on():
+def test_round_reforms_without_a_dead_node():
     job = world(1, 3, 3)
     job.run(6)
     job.crash("n1")
@@ -46,8 +46,8 @@ def test_a_node_that_dies_is_noticed_and_the_others_go_on():
 
 @pytest.mark.parametrize("pause", [4, 9, 30])
 @pytest.mark.parametrize("leases", [False, True])
-def test_an_agent_that_was_started_again_is_not_refused_for_an_outage(leases, pause):
-    """The entry of the one before still stands, and nobody could find out that it is dead."""
+def test_restarted_agent_joins_despite_an_outage(leases, pause):
+    """The dead agent's entry remains, and the outage hides that it is dead."""
     job = World(RendezvousSettings("job", 2, 2, RendezvousTimeout()), grace=30.0, leases=leases)
     job.join("x")
     job.join("o")
@@ -65,8 +65,9 @@ def test_an_agent_that_was_started_again_is_not_refused_for_an_outage(leases, pa
     assert (job.state.round.number, sorted(job.members())) == (2, ["o", "x"])
 
 
-def test_time_in_which_the_store_is_away_is_no_part_of_what_members_have_to_come_back():
-    """One of them stops its workers for 40 s; all are cut off meanwhile, and only the others come back before it."""
+def test_outage_does_not_count_against_rejoin_time():
+    """One member takes 40 s to stop its workers. All nodes are cut off during that time; the other members rejoin
+    first."""
     job = world(2, 3, 3)
     job.run(6)
     slow = job.members()[2]
@@ -82,8 +83,8 @@ def test_time_in_which_the_store_is_away_is_no_part_of_what_members_have_to_come
     assert (job.state.round.number, sorted(job.members())) == (2, sorted(job.nodes))
 
 
-def test_who_crashes_after_its_success_has_succeeded():
-    """A spare is not let in for it: the other member works on."""
+def test_crash_after_success_still_counts_as_success():
+    """The spare does not replace it, because the other member still works."""
     job = world(2, 2, 3)
     job.run(6)
     assert not job.ending
@@ -106,7 +107,7 @@ def leased(count):
     return made
 
 
-def test_a_store_with_leases_drops_who_is_gone():
+def test_store_with_leases_drops_a_dead_node():
     job = leased(3)
     job.crash("n1")
     job.run(10)
@@ -115,7 +116,7 @@ def test_a_store_with_leases_drops_who_is_gone():
 
 @pytest.mark.parametrize("order", [["n0", "n1", "n2"], ["n2", "n1", "n0"], ["n1", "n0", "n2"]])
 @pytest.mark.parametrize("apart", [0.0, 0.1, 0.6])
-def test_a_store_that_ends_all_leases_ends_no_round(order, apart):
+def test_round_survives_the_end_of_all_leases(order, apart):
     job = leased(3)
     for name in order:
         job.end_lease(name)
@@ -124,7 +125,7 @@ def test_a_store_that_ends_all_leases_ends_no_round(order, apart):
     assert (job.state.round.number, job.members()) == (1, ["n0", "n1", "n2"])
 
 
-def test_who_announces_itself_after_its_lease_ended_has_another():
+def test_node_gets_a_new_lease_after_losing_one():
     choice = random.Random(2)
     job = World(RendezvousSettings("job", 3, 5, RendezvousTimeout()), seed=22, leases=True)
     names = [job.join(f"n{number}").name for number in range(3)]
@@ -136,7 +137,7 @@ def test_who_announces_itself_after_its_lease_ended_has_another():
     assert job.in_step()
 
 
-def test_when_the_leader_dies_the_next_in_line_steps_in():
+def test_next_in_line_replaces_a_dead_leader():
     job = world(1, 3, 3)
     job.run(6)
     job.crash("n0")
@@ -144,7 +145,7 @@ def test_when_the_leader_dies_the_next_in_line_steps_in():
     assert job.members() == ["n1", "n2"]
 
 
-def test_when_the_oldest_dies_before_the_first_round_the_others_form():
+def test_round_forms_after_the_oldest_node_died():
     job = world(3, 3, 2)
     job.run(1)
     job.crash("n0")
@@ -154,7 +155,7 @@ def test_when_the_oldest_dies_before_the_first_round_the_others_form():
     assert sorted(job.members()) == ["n1", "n2", "n3"]
 
 
-def test_who_leaves_is_not_waited_for():
+def test_round_reforms_without_waiting_for_a_leaver():
     job = world(1, 3, 3)
     job.run(6)
     job.leave("n2")
@@ -162,7 +163,7 @@ def test_who_leaves_is_not_waited_for():
     assert job.members() == ["n0", "n1"]
 
 
-def test_a_failure_costs_one_restart_and_everybody_is_back_at_once():
+def test_two_failures_at_once_cost_one_restart():
     job = world(1, 3, 3)
     job.run(6)
     job.fail("n1")
@@ -171,7 +172,7 @@ def test_a_failure_costs_one_restart_and_everybody_is_back_at_once():
     assert (job.members(), job.state.restarts, job.state.round.number) == (["n0", "n1", "n2"], 1, 2)
 
 
-def test_a_newcomer_is_let_in_at_once():
+def test_newcomer_is_admitted_immediately():
     job = world(1, 3, 2)
     job.run(6)
     job.join("n2")
@@ -179,7 +180,7 @@ def test_a_newcomer_is_let_in_at_once():
     assert job.members() == ["n0", "n1", "n2"]
 
 
-def test_a_spare_waits_and_steps_in():
+def test_spare_waits_and_replaces_a_leaver():
     job = world(2, 2, 2)
     job.run(1)
     job.join("n2")
@@ -190,7 +191,7 @@ def test_a_spare_waits_and_steps_in():
     assert job.members() == ["n1", "n2"]
 
 
-def test_a_drained_node_goes():
+def test_drained_node_leaves_the_job():
     job = world(1, 3, 3)
     job.run(6)
     job.drain("n0", through="n2")
@@ -199,7 +200,7 @@ def test_a_drained_node_goes():
     assert not job.nodes["n0"].active
 
 
-def test_when_all_have_succeeded_the_job_is_over():
+def test_job_closes_when_all_members_succeeded():
     job = world(2, 2, 2)
     job.run(1)
     job.succeed("n0")
@@ -211,7 +212,7 @@ def test_when_all_have_succeeded_the_job_is_over():
     assert not any(node.active for node in job.nodes.values())
 
 
-def test_an_answer_that_was_lost_changes_nothing():
+def test_lost_answers_do_not_change_the_outcome():
     job = world(1, 2, 2)
     job.run(6)
     job.lose_answers("n0")
@@ -221,7 +222,7 @@ def test_an_answer_that_was_lost_changes_nothing():
     assert (job.members(), job.state.restarts) == (["n0", "n1"], 1)
 
 
-def test_a_node_that_was_cut_off_for_long_is_replaced_and_comes_back_as_a_newcomer():
+def test_cut_off_node_is_dropped_and_rejoins_later():
     job = world(1, 2, 2)
     job.run(6)
     job.partition("n1")
@@ -232,7 +233,7 @@ def test_a_node_that_was_cut_off_for_long_is_replaced_and_comes_back_as_a_newcom
     assert job.members() == ["n0", "n1"]
 
 
-def test_a_leader_that_slept_writes_nothing_of_the_past():
+def test_paused_leader_writes_no_stale_state():
     job = world(1, 3, 3)
     job.run(6)
     job.freeze("n0")
@@ -244,7 +245,7 @@ def test_a_leader_that_slept_writes_nothing_of_the_past():
     assert sorted(job.members()) == ["n0", "n1", "n2"]
 
 
-def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
+def test_store_outage_for_all_nodes_ends_no_round():
     job = world(1, 3, 3, grace=60.0)
     job.run(6)
     for name in job.nodes:
@@ -256,7 +257,7 @@ def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
     assert (job.members(), job.state.round.number) == (["n0", "n1", "n2"], 1)
 
 
-def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
+def test_store_pause_within_the_grace_ends_no_round():
     job = world(1, 3, 3, grace=60.0)
     job.run(6)
     job.sleep()
@@ -267,13 +268,13 @@ def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
     assert job.state.round.number == 1
 
 
-def test_a_name_is_used_once():
+def test_node_name_cannot_be_reused():
     job = world(1, 2, 1)
     with pytest.raises(ValueError, match="the name 'n0' was used before"):
         job.join("n0")
 
 
-def test_three_hundred_nodes_form_one_round_with_a_handful_of_calls_each():
+def test_three_hundred_nodes_form_a_round_with_few_calls():
     job = world(300, 300, 300)
     job.run(0.5)
     assert job.in_step()
@@ -283,7 +284,7 @@ def test_three_hundred_nodes_form_one_round_with_a_handful_of_calls_each():
     assert calls[-1] <= 20
 
 
-def test_in_steady_state_a_node_beats_and_nothing_else():
+def test_steady_state_needs_only_heartbeats():
     job = world(50, 50, 50)
     job.run(3)
     before = {name: node.calls.copy() for name, node in job.nodes.items()}
@@ -295,7 +296,7 @@ def test_in_steady_state_a_node_beats_and_nothing_else():
     assert spent[leaders[0]]["ReadRoster"] <= 21
 
 
-def test_of_members_only_who_leads_next_looks_who_is_there_when_the_leader_dies():
+def test_only_the_next_leader_reads_the_roster_after_a_death():
     job = world(40, 50, 50)
     job.run(10)
     before = {name: node.calls["ReadRoster"] for name, node in job.nodes.items()}
@@ -305,7 +306,7 @@ def test_of_members_only_who_leads_next_looks_who_is_there_when_the_leader_dies(
     assert (len(job.members()), looked) == (49, ["n1"])
 
 
-def test_a_hundred_nodes_of_which_ten_die_go_on_without_them():
+def test_hundred_nodes_continue_after_ten_die():
     job = world(50, 100, 100)
     job.run(1)
     for number in range(10):
@@ -315,8 +316,8 @@ def test_a_hundred_nodes_of_which_ten_die_go_on_without_them():
     assert len(job.members()) == 90
 
 
-def a_store_that_forgot(job, what):
-    """`what` happens while n0 is cut off; then the store loses its memory, and is back for n0 first."""
+def forget_during(job, what):
+    """`what` happens while n0 is cut off; then the store loses its data, and becomes reachable for n0 first."""
     job.run(1)
     job.partition("n0")
     what("n1")
@@ -329,23 +330,23 @@ def a_store_that_forgot(job, what):
     job.partition("n1", reachable=True)
 
 
-def test_a_restart_that_the_store_forgot_is_counted_all_the_same():
+def test_restart_that_the_store_forgot_is_still_counted():
     job = world(2, 2, 2)
-    a_store_that_forgot(job, job.fail)
+    forget_during(job, job.fail)
     job.run(2)
     assert job.in_step()
     assert (job.state.round.number, job.state.restarts) == (2, 1)
 
 
-def test_a_job_whose_end_the_store_forgot_stays_closed():
+def test_job_stays_closed_after_the_store_forgot_its_end():
     job = world(2, 2, 2)
-    a_store_that_forgot(job, job.close)
+    forget_during(job, job.close)
     job.run(10)
     assert job.state.closed.by == "n1"
     assert not any(node.active for node in job.nodes.values())
 
 
-def test_a_job_whose_end_the_store_forgot_stays_closed_when_others_went_on():
+def test_job_closes_again_after_nodes_continued_without_its_end():
     job = world(1, 2, 2)
     job.run(6)
     job.partition("n0")
@@ -363,7 +364,7 @@ def test_a_job_whose_end_the_store_forgot_stays_closed_when_others_went_on():
 
 
 @pytest.mark.parametrize("leaving", [1, 6])
-def test_when_the_first_leave_while_gathering_the_next_takes_over_within_about_a_window(leaving):
+def test_next_node_leads_within_one_failure_timeout(leaving):
     job = World(RendezvousSettings("job", 2, 20, RendezvousTimeout(last_call=60.0)))
     for number in range(leaving + 2):
         job.join(f"n{number}")
@@ -375,7 +376,7 @@ def test_when_the_first_leave_while_gathering_the_next_takes_over_within_about_a
     assert [name for name, node in job.nodes.items() if node.machine.election.leading] == [f"n{leaving}"]
 
 
-def test_a_line_is_counted_anew_once_in_a_silence():
+def test_each_node_reads_the_roster_once_per_silence():
     job = World(RendezvousSettings("job", 50, 50, RendezvousTimeout()))
     for number in range(20):
         job.join(f"n{number}")

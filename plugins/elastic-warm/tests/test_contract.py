@@ -39,14 +39,14 @@ def warm_starter_for(tmp_path):
         close()
 
 
-class TestWarmWithoutATemplate(StarterContract):
+class TestWarmWithoutTemplate(StarterContract):
     @pytest.fixture
     def starter_for(self, warm_starter_for):
         return warm_starter_for
 
 
 class TestWarm(StarterContract):
-    """With a template that a cache of imports brings up before the first worker."""
+    """With a template that starts before the first worker, thanks to cached imports."""
 
     @pytest.fixture
     def starter_for(self, warm_starter_for, tmp_path):
@@ -61,7 +61,7 @@ class TestWarm(StarterContract):
 
         return starter_for
 
-    def test_it_is_warm(self, starter_for, tmp_path):
+    def test_worker_starts_warm(self, starter_for, tmp_path):
         starter = starter_for(self._python("import sys; sys.exit(4 if 'colorsys' in sys.modules else 3)"))
         assert self._ended(self._start(starter, tmp_path, None, None)) == 4
         assert starter.template_pid is not None

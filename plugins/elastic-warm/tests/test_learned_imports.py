@@ -1,4 +1,4 @@
-"""What is known of the imports of a job's workers."""
+"""The learned imports of a job's workers, and their cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic_warm.template import read_cache
 ENDLESS = LearnedImports(seconds=float("inf")).as_json({}, (), ())
 
 
-def test_a_module_counts_when_all_workers_have_imported_it():
+def test_module_is_learned_once_all_workers_imported_it():
     learned = LearnedImports()
     assert not learned.hear("0\t7\tnumpy\t/site/numpy/__init__.py", 2)
     assert not learned.hear("0\t9\twandb\t/site/wandb/__init__.py", 2)
@@ -23,7 +23,7 @@ def test_a_module_counts_when_all_workers_have_imported_it():
     assert learned.modules == {"numpy": "/site/numpy/__init__.py"}
 
 
-def test_modules_are_in_the_order_in_which_their_imports_began():
+def test_modules_are_ordered_by_start_of_import():
     learned = LearnedImports({"kept": ""})
     for line in ("0\t3\ttorch.nn\t", "0\t2\ttorch._C\t", "0\t4\t__mp_main__\t", "0\t1\ttorch\t/site/torch.py"):
         learned.hear(line, 1)
@@ -33,13 +33,13 @@ def test_modules_are_in_the_order_in_which_their_imports_began():
 @pytest.mark.parametrize(
     "line", ["", "0", "0\t1\ttorch", "x\t1\ttorch\t", "-1\t1\ttorch\t", "\t\t\t", "0\t1\t\t", "9" * 5000 + "\t1\ta\t"]
 )
-def test_another_line_is_passed_over(line):
+def test_malformed_line_is_ignored(line):
     learned = LearnedImports()
     assert not learned.hear(line, 1)
     assert learned == LearnedImports()
 
 
-def test_the_causes_are_those_modules_that_did_something_themselves():
+def test_causes_exclude_modules_deferred_for_an_import():
     learned = LearnedImports()
     learned.leave("rank_zero", "reads LOCAL_RANK")
     learned.leave("lightning", "imports rank_zero")
@@ -49,7 +49,7 @@ def test_the_causes_are_those_modules_that_did_something_themselves():
     assert len(learned.left) == 3
 
 
-def test_what_was_learned_is_kept():
+def test_learned_imports_survive_encoding():
     learned = LearnedImports(
         {"torch": "/site/torch/__init__.py", "caf\udce9": ""}, {"a": "starts a thread"}, seconds=2.5
     )
@@ -71,18 +71,18 @@ def test_what_was_learned_is_kept():
         "\x00",
     ],
 )
-def test_another_file_is_none(text):
+def test_foreign_file_is_ignored(text):
     assert from_json(text) is None
 
 
-def test_a_file_with_a_part_missing_is_none():
+def test_incomplete_file_is_ignored():
     content = json.loads(LearnedImports({"a": "b"}).as_json({}, (), ()))
     for name in content:
         assert from_json(json.dumps({key: value for key, value in content.items() if key != name})) is None
         assert from_json(json.dumps({**content, name: 7 if name != "seconds" else "soon"})) is None
 
 
-def test_each_program_of_each_python_has_a_file_of_its_own():
+def test_each_program_and_python_has_its_own_cache_file():
     one = cache_name(("python3", "-u"), "3.11", "/a/train.py")
     others = [
         cache_name(("python3", "-u", "-O"), "3.11", "/a/train.py"),
@@ -93,7 +93,7 @@ def test_each_program_of_each_python_has_a_file_of_its_own():
     assert one == cache_name(("python3", "-u"), "3.11", "/a/train.py")
 
 
-def test_only_a_file_that_nobody_else_can_write_is_read(tmp_path):
+def test_cache_file_writable_by_others_is_ignored(tmp_path):
     file, link, pipe = (tmp_path / name for name in ("cache", "link", "pipe"))
     file.write_text(LearnedImports({"torch": ""}).as_json({}, (), ()))
     file.chmod(0o644)

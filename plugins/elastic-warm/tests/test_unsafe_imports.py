@@ -1,5 +1,5 @@
-"""What a module does while it is imported, and whether it is left to the workers for it. Each case is a Python of its
-own, because a watch belongs to a whole process."""
+"""Side effects of a module's import, and whether they defer the module to the workers. Each case runs in a separate
+Python, because a watch belongs to a whole process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ os._exit(0)
 
 @pytest.fixture
 def watched(tmp_path):
-    """A function that imports modules, given by their source, under a watch. Gives what it says of them."""
+    """A function that imports modules, given by their source, under a watch, and returns its findings."""
     (tmp_path / "installed").mkdir()
     (tmp_path / "elsewhere").mkdir()
 
@@ -112,7 +112,7 @@ TAINTS = {
 @pytest.mark.parametrize(
     ("source", "why"), TAINTS.items(), ids=[f"{why}-{place}" for place, why in enumerate(TAINTS.values())]
 )
-def test_a_module_that_does_what_every_worker_must_do_itself_is_left(watched, source, why):
+def test_module_with_per_worker_effects_is_deferred(watched, source, why):
     seen = watched("random", "tempfile", "one", one=source)
     assert seen["left"] == {"one": why}
     assert not seen["clean"]
@@ -145,15 +145,15 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("source", HARMLESS)
-def test_a_module_that_leaves_the_process_as_it_was_is_kept(watched, source):
+def test_module_without_side_effects_is_kept(watched, source):
     seen = watched("random", "one", one=source)
     assert (seen["left"], seen["clean"], seen["present"]) == ({}, True, ["random", "one"])
 
 
 @pytest.mark.torch
-def test_generators_that_a_module_makes_are_those_of_each_worker(watched):
-    """Modules that draw random values are left to the workers. Those whose generators have a fixed seed are kept. So
-    are numpy and torch themselves, whose global generators each worker reseeds."""
+def test_module_that_draws_random_values_is_deferred(watched):
+    """Modules with a fixed seed are kept. So are numpy and torch themselves, whose global generators each worker
+    reseeds."""
     sources = {
         "folder": "import tempfile; kept = tempfile.TemporaryDirectory()",
         "drawn": "import numpy; kept = numpy.random.default_rng()",
@@ -170,14 +170,14 @@ def test_generators_that_a_module_makes_are_those_of_each_worker(watched):
     }
 
 
-def test_a_module_from_an_archive_is_left(watched, tmp_path):
+def test_module_from_an_archive_is_deferred(watched, tmp_path):
     with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
         archive.writestr("zipped.py", "import os; rank = os.environ.get('RANK')")
     source = f"import sys; sys.path.append({str(tmp_path / 'lib.zip')!r}); import zipped"
     assert watched("one", one=source)["left"] == {"zipped": "is loaded by zipimporter", "one": "imports zipped"}
 
 
-def test_those_that_import_it_are_left_as_well(watched):
+def test_importers_of_a_deferred_module_are_deferred(watched):
     sources = {
         "rank": "import os; os.getenv('RANK')",
         "user": "import rank",
@@ -192,14 +192,14 @@ def test_those_that_import_it_are_left_as_well(watched):
     assert "free" not in seen["left"]
 
 
-def test_what_is_done_inside_a_function_counts_for_the_module_that_is_imported(watched):
+def test_effect_counts_against_the_module_that_calls(watched):
     helper = "import os\ndef rank(): return os.environ.get('RANK')"
     assert watched("helper", "user", helper=helper, user="import helper; helper.rank()")["left"] == {
         "user": "reads RANK"
     }
 
 
-def test_a_module_that_is_no_installation_s_is_left_with_those_that_import_it(watched):
+def test_module_outside_installations_is_deferred(watched):
     seen = watched("lib", lib="import mine", elsewhere={"mine": ""})
     assert seen["left"].keys() == {"lib", "mine"}
     assert seen["left"]["lib"] == "imports mine"
@@ -207,13 +207,13 @@ def test_a_module_that_is_no_installation_s_is_left_with_those_that_import_it(wa
     assert not seen["clean"]
 
 
-def test_nobody_can_pass_over_a_module_that_is_left(watched):
+def test_deferral_cannot_be_caught_by_an_importer(watched):
     seen = watched("lib", lib="try:\n    import mine\nexcept Exception:\n    mine = None", elsewhere={"mine": ""})
     assert seen["left"]["lib"] == "imports mine"
 
 
-def test_what_only_workers_find_is_not_taken_for_missing(watched):
-    """As where the script's folder has a module for which a package looks."""
+def test_module_that_only_workers_find_defers_its_importer(watched):
+    """For example, a package looks for an optional module in the script's folder."""
     optional = "try:\n    import plugin\nexcept ImportError:\n    plugin = None"
     assert watched("lib", lib=optional)["left"] == {}
     assert watched("lib", lib=optional, expected={"plugin": "/job/plugin.py"})["left"] == {
@@ -221,23 +221,23 @@ def test_what_only_workers_find_is_not_taken_for_missing(watched):
     }
 
 
-def test_a_module_that_is_another_file_for_the_workers(watched):
+def test_module_that_is_another_file_for_workers_is_deferred(watched):
     seen = watched("lib", lib="import same", same="", expected={"same": "/job/same.py"})
     assert seen["left"] == {"lib": "imports same", "same": "is another file for the workers: /job/same.py"}
 
 
-def test_a_package_that_is_excluded(watched):
+def test_excluded_package_is_deferred(watched):
     seen = watched("lib", "same", lib="import same", same="", excluded="same")
     assert seen["left"] == {"lib": "imports same", "same": "is excluded by --warm-start-exclude"}
     assert seen["present"] == []
 
 
-def test_what_a_module_raises_is_for_the_caller(watched):
+def test_error_of_a_module_reaches_the_caller(watched):
     seen = watched("bad", bad="raise SystemExit(3)")
     assert seen["raised"] == ["SystemExit: 3"]
 
 
-def test_afterwards_nothing_is_watched(watched):
+def test_watch_removes_its_hooks(watched):
     seen = watched("one", one="import os; os.environ['RANK'] = '7'")
     assert (seen["again"]["RANK"], seen["finder"], seen["loader"]) == ("7", "classmethod", False)
 
@@ -247,11 +247,11 @@ def state(**changed):
     return ProcessState(**{**whole, "output": 0, "generators": {}, **changed})
 
 
-def test_less_than_before_is_no_reason():
+def test_fewer_threads_or_children_are_no_change():
     assert change(state(threads=2, children=True), state()) == ""
     assert change(state(), state(threads=2)) == "starts a thread"
 
 
-def test_a_generator_that_has_just_come_is_no_reason():
+def test_new_generator_is_no_change():
     assert change(state(), state(generators={"numpy": 1})) == ""
     assert change(state(generators={"numpy": 1}), state(generators={"numpy": 2})) == SHARED.format("numpy")

@@ -1,7 +1,7 @@
-"""Libraries under warm start: what a worker does that was forked, beside one that Python started.
+"""Libraries under warm start: forked workers must behave like workers that Python started.
 
-Each program in `warm_libraries` runs twice on two workers, cold and warm; one worker is killed once, and what the last
-round told is compared. With `WARM_TABLE=FILE` the verdicts go there as a table, a line for each program.
+Each program in `warm_libraries` runs twice on two workers, cold and warm. One worker is killed once, and the reports of
+the last rounds are compared. `WARM_TABLE=FILE` writes the verdicts there as a table, one row per program.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ QUIET |= {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": ""}
 
 
 @dataclass
-class Told:
-    """What one worker has told in one round, by kind and name. `lines`: the others of each stream, without what differs
-    between two runs."""
+class Report:
+    """The facts that one worker printed in one round, by kind and name. `lines`: its other output, without the parts
+    that differ between two runs."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     lines: list[str] = field(default_factory=list)
@@ -53,31 +53,31 @@ class Told:
 
 @dataclass
 class Run:
-    """All workers' words by round and rank. `left`: modules that the template left, with the reasons. `log`: the
-    agent's."""
+    """All reports by round and rank. `left`: modules that the template deferred, with the reasons. `log`: the agent's
+    log."""
 
     code: int
     log: str
-    told: dict[tuple[int, int], Told]
+    reports: dict[tuple[int, int], Report]
     left: dict[str, str]
 
     @property
     def last(self):
-        return max(number for number, _ in self.told)
+        return max(number for number, _ in self.reports)
 
     def of_last(self):
-        """Of the workers of the last round, by rank."""
-        return {rank: told for (number, rank), told in sorted(self.told.items()) if number == self.last}
+        """The reports of the last round, by rank."""
+        return {rank: report for (number, rank), report in sorted(self.reports.items()) if number == self.last}
 
     def seconds(self):
-        return max(told.imports["seconds"] for told in self.of_last().values())
+        return max(report.imports["seconds"] for report in self.of_last().values())
 
 
 class Job:
-    """Runs a program, cold or warm, in a folder of its own that has the same name."""
+    """Runs a program in a folder named `cold` or `warm`."""
 
     def __init__(self, elastic, source):
-        elastic.through = ["env"]  # an interpreter of its own
+        elastic.through = ["env"]  # a separate interpreter
         self.elastic = elastic
         self.program = str(PROGRAMS / f"{source}.py")
 
@@ -112,32 +112,32 @@ class Job:
             os.kill(int(reached[1].read_text()), signal.SIGKILL)
         eventually(over, timeout=PATIENCE)
         left = self._learned(folder).get("left", {})
-        return Run(process.poll(), log.read_text(), self._told(folder), left)
+        return Run(process.poll(), log.read_text(), self._reports(folder), left)
 
     def _learned(self, folder):
         for path in (folder / "learned").glob("warm-*.json"):
             return json.loads(path.read_text())
         return {}
 
-    def _told(self, folder):
-        found = defaultdict(Told)
+    def _reports(self, folder):
+        found = defaultdict(Report)
         for path in sorted(folder.glob("logs/[0-9a-f]*/round-*/rank-*.*")):
             number, rank = re.search(r"round-(\d+)/rank-(\d+)", str(path)).groups()
-            told = found[int(number), int(rank)]
+            report = found[int(number), int(rank)]
             for line in path.read_text().replace(str(folder), "FOLDER").splitlines():
                 if line.startswith("probe "):
                     kind, _, rest = line.removeprefix("probe ").partition(" ")
                     name, _, value = rest.partition(": ")
-                    told.facts[kind][name] = json.loads(value)
+                    report.facts[kind][name] = json.loads(value)
                 else:
-                    told.lines.append(f"{path.suffix[1:]}: {re.sub('[0-9]+', '#', line)}")
+                    report.lines.append(f"{path.suffix[1:]}: {re.sub('[0-9]+', '#', line)}")
         return found
 
 
 def differences(cold, warm):
-    """What the workers of the last round told that is wrong, in words."""
+    """Describe how the reports of the last rounds differ."""
     for rank, expected in cold.of_last().items():
-        found = warm.of_last().get(rank, Told())
+        found = warm.of_last().get(rank, Report())
         for kind in ("result", "variable", "state"):
             yield from unlike(f"rank {rank}, {kind}", expected.facts[kind], found.facts[kind])
         yield from unlike(f"rank {rank}", {"lines": expected.lines}, {"lines": found.lines})
@@ -151,7 +151,7 @@ def unlike(where, expected, found):
 
 
 def apart(expected, found):
-    """Where two values differ, in words."""
+    """Describe how two values differ."""
     if isinstance(expected, dict) and isinstance(found, dict):
         names = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
         return "; ".join(f"{name} {apart(expected.get(name), found.get(name))}" for name in names)
@@ -162,10 +162,10 @@ def apart(expected, found):
 
 
 def wrong_streams(cold, warm):
-    """What is drawn is the same where the processes that start cold draw the same, and else like nothing before."""
-    for name in {name for told in cold.told.values() for name in told.facts["random"]}:
-        seen = {place: told.facts["random"].get(name) for place, told in cold.told.items()}
-        drawn = {place: told.facts["random"].get(name) for place, told in warm.told.items()}
+    """Describe wrong random values. They must be equal if cold processes draw equal ones, and otherwise new."""
+    for name in {name for report in cold.reports.values() for name in report.facts["random"]}:
+        seen = {place: report.facts["random"].get(name) for place, report in cold.reports.items()}
+        drawn = {place: report.facts["random"].get(name) for place, report in warm.reports.items()}
         for rank in range(2):
             value = drawn.get((warm.last, rank))
             before = [seen.get((number, rank)) for number in range(1, cold.last + 1)]
@@ -179,14 +179,14 @@ def wrong_streams(cold, warm):
 
 
 def verdict(warm):
-    """In a word, by what was there when the workers of the last round began."""
-    imports = [told.imports for told in warm.of_last().values()]
+    """`warm`, `partly` or `cold`, by the share of modules imported when the last round's workers began."""
+    imports = [report.imports for report in warm.of_last().values()]
     there = min(1 - len(one["missing"]) / one["needed"] for one in imports)
     return "warm" if there >= NEARLY_ALL else "partly" if there >= HALF else "cold"
 
 
 class Table:
-    """The verdicts, as Markdown. Written anew with every line, so that a run that is cut off leaves what it has."""
+    """The verdicts, as Markdown. Each row rewrites the file, so an interrupted run leaves a partial table."""
 
     def __init__(self, path):
         self._path = path
@@ -194,7 +194,7 @@ class Table:
 
     def add(self, program, word, cold, warm, wrong):
         library = program.rstrip("_").replace("_", ", ", 1)
-        imports = next(iter(warm.of_last().values()), Told())
+        imports = next(iter(warm.of_last().values()), Report())
         there = left = seconds = ""
         if imports.facts["imports"]:
             missing = len(imports.imports["missing"])
@@ -229,12 +229,12 @@ def table():
 
 
 @pytest.mark.parametrize("program", SOURCES)
-def test_a_library_is_the_same_warm_and_cold(program, elastic, table):
+def test_library_behaves_the_same_warm_and_cold(program, elastic, table):
     if find_spec(library(program)) is None:
         pytest.skip(f"{library(program)} is not installed: tox run -e warm")
     job = Job(elastic, program)
     cold, warm = job.run(warm=False), job.run(warm=True)
-    assert (cold.code, cold.last) == (0, 2), (cold.log, cold.told)
+    assert (cold.code, cold.last) == (0, 2), (cold.log, cold.reports)
     wrong = [f"the job failed: {warm.log}"] if warm.code else list(differences(cold, warm))
     table.add(program, "wrong" if wrong else verdict(warm), cold, warm, wrong)
     assert not wrong, "\n".join([*wrong, warm.log])

@@ -1,4 +1,4 @@
-"""Warm start under the real command: what the workers of the second round are, beside those that start cold."""
+"""Warm start under the real command: warm workers of the second round must equal cold ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
 ]
 
-# The first round waits until the next one will be warm, and then ends badly. {second} is what the second one does.
+# The first round waits for the template and then fails. {second} is the second round's code.
 SCRIPT = """
 import os, sys, time
-import colorsys, decimal  # what the template imports as well
+import colorsys, decimal  # the template imports these as well
 {imports}
 THERE = set(sys.modules)
 
@@ -44,7 +44,7 @@ class WarmRuns:
     """Runs a script for two rounds, the second of which is warm."""
 
     def __init__(self, elastic):
-        elastic.through = ["env"]  # an interpreter of its own
+        elastic.through = ["env"]  # a separate interpreter
         self.elastic = elastic
         self.folder = elastic.cwd
         self.site = self.folder / f"user/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -74,7 +74,7 @@ class WarmRuns:
         (self.folder / "warm").touch()
 
     def run(self, *words, cold=False, ready="template ready", **more):
-        """To the end. Returns the exit code, the output, and the log."""
+        """Run to the end; returns the exit code, the output, and the log."""
         process, log = self.start(*words, cold=cold, **more)
         if not cold:
             self.until(log, ready, process)
@@ -153,8 +153,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 @pytest.mark.parametrize("kind", ["script", "link", "module", "folder", "archive"])
-def test_a_warm_worker_is_what_python_would_have_started(warm_runs, kind):
-    """All that the program can see of its process is the same as without warm start."""
+def test_warm_worker_process_equals_a_cold_one(warm_runs, kind):
+    """The program's view of its process is the same as without warm start."""
     folder = warm_runs.folder
     job = folder / "job"
     job.mkdir()
@@ -172,7 +172,7 @@ def test_a_warm_worker_is_what_python_would_have_started(warm_runs, kind):
         assert out == f"state {'cold' if cold else 'warm'}\n"
         seen.append(json.loads((folder / "state-state.json").read_text()))
     cold_state, warm_state = seen
-    warm_state["files"].remove(["pipe", False])  # by which it tells what else it imports
+    warm_state["files"].remove(["pipe", False])  # the pipe through which it reports further imports
     for name, value in cold_state.items():
         assert warm_state[name] == value, name
     if kind == "module":
@@ -198,7 +198,7 @@ ENDS = {
 @pytest.mark.parametrize(
     "as_module", [pytest.param(False, id="script"), pytest.param(True, id="module", marks=pytest.mark.nightly)]
 )
-def test_a_warm_worker_ends_as_a_cold_one(warm_runs, as_module):
+def test_warm_worker_ends_like_a_cold_one(warm_runs, as_module):
     """Exit code, output and traceback are the same, however it ends."""
     cases = "\n".join(
         f"if sys.argv[1] == {name!r}:\n    " + code.replace("\n", "\n    ") for name, code in ENDS.items()
@@ -232,7 +232,7 @@ if __name__ == "__main__" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
 """
 
 
-def test_a_warm_worker_has_processes_of_its_own(warm_runs):
+def test_warm_worker_can_use_multiprocessing(warm_runs):
     script = warm_runs.script("print('end')", imports=USES)
     code, out, log = warm_runs.run(script)
     assert (code, out.splitlines()) == (
@@ -251,7 +251,7 @@ def sample(seeds=random.Random()):
 
 
 def test_random_values_of_a_library_differ_by_worker(warm_runs):
-    """Not those of the template, which would make all ranks sample alike."""
+    """Values inherited from the template would make all ranks sample alike."""
     (warm_runs.site / "drawing_lib.py").write_text(DRAWING)
     second = "print(drawing_lib.GENERATOR.random(), drawing_lib.IDENTIFIER, drawing_lib.NUMBER, drawing_lib.sample())"
     script = warm_runs.script(second, imports="import drawing_lib")
@@ -260,8 +260,8 @@ def test_random_values_of_a_library_differ_by_worker(warm_runs):
 
 
 @pytest.mark.torch
-def test_random_values_of_torch_and_sympy_are_renewed_in_each_worker(warm_runs):
-    """Their modules draw at import, and most programs import them: they stay in the template all the same."""
+def test_torch_and_sympy_random_values_differ_by_worker(warm_runs):
+    """Their modules draw at import, but stay in the template because most programs import them."""
     imports = (
         "BEFORE = set(sys.modules)\n"
         "from torch.distributed._composable import contract\n"
@@ -296,7 +296,7 @@ def test_each_worker_has_its_own_variables_and_random_numbers(warm_runs):
     assert 'reasons="installed_lib reads LOCAL_RANK"' in log
 
 
-def test_what_lies_beside_the_script_is_read_anew(warm_runs):
+def test_module_next_to_the_script_is_read_again(warm_runs):
     (warm_runs.folder / "helper.py").write_text("version = 1\n")
     script = warm_runs.script("print(helper.version)", imports="import helper")
     process, log = warm_runs.start(script)
@@ -320,7 +320,7 @@ def test_nothing_is_imported_from_the_current_directory(warm_runs):
     assert (code, out) == (0, "end\n"), log
 
 
-def test_a_module_beside_the_script_has_the_name_of_one_that_we_import(warm_runs):
+def test_module_next_to_the_script_may_shadow_one_of_ours(warm_runs):
     (warm_runs.folder / "resource.py").write_text("own = True\n")
     script = warm_runs.script("print('end')", imports="import resource; print(resource.own)")
     code, out, log = warm_runs.run(script, ready="warm start unavailable")
@@ -328,7 +328,7 @@ def test_a_module_beside_the_script_has_the_name_of_one_that_we_import(warm_runs
     assert f"resource is another file for the workers: {warm_runs.folder / 'resource.py'}" in log
 
 
-def test_the_folder_is_removed_meanwhile(warm_runs):
+def test_second_round_starts_after_the_folder_was_removed(warm_runs):
     gone = warm_runs.folder / "gone"
     gone.mkdir()
     second, first = "print('second round')", f"os.rmdir({str(gone)!r})\n    os._exit(9)"
@@ -340,7 +340,7 @@ def test_the_folder_is_removed_meanwhile(warm_runs):
     assert (code, out) == (0, "second round\n"), log
 
 
-def test_a_worker_that_closes_all_descriptors_finds_nothing_of_ours_in_its_files(warm_runs):
+def test_closing_all_descriptors_does_not_corrupt_files(warm_runs):
     second = """
 os.closerange(3, 256)
 files = [open(f"checkpoint{place}", "wb") for place in range(30)]
@@ -351,7 +351,7 @@ print(sum(os.stat(f"checkpoint{place}").st_size for place in range(30)))
     assert (code, out) == (0, "0\n"), log
 
 
-def test_what_threads_import_is_learned(warm_runs):
+def test_imports_in_threads_are_learned(warm_runs):
     names = ["pyclbr", "tabnanny", "wave", "sched", "cmd", "mailbox", "plistlib", "sqlite3", "tomllib", "xmlrpc.client"]
     imports = f"""
 import importlib, threading
@@ -368,8 +368,8 @@ import quopri
     assert {*names[:8], "quopri"} <= json.loads(file.read_text())["modules"].keys()
 
 
-def test_what_is_imported_last_by_a_module_is_learned(warm_runs):
-    """Its end puts that module behind the one that it has imported. A built-in module raises no event of its own."""
+def test_last_import_of_a_module_is_learned(warm_runs):
+    """A module is recorded after the modules that it imports. Built-in modules raise no event of their own."""
     (warm_runs.site / "last.py").write_text("import xxsubtype\n")
     cache = warm_runs.folder / "cache"
     script = warm_runs.script("pass", imports="import last, quopri")
@@ -379,8 +379,8 @@ def test_what_is_imported_last_by_a_module_is_learned(warm_runs):
     assert {"last", "xxsubtype", "quopri"} <= json.loads(file.read_text())["modules"].keys()
 
 
-def test_the_number_of_workers_changes_between_runs(warm_runs):
-    """With several of them the agent sets OMP_NUM_THREADS, which C code reads when a process starts."""
+def test_cache_survives_a_change_of_the_number_of_workers(warm_runs):
+    """For several workers, the agent sets OMP_NUM_THREADS, which C code reads at process start."""
     second = "print(b'OMP_NUM_THREADS=1' in open('/proc/self/environ', 'rb').read().split(b'\\0'))"
     imports = "BEFORE = set(sys.modules)"
     script, flags = warm_runs.script(second, imports=imports), [f"--warm-start-cache={warm_runs.folder / 'cache'}"]
@@ -389,7 +389,7 @@ def test_the_number_of_workers_changes_between_runs(warm_runs):
         assert (code, out.split()) == (0, expected), log
 
 
-def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
+def test_package_upgraded_during_the_run_is_used(warm_runs):
     (warm_runs.site / "lib.py").write_text("version = 1\n")
     script = warm_runs.script("print(lib.version)", imports="import lib")
     process, log = warm_runs.start(script)
@@ -402,7 +402,7 @@ def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reason"),
     [
         ("import os\nif 'template' in sys.orig_argv: os.abort()", "bad ended the template: it ended by SIGABRT"),
         ("if 'template' in sys.orig_argv: raise OSError('no')", "bad raises OSError: no"),
@@ -410,17 +410,17 @@ def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
     ],
     ids=["dies", "fails", "grows"],
 )
-def test_a_module_that_the_template_cannot_import_is_left(warm_runs, source, told):
+def test_module_that_the_template_cannot_import_is_deferred(warm_runs, source, reason):
     (warm_runs.site / "bad.py").write_text(f"import sys\n{source}\n")
     script = warm_runs.script(
         "print('bad' in BEFORE, 'decimal' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport bad"
     )
     code, out, log = warm_runs.run("--worker-starter-conf=memory=1000000000", script)
     assert (code, out) == (0, "False True\n"), log
-    assert told in log
+    assert reason in log
 
 
-def test_a_template_that_is_lost_costs_no_round(warm_runs):
+def test_lost_template_costs_no_round(warm_runs):
     script = warm_runs.script("print('colorsys' in BEFORE)", imports="BEFORE = set(sys.modules)")
     Path(script).write_text(
         Path(script)
@@ -439,7 +439,7 @@ def test_a_template_that_is_lost_costs_no_round(warm_runs):
     assert len(re.findall("template lost", log.read_text())) == 1
 
 
-def test_a_template_that_does_not_answer_costs_no_round(warm_runs):
+def test_hung_template_costs_no_round(warm_runs):
     script = warm_runs.script("print('second')")
     process, log = warm_runs.start(script)
     warm_runs.until(log, "template ready", process)
@@ -455,7 +455,7 @@ def cache_files(folder):
     return [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
 
 
-def test_what_was_learned_makes_the_first_start_of_the_next_run_warm(warm_runs):
+def test_cached_imports_warm_the_first_start_of_the_next_run(warm_runs):
     (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
     imports = "BEFORE = set(sys.modules)\nimport random, installed_lib"
     second = "print([name in BEFORE for name in ('random', 'installed_lib')])"
@@ -491,7 +491,7 @@ while slow.exists():
 
 
 def test_template_is_held_while_workers_start_cold(warm_runs, tmp_path, monkeypatch):
-    """Otherwise both would import at the same time: with autogroups, an idle priority counts only within a session."""
+    """Otherwise both would import at the same time: with autogroups, idle priority applies only within a session."""
     slow = tmp_path / "slow"
     monkeypatch.setenv("SLOW", str(slow))
     (warm_runs.site / "lib.py").write_text(
@@ -516,7 +516,7 @@ def test_template_is_held_while_workers_start_cold(warm_runs, tmp_path, monkeypa
     assert process.wait(60) == 0, log.read_text()
 
 
-def test_a_module_can_be_excluded(warm_runs):
+def test_excluded_module_is_not_imported_by_the_template(warm_runs):
     (warm_runs.site / "lib.py").write_text("")
     imports = "BEFORE = set(sys.modules)\nimport random, lib"
     script = warm_runs.script("print([name in BEFORE for name in ('random', 'lib')])", imports=imports)
@@ -524,7 +524,7 @@ def test_a_module_can_be_excluded(warm_runs):
     assert (code, out) == (0, "[True, False]\n"), log
 
 
-def test_an_agent_that_is_killed_leaves_neither_workers_nor_template(warm_runs):
+def test_killed_agent_leaves_neither_workers_nor_template(warm_runs):
     script = warm_runs.script("open('second', 'w').close(); time.sleep(600)")
     process, log = warm_runs.start(script)
     warm_runs.until(log, "template ready", process)
@@ -535,7 +535,7 @@ def test_an_agent_that_is_killed_leaves_neither_workers_nor_template(warm_runs):
     eventually(lambda: not warm_runs.elastic.living(), timeout=60)
 
 
-def test_a_worker_that_hangs_is_asked_for_its_stacks(warm_runs):
+def test_hung_warm_worker_reports_its_stacks(warm_runs):
     second = "def stuck():\n    time.sleep(600)\nstuck()"
     script = warm_runs.script(second)
     code, _, log = warm_runs.run("--hang-timeout=3", "--hang-warmup=0", script)
@@ -544,13 +544,13 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks(warm_runs):
     assert "in stuck" in log
 
 
-def test_a_worker_sees_its_own_device_as_the_first(warm_runs):
+def test_virtual_local_rank_shows_one_device(warm_runs):
     script = warm_runs.script("print(os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'])")
     code, out, log = warm_runs.run("--virtual-local-rank", script, workers=2, CUDA_VISIBLE_DEVICES="4,7")
     assert (code, sorted(out.splitlines())) == (0, ["0 4", "0 7"]), log
 
 
-def test_a_program_that_is_no_python_starts_cold_and_that_is_told(warm_runs):
+def test_non_python_program_starts_cold_and_logs_it(warm_runs):
     code, out, log = warm_runs.run("--no-python", "echo", "hello", ready="warm start unavailable")
     assert (code, out) == (0, "hello\n")
     assert len(re.findall("warm start unavailable", log)) == 1
@@ -559,7 +559,7 @@ def test_a_program_that_is_no_python_starts_cold_and_that_is_told(warm_runs):
 @pytest.mark.parametrize(
     "words", [["-um", "tool", "a"], ["-mtool", "a"], ["-Bc", "import tool", "a"], ["./python.sh", "a"]]
 )
-def test_a_command_line_of_any_kind_does_what_it_did(warm_runs, words):
+def test_any_command_line_behaves_as_without_warm_start(warm_runs, words):
     warm_runs.elastic.script("tool.py", "import sys; print(len(sys.argv), sys.argv[1:])")
     Path(warm_runs.elastic.script("python.sh", "#!/bin/sh\necho 2 \"['$1']\"\n")).chmod(0o755)
     command = words if words[0].endswith(".sh") else [sys.executable, *words]
@@ -609,7 +609,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("words", ["text-${local_rank}", "fail", "killed"])
-def test_functions_are_warm_as_well(warm_runs, words):
+def test_launched_functions_start_warm(warm_runs, words):
     program = warm_runs.elastic.script(
         "main.py",
         "from elastic_core import log\n"
@@ -622,7 +622,7 @@ def test_functions_are_warm_as_well(warm_runs, words):
     warm_runs.until(log, "template ready", process)
     warm_runs.second_begins()
     assert process.wait(60) == 0, log.read_text()
-    eventually(lambda: not warm_runs.elastic.living(), timeout=60)  # the resource tracker sees the end of the others
+    eventually(lambda: not warm_runs.elastic.living(), timeout=60)  # the resource tracker ends last
     out = log.with_suffix(".out").read_text()
     if words == "fail":
         assert "bad loss" in out

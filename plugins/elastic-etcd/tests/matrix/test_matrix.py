@@ -1,6 +1,6 @@
-"""The client on the protobuf that is installed here: what a job needs of it, against a real server.
+"""The client's operations with the installed protobuf, on a real server.
 
-The environments `etcd-protobuf3` to `etcd-protobuf7` of tox run this on each protobuf that is supported.
+tox's environments `etcd-protobuf3` to `etcd-protobuf7` run this on each supported protobuf.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG = 60.0
 WANTED = os.environ.get("ELASTIC_TEST_PROTOBUF")
 
 
-class Told(Reflector):
+class RecordedEvents(Reflector):
     """Keeps the events, as (deleted, value)."""
 
     def __init__(self, *where, revision):
@@ -39,7 +39,7 @@ def protobuf():
 
 
 @pytest.mark.skipif(not WANTED, reason="no version is asked for: ELASTIC_TEST_PROTOBUF")
-def test_this_is_the_protobuf_that_was_asked_for():
+def test_installed_protobuf_is_the_requested_one():
     import grpc
 
     version, implementation = protobuf()
@@ -47,18 +47,18 @@ def test_this_is_the_protobuf_that_was_asked_for():
     assert version.split(".")[0] == WANTED
 
 
-def test_no_variable_chooses_how_protobuf_works():
+def test_protobuf_implementation_variable_is_unset():
     assert "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" not in os.environ
 
 
-def test_put_and_get(client, prefix):
+def test_put_value_is_read_back(client, prefix):
     client.transact(Transaction((), (Put(prefix + b"b", b"\x00\xff"), Put(prefix + b"a", b""))))
     found = client.read(prefix, end_of(prefix))
     assert {pair.key: pair.value for pair in found.values} == {prefix + b"a": b"", prefix + b"b": b"\x00\xff"}
     assert found.values[0].mod_revision == found.revision
 
 
-def test_a_transaction_of_each_kind_of_condition_and_operation(client, prefix):
+def test_transaction_supports_every_condition_and_operation(client, prefix):
     client.transact(Transaction((absent(prefix),), (Put(prefix, b"1"),)))
     pair = client.read(prefix).first
     conditions = [
@@ -76,7 +76,7 @@ def test_a_transaction_of_each_kind_of_condition_and_operation(client, prefix):
     assert client.read(prefix).first is None
 
 
-def test_a_lease_lives_is_renewed_and_ends_with_its_keys(client, prefix):
+def test_lease_is_renewed_and_ends_with_its_keys(client, prefix):
     lease = client.grant(60)
     client.transact(Transaction((), (Put(prefix, b"v", lease.id),)))
     assert client.read(prefix).first.lease == lease.id
@@ -87,7 +87,7 @@ def test_a_lease_lives_is_renewed_and_ends_with_its_keys(client, prefix):
         client.renew(lease.id)
 
 
-def test_the_keeper_holds_a_lease(client):
+def test_keeper_replaces_a_lost_lease(client):
     losses = []
     keeper = LeaseKeeper(client, 60, lambda: losses.append(lease))
     lease = keeper.ensure()
@@ -98,10 +98,10 @@ def test_the_keeper_holds_a_lease(client):
     assert losses == [lease]
 
 
-def test_writes_and_deletions_are_told_from_a_revision_on(client, prefix):
+def test_watch_reports_writes_and_deletions(client, prefix):
     before = client.read(prefix).revision
     client.transact(Transaction((), (Put(prefix + b"k", b"v"),)))
-    keys = Told(client, prefix, end_of(prefix), revision=before)
+    keys = RecordedEvents(client, prefix, end_of(prefix), revision=before)
     try:
         assert keys.wait_for(lambda: keys.events, LONG)
         client.transact(Transaction((), (Delete(prefix + b"k"),)))
@@ -128,7 +128,7 @@ def ours():
 
 @pytest.mark.integration
 @pytest.mark.parametrize("order", ["ours(), theirs(), ours()", "theirs(), ours(), theirs()"])
-def test_etcd3_itself_imports_as_well_or_badly_as_without_us(order):
+def test_our_messages_do_not_affect_imports_of_etcd3(order):
     def run(program):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Pictures in memory."""
+"""Images in memory."""
 
 import io
 

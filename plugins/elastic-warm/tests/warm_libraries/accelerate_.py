@@ -1,4 +1,4 @@
-"""A training loop that accelerate prepares."""
+"""A training loop prepared by accelerate."""
 
 import probe
 

@@ -1,4 +1,4 @@
-"""A page from a server of this process, with asyncio."""
+"""A page from a server in the same process, with asyncio."""
 
 import asyncio
 

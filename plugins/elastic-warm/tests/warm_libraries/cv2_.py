@@ -1,4 +1,4 @@
-"""Pictures that OpenCV blurs, with its own threads."""
+"""Images blurred by OpenCV, with its own threads."""
 
 import probe
 

@@ -1,4 +1,4 @@
-"""A data set that is mapped by processes, shuffled, and split among the workers."""
+"""A dataset that is mapped in subprocesses, shuffled, and split among the workers."""
 
 import probe
 

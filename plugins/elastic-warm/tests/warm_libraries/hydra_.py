@@ -1,4 +1,4 @@
-"""A configuration that hydra composes, with its own folder and log."""
+"""A configuration composed by hydra, with its own folder and log."""
 
 import sys
 

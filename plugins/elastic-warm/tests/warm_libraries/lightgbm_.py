@@ -1,4 +1,4 @@
-"""Trees that are boosted, with OpenMP's threads."""
+"""Boosted trees, with OpenMP threads."""
 
 import probe
 

@@ -1,4 +1,4 @@
-"""A figure, drawn by Agg, and its pixels."""
+"""A figure drawn by Agg, and its pixels."""
 
 import os
 import zlib

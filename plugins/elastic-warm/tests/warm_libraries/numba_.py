@@ -1,4 +1,4 @@
-"""Functions that are compiled, one of them over threads."""
+"""Compiled functions, one of them with threads."""
 
 import probe
 

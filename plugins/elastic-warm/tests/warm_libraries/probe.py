@@ -1,7 +1,7 @@
-"""What the programs in this folder tell of themselves, a line each: `probe KIND NAME: JSON`.
+"""Reports of the programs in this folder, one line each: `probe KIND NAME: JSON`.
 
-A program imports this first, then its library, and calls `imported`; later `result`, `variable` and `random`, and `end`
-when its work is done. In its first round a worker waits there until it is killed, or ended with the one that was.
+A program imports this module first, then its library, and calls `imported`; later it calls `result`, `variable` and
+`random`, and finally `end`. In the first round, `end` waits until this worker is killed, or stopped after the other.
 """
 
 import sys
@@ -14,59 +14,59 @@ import json
 import os
 
 RANK, ROUND = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-LAST_IMPORT = "pydoc_data"  # who has learned of it has learned of all that was imported before
+LAST_IMPORT = "pydoc_data"  # once the agent has learned it, it has learned all earlier imports
 PATIENCE = 300
 
 
-def tell(kind, name, value):
+def report(kind, name, value):
     print(f"probe {kind} {name}: {json.dumps(value, default=str)}", flush=True)
 
 
 def imported(library):
-    """The imports are over: how long they took, and what was there before."""
+    """Report the duration of the imports, and the modules that they had to load."""
     seconds = time.perf_counter() - BEGAN
     needed = {name for name in sys.modules if not is_own(name)}
     missing = sorted(needed - THERE)
-    tell("imports", library, {"seconds": seconds, "needed": len(needed), "missing": missing})
+    report("imports", library, {"seconds": seconds, "needed": len(needed), "missing": missing})
 
 
 def is_own(name):
-    """Of this folder, and so of no installation."""
+    """Whether the module is from this folder, and not part of an installation."""
     folder = os.path.dirname(os.path.abspath(__file__))
     return os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == folder
 
 
 def result(name, value):
-    """The same whenever the program runs."""
-    tell("result", name, value)
+    """Report a value that is the same in every run."""
+    report("result", name, value)
 
 
 def variable(name, value):
-    """What the library makes of the worker's variables; the same as in a process that starts cold."""
-    tell("variable", name, value)
+    """Report a value that the library derives from the worker's variables; it must equal that of a cold worker."""
+    report("variable", name, value)
 
 
 def random(name, value):
-    """Drawn without a seed: differs from process to process where those of fresh processes do."""
-    tell("random", name, value)
+    """Report a value drawn without a seed; it must differ between workers if it does between cold ones."""
+    report("random", name, value)
 
 
 def folder():
-    """A folder of this worker's own, and of this round."""
+    """This worker's own folder for this round."""
     path = os.path.abspath(f"files-{ROUND}-{RANK}")
     os.makedirs(path, exist_ok=True)
     return path
 
 
 def end():
-    """The work is done; tell what the process has become. In the first round: be killed, or end with the other one."""
+    """Report the state of the process; then, in the first round, wait to be killed or stopped."""
     import gc
 
     from process_state import state
 
-    gc.collect()  # what is held by nobody is closed at some time
+    gc.collect()  # closes unreferenced files
     for name, value in state().items():
-        tell("state", name, value)
+        report("state", name, value)
     if ROUND:
         return
     __import__(LAST_IMPORT)
@@ -76,4 +76,4 @@ def end():
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         time.sleep(0.05)
-    raise TimeoutError("nobody has killed a worker")
+    raise TimeoutError("no worker was killed")

@@ -1,4 +1,4 @@
-"""What belongs to the whole process and may be changed by an import."""
+"""State of the whole process that an import may change."""
 
 import atexit
 import builtins
@@ -25,7 +25,7 @@ def state():
         "signals": {signal.Signals(one).name: named(signal.getsignal(one)) for one in signal.valid_signals()
                     if one < signal.SIGRTMIN and signal.getsignal(one) not in (signal.SIG_DFL, None)},
         "of the kernel": of_kernel("SigBlk", "SigIgn", "SigCgt", "NoNewPrivs"),
-        "files": sorted(set(files())),  # how many sockets depends on which rank connects first, cold as well
+        "files": sorted(set(files())),  # the number of sockets depends on which rank connects first, also when cold
         "threads": sorted({re.sub("[0-9]+", "#", thread.name) for thread in threading.enumerate()}),  # pools grow
         "schedule": [os.sched_getscheduler(0), os.nice(0), sorted(os.sched_getaffinity(0))],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
@@ -55,7 +55,7 @@ def state():
 
 
 def named(what):
-    """Without an address."""
+    """The name of an object, without its address."""
     module, name = getattr(what, "__module__", ""), getattr(what, "__qualname__", None)
     return f"{module}.{name}" if name else str(what).partition(" at 0x")[0]
 
@@ -66,7 +66,7 @@ def of(library, function):
 
 
 def environment():
-    """As C code sees it."""
+    """The environment in C."""
     pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
     at = 0
     while pointer[at] is not None:
@@ -82,15 +82,15 @@ def of_kernel(*names):
 
 
 def files():
-    """What is open, but for the pipes that are this process' own, by one of which a worker tells what it imports, and
-    for what threads of a library may be about to close."""
+    """Open files, without pipes that are not inheritable (a worker reports its imports through one), and without files
+    that a library's threads may be about to close."""
     for name in os.listdir("/proc/self/fd"):
         try:
             what = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0].replace(os.getcwd(), "here")
             if (what != "pipe" or os.get_inheritable(int(name))) and not what.startswith("here/files-"):
                 yield re.sub("[0-9]+", "#", re.sub("logs/[0-9a-f]{16}/", "logs/run/", what))
         except OSError:
-            pass  # that of the folder
+            pass  # the descriptor of the folder itself
 
 
 def filters():

@@ -1,4 +1,4 @@
-"""Generators that nobody seeded, of Python and numpy, and what is drawn from the kernel."""
+"""Unseeded generators of Python and numpy, and random values from the kernel."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A page from a server of this process."""
+"""A page from a server in the same process."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,4 +1,4 @@
-"""Statistics, optimisation and linear algebra."""
+"""Statistics, optimization and linear algebra."""
 
 import probe
 

@@ -1,4 +1,4 @@
-"""A forest and a search over two processes, and what OpenMP does in threads."""
+"""A forest and a search over two processes, and OpenMP threads."""
 
 import probe
 

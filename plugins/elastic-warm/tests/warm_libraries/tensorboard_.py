@@ -1,4 +1,4 @@
-"""Events that a thread writes for tensorboard, by way of torch."""
+"""TensorBoard events, written in a thread through torch."""
 
 import os
 

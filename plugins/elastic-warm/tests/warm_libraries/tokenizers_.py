@@ -1,4 +1,4 @@
-"""A tokenizer that is trained, with Rust's threads."""
+"""Training a tokenizer, with Rust's threads."""
 
 import probe
 

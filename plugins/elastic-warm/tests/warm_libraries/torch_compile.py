@@ -1,4 +1,4 @@
-"""A function that torch compiles: traced by the compiler, and run without its C++ part."""
+"""A function compiled by torch: traced by the compiler, and run without its C++ part."""
 
 import probe
 

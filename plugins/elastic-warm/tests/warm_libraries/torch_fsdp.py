@@ -1,4 +1,4 @@
-"""A few steps of FSDP2, whose weights are spread over both workers, and a checkpoint of them."""
+"""A few steps of FSDP2 with weights sharded over both workers, and a checkpoint."""
 
 import probe
 

@@ -1,4 +1,4 @@
-"""A function that torch compiles with a C++ compiler."""
+"""A function compiled by torch with a C++ compiler."""
 
 import shutil
 

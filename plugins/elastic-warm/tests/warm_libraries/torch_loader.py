@@ -1,4 +1,4 @@
-"""A DataLoader whose samples are made by processes of its own, forked and spawned."""
+"""A DataLoader with worker processes, forked and spawned."""
 
 import os
 
@@ -26,7 +26,7 @@ def main():
             probe.result(f"{method} {worker[0].item()}", [samples.sum().item(), rank.tolist(), drawn.sum().item()])
     for number in range(2):
         drawn = next(iter(DataLoader(Samples(), num_workers=1, generator=torch.Generator())))[3]
-        probe.result(f"from a generator of its own {number}", drawn.item())
+        probe.result(f"own generator {number}", drawn.item())
     probe.end()
 
 

@@ -1,4 +1,4 @@
-"""A progress bar that is no terminal's, with its monitor thread."""
+"""A progress bar without a terminal, with its monitor thread."""
 
 import io
 import re

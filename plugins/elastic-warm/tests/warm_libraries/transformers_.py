@@ -1,4 +1,4 @@
-"""A Trainer of a small model with random weights, and its tokens."""
+"""A Trainer with a small random model, and its tokens."""
 
 import probe
 

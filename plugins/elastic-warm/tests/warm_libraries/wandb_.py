@@ -1,4 +1,4 @@
-"""A run of wandb that stays here."""
+"""An offline run of wandb."""
 
 import probe
 
