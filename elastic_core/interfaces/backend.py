@@ -135,8 +135,7 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove this node's entry, or one that `roster` returned, if it exists. Wakes callers of
-        `wait_for_roster`."""
+        """Remove this node's entry or one from `roster`, if it exists. Wakes callers of `wait_for_roster`."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:

@@ -222,8 +222,7 @@ class AgentView(Protocol):
 
 class HealthCheckServer(abc.ABC):
     """A health endpoint. The agent starts it before the first rendezvous and stops it last. Its factory receives an
-    `AgentView`, the port, and the timeout: an agent whose event loop shows no activity for that many seconds is
-    considered stuck."""
+    `AgentView`, the port, and the timeout: an agent whose event loop is inactive for that many seconds is stuck."""
 
     @abc.abstractmethod
     def start(self) -> None:

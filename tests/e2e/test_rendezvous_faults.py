@@ -165,7 +165,7 @@ def test_nodes_whose_clocks_are_an_hour_off(job, elastic):
 
 
 FOREIGN = {
-    "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found what is no JSON"),
+    "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found data that is not JSON"),
     "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 6, found version 99"),
 }
 

@@ -87,7 +87,7 @@ def test_what_is_refused_is_counted_and_told_once_with_its_place(seal, capsys):
     told = capsys.readouterr().err
     assert told.count(PLACE) == 3
     assert SECRET.decode() not in told and OTHER.decode() not in told
-    for reason in ("what is not signed", "with another secret", "for another place or was changed"):
+    for reason in ("an unsigned value", "with another secret", "changed or signed for another place"):
         assert told.count(reason) == 1
 
 

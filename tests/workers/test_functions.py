@@ -165,7 +165,7 @@ def test_a_value_that_cannot_be_pickled_fails_that_worker_clearly(functions, run
     workers = run(functions.give_lambda, method=method)
     failure = workers.failures()[0]
     assert failure.exitcode == 1
-    assert "expected a return value that can be pickled, found a function" in failure.message
+    assert "the return value, a function, cannot be pickled" in failure.message
     assert workers.return_values() == {}
 
 

@@ -159,7 +159,7 @@ def test_of_hundreds_of_threads_the_main_one_is_there_and_the_rest_is_counted():
     lines = text.splitlines()
     assert lines[:2] == main
     assert len(lines) == MOST_LINES + 1
-    assert lines[-1] == "... and 792 lines more"
+    assert lines[-1] == "... and 792 more lines"
 
 
 @given(st.text(), st.integers(1, 2000))
