@@ -1,5 +1,5 @@
-"""The options of all backends with dynamic rounds, and their defaults. Plugins import this module when they are loaded,
-so it must not import `elastic_core.rendezvous`."""
+"""The options that all backends with dynamic rounds share, and their defaults. Plugins import this module when they are
+loaded, so it must not import `elastic_core.rendezvous`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KEEP_ALIVE_INTERVAL: Duration = 1.0
 KEEP_ALIVE_MAX_ATTEMPT = 5
 
 BACKEND_OPTIONS: tuple[Option, ...] = (
-    Option("join_timeout", float, JOIN, "time limit for a round to form while no other round runs", "seconds", above=0),
+    Option("join_timeout", float, JOIN, "time limit for a round to form while none is running", "seconds", above=0),
     Option("last_call_timeout", float, LAST_CALL, "how long to wait for more than MIN nodes", "seconds", least=0),
     Option("close_timeout", float, CLOSE, "time limit for members of an ended round to rejoin", "seconds", above=0),
-    Option("heartbeat_timeout", float, HEARTBEAT, "time until a silent store is logged", "seconds", above=0),
-    Option("connect_timeout", float, CONNECT, "time limit for the first answer of the store", "seconds", above=0),
+    Option("heartbeat_timeout", float, HEARTBEAT, "store silence before a warning is logged", "seconds", above=0),
+    Option("connect_timeout", float, CONNECT, "time limit for the first answer from the store", "seconds", above=0),
     Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between a node's heartbeats", "seconds", above=0),
     Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missed heartbeats before a node is lost", least=2),
     Option("secret_file", str, None, "file with the shared signing secret; same as --rdzv-secret-file"),

@@ -115,10 +115,10 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     three connections, each used by only one thread at a time. The context has the store's options. The endpoint is
     passed as the option `endpoint`, `url` or `path`, whichever the store declares, or as `host` and `port`.
 
-    The core treats an exception of the factory as a store outage and tries again. However, a ConfigurationError, a
+    The core treats an exception from the factory as a store outage and tries again. However, a ConfigurationError, a
     failed import, and errors that usually indicate a bug (TypeError, ValueError, LookupError and the like) end the
-    agent with exit code 2. After an error of a store operation, the core opens a new connection. Every operation must
-    have a timeout.
+    agent with exit code 2. After a store operation fails, the core opens a new connection. Every operation must have a
+    timeout.
 
     A complete plugin::
 
@@ -301,7 +301,7 @@ def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
     `elastic_health_checks`. An exception disables only this plugin; `elastic plugins` shows it.
 
     The record's factory runs the command, in the main thread. `elastic NAME --help` is generated from the record. A
-    ConfigurationError ends the command with exit code 2, and other errors of elastic-core with the exit codes of
+    ConfigurationError ends the command with exit code 2, and elastic-core's other errors with the exit codes of
     `elastic run`. Any other exception ends it with exit code 2 and an error that names the plugin.
 
     A complete plugin::
@@ -430,7 +430,7 @@ def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
 
 @hookspec
 def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
-    """The agent's phase (joining, starting, running, ...), or the reason for it, has changed.
+    """The agent's phase (joining, starting, running, ...) or the reason for it has changed.
 
     Called once per change, in the agent's process and thread. Return quickly: the agent is blocked until the hook
     returns. An exception is logged with the plugin's name and version and has no other effect.
@@ -447,7 +447,7 @@ def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
 
 @hookspec
 def elastic_recovered(fact: Recovered, context: Context) -> None:
-    """The workers of this node run again after a failure, a hang or a membership change.
+    """The workers of this node are running again after a failure, a hang or a membership change.
 
     Called once per recovery, in the agent's process and thread, when all workers have started, just before the
     corresponding call of `elastic_phase_changed`. `fact.recovery` has the duration of each step: detect, stop,

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 ANSWER: Duration = 10.0
-"""Seconds to wait for an answer from the store."""
+"""How many seconds to wait for an answer from the store."""
 
 ROOM = 1000
-"""The smallest number of nodes that a served store is sized for."""
+"""The smallest number of nodes for which a served store is sized."""
 
 _JOB = {
-    "rdzv_backend": f"the job's backend; unset: {choices.BACKEND}",
+    "rdzv_backend": f"the job's backend; if unset, {choices.BACKEND}",
     "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept several",
     "rdzv_id": "id of the job; required unless the backend has a default",
     "rdzv_conf": "options of the backend, the same as the job's; may be repeated",
@@ -68,11 +68,11 @@ exits with 9 (0 if no worker has run, or all have succeeded); the other nodes co
 NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
-    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0: do not wait", "S", "seconds"),),
+    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0 to not wait", "S", "seconds"),),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
-        ExitCode.SUCCESS: "the node has left; with --timeout=0: it was asked to leave",
+        ExitCode.SUCCESS: "the node has left, or with --timeout=0, it was asked to leave",
         ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked to leave, but did not leave in time",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no such node, or no job with this id",
@@ -88,9 +88,9 @@ Hosts a rendezvous store for jobs in a separate process, outside the training no
 receives SIGTERM or SIGINT.
 """,
     {
-        "rdzv_backend": f"the backend whose store to serve; unset: {choices.BACKEND}",
-        "rdzv_endpoint": "address to serve on; without a host: all addresses of this machine",
-        "nnodes": f"number of nodes to size the store for: MAX, but at least {ROOM}",
+        "rdzv_backend": f"the backend whose store to serve; if unset, {choices.BACKEND}",
+        "rdzv_endpoint": "address to serve on; without a host, all of this machine's addresses",
+        "nnodes": f"number of nodes to size the store for: MAX, or {ROOM} if that is less",
         "log_format": "format of the log on stderr",
         "log_level": "minimum level of log messages",
     },
@@ -112,7 +112,7 @@ EXPLAIN = (_JSON,)
 
 
 def explain_help() -> str:
-    """The output of `elastic explain --help`."""
+    """Return the output of `elastic explain --help`."""
     return command_help(
         """\
 usage: elastic explain [--json] [flags of elastic run] [script]

@@ -107,8 +107,7 @@ def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
 
 
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
-    """Return whether a restart might help, which it cannot if Python rejected the script or the script its
-    arguments."""
+    """Return whether a restart might help. It cannot if Python rejected the script or the script its arguments."""
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False

@@ -178,7 +178,7 @@ def test_a_value_that_cannot_be_read_is_none_with_a_warning(functions, run, capf
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_function_that_cannot_be_pickled_is_a_problem_at_once(local_workers, call, plan, method):
     rounds = local_workers(call(lambda: 0, method=method))
-    with pytest.raises(ConfigurationError, match="can be pickled"):
+    with pytest.raises(ConfigurationError, match="cannot be pickled"):
         rounds.start(plan(2))
     assert rounds.workers.running() == []
 
