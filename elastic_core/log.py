@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""In the core and this project's plugins, one of `EVENTS`. A test rejects any other name."""
+"""In the core and this project's plugins, this is one of `EVENTS`. A test rejects any other name."""
 
 EVENTS: Mapping[EventName, str] = {
-    "run started": "the agent has started; the fields have the most important settings",
+    "run started": "the agent has started; the fields show the most important settings",
     "round formed": "this node is a member of a new round",
     "template ready": "workers now start warm; the fields show how many imports are left to each worker, and why",
     "template lost": "the process from which workers are forked has ended; workers start cold until a new one is ready",
@@ -51,10 +51,10 @@ EVENTS: Mapping[EventName, str] = {
     "round over": "the agent stops its workers for good although none of them failed, for the given reason",
     "round left": "this node leaves the job; `notified`: whether the other nodes could be informed",
     "exit barrier prolonged": "this node is done but stays longer, because the other nodes would lose the store",
-    "exit barrier left": "this node's workers have succeeded, and it no longer waits for those of other nodes",
+    "exit barrier left": "this node's workers have succeeded, and it no longer waits for other nodes' workers",
     "rendezvous out of reach": "the handler could not check for waiting nodes; healthy workers keep running",
     "rendezvous in reach again": "the handler responds again",
-    "agent finished": "the agent is done; the fields have its final state",
+    "agent finished": "the agent is done; the fields show its final state",
     "signal received": "the agent received a signal",
     "output lost": "some of a worker's output could not be read or written",
     "setting left out": "a config file or a variable was found but not used, for the given reason",
@@ -95,16 +95,16 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous endpoint is loopback": "the job may have several nodes, but other machines cannot reach the endpoint",
     "rendezvous endpoint is localhost": "other machines can join, but must use this machine's name or address",
     "workers' store lost": "the workers' store could not start, or its host process ended, for the given reason",
-    "file limit raised": "the store's host needs many connections; the fields have its new limit of open files",
+    "file limit raised": "the store's host needs many connections; the fields show its new limit on open files",
     "store served": "the store of elastic serve is available at the given endpoint",
     "store served no more": "elastic serve was asked to end; the store and all its connections are closed",
-    "etcd server started": "the job's etcd server answers; the fields have its binary and version",
-    "etcd server lost": "this job's etcd server has died; the fields have the cause and its last log lines",
+    "etcd server started": "the job's etcd server answers; the fields show its binary and version",
+    "etcd server lost": "this job's etcd server has died; the fields show the cause and its last log lines",
     "etcd member waits": "this agent's etcd member cannot start or leave at the moment, for the given reason",
     "etcd member joined": "this agent's etcd member has replaced a failed one and is a voting member",
     "etcd member left": "this agent's etcd member was removed from the cluster, which continues without it",
     "entry not readable": "another node's entry is unreadable, so that node cannot join",
-    "rendezvous not signed": "nodes of several machines use no secret: any client that reaches the endpoint can join",
+    "rendezvous not signed": "nodes on several machines use no secret; any client that reaches the endpoint can join",
     "secret not read": "a value is signed with an unknown secret, and the secret file cannot be read again",
     "not signed": "a value in the rendezvous store is not signed with the job's secret, and is ignored",
     "state spoilt": "a foreign value replaced the job's state; the nodes continue with the state that they know",
@@ -112,7 +112,7 @@ EVENTS: Mapping[EventName, str] = {
     "store flooded": "the hosted store grew too large or had too many connections, and was replaced by an empty one",
     "process grown": "this process uses too much memory, but not because of the store",
     "record ignored": "a value under one of the job's keys was not written by its nodes, and is ignored",
-    "entry dropped": "the store dropped the entry of this node, which is alive and announces itself again",
+    "entry dropped": "the store dropped the entry of this node, which is alive and will announce itself again",
     "lines dropped": "the reader of this log stalled, and the given number of lines was not written",
 }
 """The events of the core and of this project's plugins, with their meanings."""
@@ -142,7 +142,7 @@ def _writer(level: str) -> Callable[Concatenate[Logger, EventName, ...], None]:
 
 
 class Logger:
-    """Logs events with fields, as configured by `configure`. `exc_info` adds a traceback. The text format shows the
+    """Logs events with fields, as set up by `configure`. `exc_info` adds a traceback. The text format shows the
     field `stack` like a traceback, on separate lines."""
 
     __slots__ = ("_bound",)
@@ -151,14 +151,14 @@ class Logger:
         self._bound = bound
 
     def bind(self, **fields: Any) -> Logger:
-        """A logger that adds these fields to every line."""
+        """Return a logger that adds these fields to every line."""
         return Logger({**self._bound, **fields})
 
     debug, info, warning, error, critical = map(_writer, LEVELS)
 
 
 def get_logger(**fields: Any) -> Logger:
-    """A logger that adds these fields to every line. Cheap until it writes."""
+    """Return a logger that adds these fields to every line. Cheap until it writes."""
     return Logger(fields)
 
 
@@ -174,9 +174,9 @@ def configure(
 
     Args:
         format: `human` (one line, followed by an indented traceback if there is one; with the local time on a terminal,
-            else with UTC in ISO 8601) or `json` (one object per line).
+            otherwise with UTC in ISO 8601) or `json` (one object per line).
         level: the lowest level to write, in any case; one of `LEVELS`.
-        stream: the destination; None is the current `sys.stderr`.
+        stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
         patience: seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
@@ -219,7 +219,7 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """The number of dropped lines, once the stream accepts a line about them; 0 until then. Resets the count."""
+        """Return and reset the number of dropped lines once the stream accepts a line about them; 0 until then."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):
@@ -240,7 +240,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Whether a piece can be written without blocking. Waits for the reader unless it has already stalled."""
+        """Return whether a piece can be written without blocking. Waits for the reader unless it is already stalled."""
         fd = _pollable(stream)
         if fd is None:
             return True
@@ -251,7 +251,7 @@ class _Sink:
 
 
 def _pollable(stream: TextIO) -> int | None:
-    """The descriptor of a stream that may block: a pipe, socket or terminal; None for any other."""
+    """Return the descriptor of a stream that may block (a pipe, socket or terminal); None for any other."""
     try:
         fd = stream.fileno()
         return None if stat.S_ISREG(os.fstat(fd).st_mode) else fd
@@ -260,7 +260,7 @@ def _pollable(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """Parts that fit into a writable pipe without blocking. Escapes of non-ASCII characters take up to ten bytes."""
+    """Split into parts that fit into a writable pipe without blocking; an escaped character takes up to ten bytes."""
     size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
     return [text[start : start + size] for start in range(0, len(text), size)]
 
@@ -286,7 +286,7 @@ class _Output:
             self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
 
     def _made(self) -> Any:
-        """A structlog logger for all levels, so that the count of dropped lines is always written."""
+        """Create a structlog logger for all levels, so that the count of dropped lines is always written."""
         import structlog
         from structlog.processors import JSONRenderer, format_exc_info
 
@@ -315,7 +315,7 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal; False for None, for a closed stream, and for one without `isatty`."""
+    """Return whether the stream is a terminal; False for None, a closed stream, and one without `isatty`."""
     try:
         return stream is not None and stream.isatty()
     except (ValueError, AttributeError):
@@ -323,7 +323,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def shows_colors(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal with colors, and the user has not disabled them (NO_COLOR)."""
+    """Return whether the stream is a terminal with colors and the user has not disabled them (NO_COLOR)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -332,8 +332,8 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value on one line: bare if that is unambiguous, else quoted, with control characters escaped. Booleans, None
-    and numbers are written as in JSON, but without `.0`; list items are separated by commas."""
+    """Format a value on one line: bare if that is unambiguous, otherwise quoted, with control characters escaped.
+    Booleans, None and numbers are written as in JSON, but without `.0`; list items are separated by commas."""
     if isinstance(value, (bool, type(None))):
         text = json.dumps(value)
     elif isinstance(value, float):
@@ -347,8 +347,8 @@ def _shown(value: object) -> str:
 
 
 class _Unconfigured:
-    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default they are not shown,
-    because a library must not write to the console unasked."""
+    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default, they are not shown,
+    because a library must not write to the console uninvited."""
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         import logging

@@ -76,7 +76,7 @@ def test_a_failure_with_an_error_file_and_others_that_followed():
             Traceback (most recent call last):
               ...
             ValueError: no such layer
-        Failed after it, most likely because of it:
+        Failed later, most likely as a consequence:
           rank 1 (local rank 1, pid 101) on node7: exit code 1
           rank 3 (local rank 3, pid 103) on node7: killed by SIGABRT (Aborted) | socket closed
         """)
@@ -186,7 +186,7 @@ def test_node_without_failures_shows_first_of_the_job():
         Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           last lines of its stderr:
             boom
-        Failed after it, most likely because of it:
+        Failed later, most likely as a consequence:
           rank 3 (local rank 3, pid 103) on node2: exit code 1
         """)
 

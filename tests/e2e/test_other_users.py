@@ -155,9 +155,9 @@ def test_log_files_in_a_folder_of_ours_that_others_may_write(job, shared, precio
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     for snare, told in (
-        ('ln -s "$2" "$1"', "it is a link of user nobody"),
+        ('ln -s "$2" "$1"', "it is a link that belongs to user nobody"),
         ('mkfifo -m 666 "$1"', "this pipe has no reader"),
-        ('touch "$1"', "it was made by user nobody"),
+        ('touch "$1"', "it was created by user nobody"),
     ):
         as_nobody(snare, folder / "rank-0.err", precious)
         done = job.run("--log-dir", str(shared / "logs"), "--redirects=3", "--rdzv-id=job1", "train.py")

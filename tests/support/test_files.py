@@ -133,9 +133,9 @@ def test_a_link_of_somebody_else_is_not_followed(file, folder):
     link.symlink_to(file)
     assert files.followed(link) == file
     give(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it is a link that belongs to user {STRANGER}"):
         files.followed(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {STRANGER}"):
+    with pytest.raises(PermissionError, match=f"it is a link that belongs to user {STRANGER}"):
         files.open_to_append(link)
     assert file.read_text() == "ours"
 
@@ -161,7 +161,7 @@ def test_where_others_write_a_file_of_theirs_is_refused(file, folder):
     give(file)
     os.close(files.open_to_append(file))  # nobody but the folder's owner can have put it there
     folder.chmod(0o1777)
-    with pytest.raises(PermissionError, match=f"it was made by user {STRANGER} in .*, where others may write"):
+    with pytest.raises(PermissionError, match=f"it was created by user {STRANGER} in .*, where others may write"):
         files.open_to_append(file)
     give(folder)
     os.close(files.open_to_append(file))  # the owner of the folder has put it there, and may

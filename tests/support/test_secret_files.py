@@ -73,19 +73,19 @@ def test_spaces_and_bytes_of_any_value_are_part_of_it(tmp_path):
 
 def test_one_of_4_kib_is_read_and_a_larger_one_is_not(tmp_path):
     assert len(read_secret(secret_in(tmp_path / "most", content=b"x" * MOST_BYTES))) == MOST_BYTES
-    assert "4096 bytes at most, found more" in refusal(secret_in(tmp_path / "more", content=b"x" * (MOST_BYTES + 1)))
+    assert "at most 4096 bytes, found more" in refusal(secret_in(tmp_path / "more", content=b"x" * (MOST_BYTES + 1)))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
 def test_an_empty_one_is_refused(tmp_path, content):
-    assert "is empty; write one into it" in refusal(secret_in(tmp_path / "secret", content=content))
+    assert "is empty; write a secret into it" in refusal(secret_in(tmp_path / "secret", content=content))
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
-    assert "is none; name another" in refusal(tmp_path / "pipe")
-    assert "is none; name another" in refusal(tmp_path)
-    assert "is none; name another" in refusal("/dev/null")
+    assert "is not a regular file" in refusal(tmp_path / "pipe")
+    assert "is not a regular file" in refusal(tmp_path)
+    assert "is not a regular file" in refusal("/dev/null")
     assert "No such file or directory" in refusal(tmp_path / "missing")
     assert "Not a directory" in refusal(secret_in(tmp_path / "secret") / "below")
 
