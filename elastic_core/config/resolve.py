@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     BackendNamed = Callable[[str], RendezvousBackendRecord | None]
 
-_OPEN = (None, "")  # values of unset settings
+_OPEN = (None, "")  # the values of unset settings
 
 
 def resolve(

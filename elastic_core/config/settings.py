@@ -1,7 +1,7 @@
-"""The table of all settings: type, default, parser, unit, help and names of each.
+"""The table of all settings, with each one's type, default, parser, unit, help and names.
 
-The names are torchrun's if torchrun has the setting. Its flag, variables, config file key, help, and its line in the
-output of `elastic explain` are all derived from its entry here.
+The names are torchrun's if torchrun has the setting. A setting's flag, variables, config file key, help, and line in
+the output of `elastic explain` are all derived from its entry here.
 """
 
 # ruff: noqa: RUF009 - `setting` returns a dataclasses.field
@@ -63,7 +63,7 @@ def _if_positive(text: str) -> str:
     try:
         return text if float(text) > 0 else ""
     except ValueError:
-        return text  # the parser of the setting reports it
+        return text  # the setting's parser reports it
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Settings:
         "N|WHAT",
     )
     node_rank: int | None = setting(
-        None, _count, "nodes", "rank of this node: mandatory with the static backend, otherwise a hint", "N"
+        None, _count, "nodes", "rank of this node: required with the static backend, otherwise a hint", "N"
     )
     node_id: str | None = setting(
         None,
         parse_filled_text,
         "nodes",
-        "unique name of this node in the job, for status and drain; unset: <hostname>:<pid>.<random>",
+        "unique name of this node in the job, for status and drain; if unset, <hostname>:<pid>.<random>",
         "NAME",
         torchrun=False,
     )
@@ -96,7 +96,7 @@ class Settings:
         parse_filled_text,
         "nodes",
         "with the static backend, address of rank 0's machine: the agents' rendezvous, and MASTER_ADDR of this node's"
-        " workers; with local, address of the workers' store; unset: 127.0.0.1, or with local the value of"
+        " workers; with local, address of the workers' store; if unset, 127.0.0.1, or with local the value of"
         " --local-addr",
         "HOST",
     )
@@ -105,20 +105,20 @@ class Settings:
         _port,
         "nodes",
         "with the static backend, port of the agents' rendezvous (the workers' store gets a new port in each round);"
-        " with local, port of the workers' store; unset: 29500 with static, a free port with local",
+        " with local, port of the workers' store; if unset, 29500 with static, or a free port with local",
         "PORT",
     )
     local_addr: str | None = setting(
-        None, parse_filled_text, "nodes", "address at which other nodes reach this node; used without a check", "HOST"
+        None, parse_filled_text, "nodes", "address at which other nodes reach this node; not verified", "HOST"
     )
     standalone: bool = setting(
-        False, parse_boolean, "rendezvous", "single-node job: overrides backend, endpoint, id and master"
+        False, parse_boolean, "rendezvous", "single-node job; overrides the backend, endpoint, id and master"
     )
     rdzv_backend: str = setting(
         "",
         parse_text,
         "rendezvous",
-        "rendezvous backend; unset: local for one node without an endpoint, static for a fixed number of nodes with"
+        "rendezvous backend; if unset, local for one node without an endpoint, static for a fixed number of nodes with"
         " --master-addr and no endpoint, otherwise c10d",
         "NAME",
         aliases=("backend",),
@@ -140,7 +140,7 @@ class Settings:
         aliases=("run_id",),
     )
     rdzv_conf: Mapping[str, str] = setting(
-        {}, parse_options, "rendezvous", "options of the backend; may be repeated", "K=V,..", adds_up=True
+        {}, parse_options, "rendezvous", "options for the backend; may be repeated", "K=V,..", adds_up=True
     )
     rdzv_secret_file: str | None = setting(
         None,
@@ -152,13 +152,13 @@ class Settings:
         torchrun=False,
     )
     max_restarts: int = setting(
-        0, _count, "workers", "how often failed workers are restarted; membership changes do not use a restart", "N"
+        0, _count, "workers", "how often to restart failed workers; membership changes do not use up a restart", "N"
     )
-    role: str = setting("default", parse_text, "workers", "role name of the workers", "NAME")
+    role: str = setting("default", parse_text, "workers", "the workers' role name", "NAME")
     module: bool = setting(
-        False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
+        False, parse_boolean, "workers", "treat the script as the name of a module, like python -m", short="-m"
     )
-    no_python: bool = setting(False, parse_boolean, "workers", "the script is an executable; run it without Python")
+    no_python: bool = setting(False, parse_boolean, "workers", "run the script as an executable, without Python")
     run_path: bool = setting(
         False, parse_boolean, "workers", "run the script with runpy.run_path; overrides -m and --no-python"
     )
@@ -166,7 +166,7 @@ class Settings:
         "spawn",
         choice("spawn", "fork", "forkserver"),
         "workers",
-        "start method of workers that run a Python function",
+        "start method for workers that run a Python function",
         "spawn|fork|forkserver",
     )
     monitor_interval: float = _duration(
@@ -190,7 +190,7 @@ class Settings:
         None,
         parse_path,
         "workers",
-        "folder that stores the list of modules to import, so that the next run's first start is warm, too",
+        "folder that stores the list of modules to import, so that the next run's first start is also warm",
         "DIR",
         torchrun=False,
     )
@@ -198,12 +198,12 @@ class Settings:
         (),
         parse_texts,
         "workers",
-        "modules and packages that are not imported in advance, only by workers",
+        "modules and packages to import only in workers, not in advance",
         "MODULES",
         torchrun=False,
     )
     virtual_local_rank: bool = setting(
-        False, parse_boolean, "workers", "every worker sees LOCAL_RANK=0 and only its own device"
+        False, parse_boolean, "workers", "let every worker see LOCAL_RANK=0 and only its own device"
     )
     log_dir: Path | None = setting(None, parse_path, "output", "folder for the workers' log files", "DIR")
     redirects: StreamMap = setting(
@@ -218,12 +218,12 @@ class Settings:
         StreamMap(),
         parse_stream_map,
         "output",
-        "streams to write to files and to the console; syntax as for --redirects",
+        "streams to write to both files and the console; syntax as for --redirects",
         "0..3|R:0..3,..",
         short="-t",
     )
     local_ranks_filter: frozenset[int] = setting(
-        frozenset[int](), parse_ranks, "output", "only these local ranks write to the console; empty: all", "R,R,.."
+        frozenset[int](), parse_ranks, "output", "the local ranks that write to the console; empty for all", "R,R,.."
     )
     duplicate_stdout_filters: tuple[str, ...] = setting(
         (),
@@ -237,7 +237,7 @@ class Settings:
         None,
         parse_text,
         "output",
-        "prefix of a worker's lines on the console; unset: `[${role_name}${local_rank}]:` with --tee, else "
+        "prefix of a worker's lines on the console; if unset, `[${role_name}${local_rank}]:` with --tee, else "
         "`[rank${rank}] ` if several workers write to a terminal; empty: none",
         "TEXT",
         torchrun=False,
@@ -264,7 +264,7 @@ class Settings:
         fallbacks=("LOGLEVEL",),
     )
     signals_to_handle: tuple[signal.Signals, ...] = setting(
-        _SIGNALS, parse_signals, "stopping", "signals on which the agent stops the workers", "SIGNAL,.."
+        _SIGNALS, parse_signals, "stopping", "signals that make the agent stop the workers", "SIGNAL,.."
     )
     shutdown_timeout: float = _duration(
         30.0,
@@ -275,13 +275,13 @@ class Settings:
     exit_barrier_timeout: float = _duration(
         300.0,
         "stopping",
-        "how long a node whose workers have succeeded waits for the other nodes; 0: it does not wait",
+        "how long a node whose workers have succeeded waits for the other nodes; 0 for no wait",
         torchrun=False,
     )
     kill_timeout: float = _duration(
         10.0,
         "stopping",
-        "how long to wait for a process to end after SIGKILL; then it is reported and abandoned",
+        "how long to wait for a process to end after SIGKILL before reporting and abandoning it",
         seconds(above=0),
         torchrun=False,
         also_reads={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": _if_positive},
@@ -289,7 +289,7 @@ class Settings:
     hang_timeout: float = _duration(
         0.0,
         "watching",
-        "time without progress after which a worker is considered hung and killed; 0 or none: off",
+        "time without progress after which a worker is considered hung and killed; 0 or none for off",
         seconds_or_none,
         "S|none",
         torchrun=False,
@@ -313,19 +313,19 @@ class Settings:
         None,
         parse_name_or_none,
         "plugins",
-        "watchdog that finds hung workers; none: off",
+        "watchdog that detects hung workers; none for off",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_ENABLE_FILE_TIMER": lambda text: "file" if text == "1" else ""},
     )
     watchdog_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the watchdog", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the watchdog", "K=V,..", adds_up=True, torchrun=False
     )
     health: str | None = setting(
         None,
         parse_name_or_none,
         "plugins",
-        "health endpoint of this agent; none: off; http if only --health-port is set",
+        "health endpoint of this agent; none for off; http if only --health-port is set",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: choices.HEALTH_ENDPOINT},
@@ -340,7 +340,7 @@ class Settings:
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": str},
     )
     health_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the health endpoint", "K=V,..", adds_up=True, torchrun=False
     )
     event_log_handler: str = setting(
         "null",
@@ -353,12 +353,12 @@ class Settings:
         None,
         parse_filled_text,
         "plugins",
-        "worker starter; unset: subprocess for scripts and commands, --start-method for functions",
+        "worker starter; if unset, subprocess for scripts and commands, --start-method for functions",
         "NAME",
         torchrun=False,
     )
     worker_starter_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the worker starter", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the worker starter", "K=V,..", adds_up=True, torchrun=False
     )
     rank_policy: str = setting(
         "keep",
@@ -369,13 +369,13 @@ class Settings:
         torchrun=False,
     )
     rank_policy_conf: Mapping[str, str] = setting(
-        {}, parse_options, "plugins", "options of the rank policy", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options for the rank policy", "K=V,..", adds_up=True, torchrun=False
     )
     plugins: tuple[str, ...] | None = setting(
         None,
         parse_names,
         "plugins",
-        "distributions whose plugins may be loaded, in addition to the core's; unset: all that are installed",
+        "distributions whose plugins may be loaded, in addition to the core's; if unset, all installed ones",
         "NAME,..",
         torchrun=False,
     )
@@ -386,7 +386,7 @@ class Settings:
         None,
         parse_path,
         "configuration",
-        "config file; unset: the nearest elastic.toml or pyproject.toml with [tool.elastic] in this folder or a parent",
+        "config file; if unset, the nearest elastic.toml or pyproject.toml with [tool.elastic] here or in a parent",
         "FILE",
         torchrun=False,
     )

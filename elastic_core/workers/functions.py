@@ -149,9 +149,7 @@ class _PickledCall:
     args: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
-        with (
-            interrupts_allowed()
-        ):  # arguments may be large, and multiprocessing pickles them before starting a process
+        with interrupts_allowed():  # arguments may be large, and multiprocessing pickles them before starting a process
             return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
 
 

@@ -358,7 +358,7 @@ def test_a_barrier_of_a_subclass_takes_the_place_of_ours(make_agent):
 def test_an_agent_runs_once(make_agent):
     agent = make_agent([DONE])
     agent.run()
-    with pytest.raises(RuntimeError, match="an agent runs once"):
+    with pytest.raises(RuntimeError, match="an agent runs only once"):
         agent.run()
 
 

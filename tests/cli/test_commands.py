@@ -154,7 +154,7 @@ def test_plugins_takes_nothing_else(capsys):
     assert cli.main(["plugins", "--jsno"]) == 2
     assert "--jsno: unknown flag; did you mean --json?" in capsys.readouterr().err
     assert cli.main(["plugins", "c10d"]) == 2
-    assert "elastic plugins: expected nothing but flags, found c10d" in capsys.readouterr().err
+    assert "elastic plugins: expected only flags, found c10d" in capsys.readouterr().err
 
 
 def test_an_internal_error_of_any_command_has_its_code(capsys):
