@@ -68,8 +68,8 @@ def test_a_failure_with_an_error_file_and_others_that_followed():
     killed = failure(3, exitcode=-6, reason="killed by SIGABRT (Aborted)", message="x\nsocket closed", caused_by=9)
     silent = failure(1, caused_by=9)
     error = ChildFailedError("train.py", {1: silent, 3: killed, 9: first})
-    assert as_text(error, "job", "all 3 restarts are used (--max-restarts=3)") == golden("""
-        elastic: job job failed: all 3 restarts are used (--max-restarts=3)
+    assert as_text(error, "job", "all 3 restarts have been used (--max-restarts=3)") == golden("""
+        elastic: job job failed: all 3 restarts have been used (--max-restarts=3)
 
         Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           error file /tmp/e/rank-9.error.json:

@@ -265,7 +265,7 @@ def _read(store: Store, rank: int) -> Introduction:
         return _checked(*json.loads(raw if len(raw) <= _LONGEST else b""))
     except (ValueError, TypeError, RecursionError) as error:
         message = f"expected an introduction of the node with rank {rank}, found {raw[:100]!r}"
-        raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
+        raise RendezvousStateError(f"{message}; run the same version on all nodes") from error
 
 
 def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, host: Any) -> Introduction:

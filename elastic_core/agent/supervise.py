@@ -174,18 +174,18 @@ def await_others(
     if verdict := seen.found(Outcome.CLOSED):
         if verdict.succeeded:
             return Decision((Order.RETIRE,), f"{_DONE}; {closed(verdict)}", budget)
-        return Decision((Order.YIELD,), f"{closed(verdict)}; the workers of this node had succeeded", budget)
+        return Decision((Order.YIELD,), f"{closed(verdict)}; this node's workers had succeeded", budget)
     if verdict := seen.found(Outcome.RESTART):
         return _after_round(budget, seen, verdict)
     if verdict := seen.found(Outcome.FENCED):
-        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of other nodes: {verdict.reason}", budget)
+        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for other nodes' workers: {verdict.reason}", budget)
     if verdict := seen.found(Outcome.DRAINED):
         return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}", budget)
     if now < until:
         return Decision((), _DONE, budget)
     if hosts_store:
-        return Decision((), "this process hosts the store of other nodes, whose workers still run", budget)
-    reason = f"{_DONE}; those of other nodes have not in time (exit barrier)"
+        return Decision((), "this process hosts the store for other nodes, whose workers still run", budget)
+    reason = f"{_DONE}; other nodes' workers did not finish in time (exit barrier)"
     return Decision((Order.DEPART, Order.RETIRE), reason, budget)
 
 
@@ -216,13 +216,13 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
         return None
-    gone = f"round {number + 1} formed without this node, which other nodes considered gone"
+    gone = f"round {number + 1} formed without this node, which the other nodes considered lost"
     return Verdict(Outcome.RESTART, gone, lost=True)
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
     """End without success: this node's workers have not succeeded, whatever other nodes report about the job."""
-    but = "; the workers of this node had not succeeded" if verdict.succeeded else ""
+    but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
 
@@ -236,7 +236,7 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
     first = first_of(seen.result.failures)
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
-        return Decision((Order.FAIL,), f"{what}; a restart cannot cure it: {last}", budget)
+        return Decision((Order.FAIL,), f"{what}; a restart would not help: {last}", budget)
     if budget.failures >= budget.max_restarts:
         return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}", budget)
     after = replace(budget, failures=budget.failures + 1)

@@ -152,7 +152,7 @@ class Plan:
             plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
         except (TypeError, ValueError) as error:
             name = self.starter.record.name
-            message = f"expected a mapping of JSON values from explain of the worker starter {name!r}, found {found!r}"
+            message = f"expected a mapping of JSON values from the worker starter {name!r}'s explain, found {found!r}"
             raise PluginError(Problem("--worker-starter", message)) from error
         return plain
 

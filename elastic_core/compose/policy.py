@@ -175,5 +175,5 @@ def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
         return "the kernel does not report the NUMA layout of the CPUs"
     node = machine.node_of(local_rank, workers)
     if not any(cpu.node == node for cpu in machine.cpus):
-        return "the NUMA node of the worker's device is unknown, or none of its CPUs may be used"
+        return "the NUMA node of the worker's device is unknown, or none of its CPUs is usable"
     return f"NUMA node {node} has fewer usable cores than workers"

@@ -238,7 +238,7 @@ class Settings:
         parse_text,
         "output",
         "prefix of a worker's lines on the console; if unset, `[${role_name}${local_rank}]:` with --tee, else "
-        "`[rank${rank}] ` if several workers write to a terminal; empty: none",
+        "`[rank${rank}] ` if several workers write to a terminal; empty for none",
         "TEXT",
         torchrun=False,
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},

@@ -173,8 +173,8 @@ def no_restart_left(max_restarts: int) -> str:
     if max_restarts == 0:
         return "no restart is allowed (--max-restarts=0)"
     if max_restarts == 1:
-        return "the only restart is used (--max-restarts=1)"
-    return f"all {max_restarts} restarts are used (--max-restarts={max_restarts})"
+        return "the only restart has been used (--max-restarts=1)"
+    return f"all {max_restarts} restarts have been used (--max-restarts={max_restarts})"
 
 
 class Outcome(enum.Enum):

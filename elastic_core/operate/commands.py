@@ -90,7 +90,7 @@ receives SIGTERM or SIGINT.
     {
         "rdzv_backend": f"the backend whose store to serve; if unset, {choices.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all of this machine's addresses",
-        "nnodes": f"number of nodes to size the store for: MAX, or {ROOM} if that is less",
+        "nnodes": f"number of nodes to size the store for: MAX, but at least {ROOM}",
         "log_format": "format of the log on stderr",
         "log_level": "minimum level of log messages",
     },

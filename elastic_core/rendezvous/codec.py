@@ -177,9 +177,9 @@ def check_entry(entry: Entry) -> None:
     for name in _NAMES:
         text = getattr(entry, name)
         if len(text) > _LONGEST_NAME or not text.isprintable():
-            raise ValueError(f"expected a {name} of {_LONGEST_NAME} printable characters at most, found {text[:60]!r}")
+            raise ValueError(f"expected a {name} of at most {_LONGEST_NAME} printable characters, found {text[:60]!r}")
     if not 1 <= entry.local_world_size < 2**31:
-        raise ValueError(f"expected a worker, found {entry.local_world_size}")
+        raise ValueError(f"expected at least one worker, found {entry.local_world_size}")
     if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
         raise ValueError(f"expected two ports, found {entry.port} and {entry.lifeline}")
     least = min(entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout)
@@ -202,14 +202,14 @@ def _round_of(item: Any) -> RoundId:
 def _items(values: Any) -> list[Any]:
     items: list[Any] = _typed(values, list)
     if len(items) > _MOST_ITEMS:
-        raise ValueError(f"expected {_MOST_ITEMS} items at most, found {len(items)}")
+        raise ValueError(f"expected at most {_MOST_ITEMS} items, found {len(items)}")
     return items
 
 
 def _name(value: Any) -> str:
     text: str = _typed(value, str)
     if len(text) > 2 * _LONGEST_NAME or not (text.isprintable() or not text):
-        raise ValueError(f"expected {2 * _LONGEST_NAME} printable characters at most, found {_shown(text)}")
+        raise ValueError(f"expected at most {2 * _LONGEST_NAME} printable characters, found {_shown(text)}")
     return text
 
 
@@ -265,7 +265,7 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         raise TypeError(f"expected {' or '.join(k.__name__ for k in kinds)}, found {_shown(value)}")
     if isinstance(value, (int, float)) and not -_GREATEST <= value < _GREATEST:  # neither is NaN
-        raise ValueError(f"expected a number of 64 bits, found {_shown(value)}")
+        raise ValueError(f"expected a 64-bit number, found {_shown(value)}")
     return value
 
 

@@ -141,13 +141,13 @@ class Pointer:
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
-        reason = "the nodes of this store join those"
+        reason = "this store's nodes are joining them"
         try:
             found = versions.newest(connection.store)
             if found is None:
                 return
             if self._seal.is_others(found[0]):
-                reason = "those have a secret, and the nodes of this store have none"
+                reason = "those nodes have a secret, but this store's nodes do not"
             else:
                 self.overtaken_at = connection.where
                 self._closed.set()

@@ -82,7 +82,7 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
         return None
     if state.round != round_id or state.end is None:
         again = state.round.number <= round_id.number
-        why = "because the store lost its data" if again else "without this node, which other nodes considered gone"
+        why = "because the store lost its data" if again else "without this node, which the other nodes considered lost"
         return Verdict(Outcome.RESTART, f"round {state.round} formed {'again ' if again else ''}{why}")
     return of_end(state)
 

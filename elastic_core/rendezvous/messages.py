@@ -59,14 +59,14 @@ def no_place(
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:
         return RendezvousStateError(
-            f"this node may not take part: {state.refusal(key)}; give every agent its own name with --node-id (or its "
-            "own --node-rank, with the static backend)"
+            f"this node is not allowed to take part: {state.refusal(key)}; give every agent a unique --node-id "
+            "(or --node-rank, with the static backend)"
         )
     assert state.closed is not None
     reason = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
     if state.closed.succeeded and not was_closed and not has_run:
         return RendezvousGracefulExitError(f"{reason}; this node was not needed")
-    advice = "; for a new job choose another --rdzv-id" if was_closed else ""
+    advice = "; for a new job, choose another --rdzv-id" if was_closed else ""
     if has_run and state.closed.succeeded:
         advice = "; this node's workers are not among those that succeeded"
     error = RendezvousClosedError(reason + advice)
@@ -91,7 +91,7 @@ def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | Non
     answer = f"the last answer was: {outage}" if outage else "it does not answer"
     return Verdict(
         Outcome.FENCED,
-        f"the rendezvous store was out of reach for {seconds:.1f} s; after {failure_timeout:g} s without a heartbeat, "
+        f"the rendezvous store was unreachable for {seconds:.1f} s; after {failure_timeout:g} s without a heartbeat, "
         f"nodes that can reach the store consider this node lost; {answer}",
     )
 
@@ -108,7 +108,7 @@ def progress(
     if status is JoinStatus.SPARE:
         return f"round {state.round} is full with {len(state.busy)} nodes; this one is a spare"
     if status is JoinStatus.WAITING:
-        return f"round {state.round} runs with {len(state.busy)} nodes; this one waits for the next"
+        return f"round {state.round} runs with {len(state.busy)} nodes; this one is waiting for the next"
     if gathering is None:
         return ""
     wanted = settings.min_nodes if gathering.joined < settings.min_nodes else settings.max_nodes

@@ -345,7 +345,7 @@ def counted_failure(state: State, incurable: bool = False) -> State:
     if state.closed or end is None or (end.counted and not incurable):
         return state
     if incurable:
-        return closed(state, end.by, f"{end.reason}; a restart cannot cure it", succeeded=False)
+        return closed(state, end.by, f"{end.reason}; a restart would not help", succeeded=False)
     if state.restarts >= state.max_restarts:
         return closed(state, end.by, f"{end.reason}; {no_restart_left(state.max_restarts)}", succeeded=False)
     return replace(state, restarts=state.restarts + 1, end=replace(end, counted=True))

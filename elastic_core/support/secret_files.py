@@ -84,8 +84,8 @@ def _target(link: int, path: Path) -> Path:
     target, owner = Path(os.readlink("", dir_fd=link)), os.fstat(link).st_uid
     if owner not in (0, os.geteuid()):
         raise ValueError(
-            f"expected links of root or of this user on the way to {path}, found one to {target} of user {owner}; "
-            "name the file itself"
+            f"links on the path to {path} must belong to root or this user, but the one to {target} belongs to user "
+            f"{owner}; name the file itself"
         )
     return target
 
@@ -97,7 +97,7 @@ def _expect_private(found: int, path: str) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is not a regular file; use a regular file for the secret")
     if owner not in (0, os.geteuid()):
-        raise ValueError(f"expected a secret in a file of root or of this user, found that {path} is of user {owner}")
+        raise ValueError(f"the secret file must belong to root or this user, but {path} belongs to user {owner}")
     if mode & 0o022:
         raise _open_to("write", mode, path, owner)
     if mode & (0o004 if owner == 0 else 0o044) and not (owner == 0 and _is_mounted_secret(found)):
@@ -106,7 +106,7 @@ def _expect_private(found: int, path: str) -> None:
 
 def _open_to(do: str, mode: int, path: str, owner: int) -> ValueError:
     advice = f"run `chmod 600 {path}`" if owner == os.geteuid() else f"let root run `chmod 640 {path}`"
-    return ValueError(f"expected a secret that others cannot {do}, found mode {mode:04o} on {path}; {advice}")
+    return ValueError(f"other users can {do} the secret in {path} (mode {mode:04o}); {advice}")
 
 
 def _is_mounted_secret(found: int) -> bool:

@@ -262,7 +262,7 @@ def _unavailable(port: int, why: str | None) -> ConfigurationError:
     return ConfigurationError(
         Problem(
             "--master-port",
-            f"expected a free port for the workers' store, found that {port} cannot be bound: {why}; "
-            "end what listens there (ss -ltnp shows it), choose another, or leave the flag out to get a free one",
+            f"the workers' store cannot use port {port}: {why}; "
+            "stop the program that listens there (see ss -ltnp), choose another port, or omit the flag for a free one",
         )
     )

@@ -254,5 +254,5 @@ def _need_files() -> None:
             for _ in range(_FILES):
                 files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
-            expected = f"expected to open {_FILES} files for the workers' store, found: {error.strerror}"
+            expected = f"this process cannot open {_FILES} files for the workers' store: {error.strerror}"
             raise ConfigurationError(Problem("ulimit -n", f"{expected}; raise it where the agent starts")) from error

@@ -463,6 +463,6 @@ def _threads_counted() -> Iterator[None]:
 
 def _report_lost_output(path: str, error: OSError) -> None:
     filtered = Path(path).stem.startswith(FILTERED)
-    rest = "is only where the workers' other lines go" if filtered else "goes to the console"
+    rest = "goes only where the workers' other lines go" if filtered else "goes to the console"
     consequence = f"the file ends here; later output {rest}"
     get_logger().error("output lost", file=path, reason=error.strerror, consequence=consequence)

@@ -69,7 +69,7 @@ def test_a_failure_elsewhere_that_is_known_already_is_no_success_of_the_job(make
 
 def test_a_job_that_fails_elsewhere_after_this_node_was_done(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(FAILED_ELSEWHERE))
-    with pytest.raises(RendezvousClosedError, match="the workers of this node had succeeded") as closed:
+    with pytest.raises(RendezvousClosedError, match="this node's workers had succeeded") as closed:
         node.run()
     assert closed.value.failures == THEIRS
     assert node.order == []
@@ -79,7 +79,7 @@ def test_the_wait_for_others_has_an_end(make, capsys):
     clock = FakeClock()
     node = make(succeed, on_success=lambda rounds: clock.advance(300.0), clock=clock)
     assert node.run().state is WorkerState.SUCCEEDED
-    why = "every worker succeeded; those of other nodes have not in time (exit barrier)"
+    why = "every worker succeeded; other nodes' workers did not finish in time (exit barrier)"
     assert (node.finished.reason, node.handler.named("leave")) == (why, [(why, 2.0)])
     assert "exit barrier left" in capsys.readouterr().err
 

@@ -146,7 +146,7 @@ def test_a_failure_that_followed_from_a_node_that_left_costs_nothing(make):
 
 
 def test_when_the_budget_of_the_job_is_used_up_the_node_that_failed_says_so(make, said):
-    over = RendezvousClosedError("rank 0 on node7: exit code 3; all 3 restarts are used (--max-restarts=3)")
+    over = RendezvousClosedError("rank 0 on node7: exit code 3; all 3 restarts have been used (--max-restarts=3)")
     node = make(fail, pair_then(over))
     result = node.run()
     assert result.is_failed()

@@ -118,7 +118,7 @@ def test_it_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
     assert agent.run() == FAILED
     assert agent.calls == ["start", "stop", "start", "stop", SHUTDOWN]
     assert handler.closed
-    assert observer.facts[-1].reason == "rank 1: exit code 3; the only restart is used (--max-restarts=1)"
+    assert observer.facts[-1].reason == "rank 1: exit code 3; the only restart has been used (--max-restarts=1)"
 
 
 def test_a_group_that_is_unwell_is_restarted_as_one_that_failed(make_agent):

@@ -44,15 +44,15 @@ GONE = Verdict(Outcome.RESTART, "lost node2: no beat for 5 s", lost=True)
 UNJUDGED = Verdict(Outcome.RESTART, "rank 9 on node2: exit code 1", failed=True, judged=False)
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
-CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts are used", by="node2")
+CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts have been used", by="node2")
 CLOSED_BY_SOMEBODY = Verdict(Outcome.CLOSED, "enough")
 WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
 VERDICTS = (None, COME, LOST, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, WELL)
 BY_NODE2 = "the job was closed by node2: "
-WITHOUT_IT = "all workers succeeded; the workers of this node had not succeeded"
-USED_UP = "rank 0: exit code 3; the only restart is used (--max-restarts=1)"
+WITHOUT_IT = "all workers succeeded; this node's workers had not succeeded"
+USED_UP = "rank 0: exit code 3; the only restart has been used (--max-restarts=1)"
 NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
-NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
+NO_CURE = "rank 0: exit code 3; a restart would not help: SyntaxError: invalid syntax"
 FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP
 NODE_LOST = RestartCause.LOST
 TELL_AND_STOP = "report stop report"
@@ -71,7 +71,7 @@ WORKERS_RUN = [
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: somebody asked for it"),
     (SHARED, RUNS, None, WELL, "stop yield", None, BY_NODE2 + WITHOUT_IT),
-    (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
+    (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
     (SHARED, RUNS, None, CLOSED_BY_SOMEBODY, "stop yield", None, "the job was closed by another node: enough"),
 ]
 
@@ -123,7 +123,7 @@ ARE_COMPLETE = [
     (SHARED, BROKEN, None, HUNG_ELSEWHERE, AGAIN, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, BROKEN, None, COME, AGAIN, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, BROKEN, None, FENCED, AGAIN, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
+    (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
     (SHARED, BROKEN, None, WELL, "fail", None, BY_NODE2 + WITHOUT_IT),
     (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: somebody asked for it"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
@@ -159,7 +159,7 @@ def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_ro
 def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
     assert cause_of_end(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
     missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=COME))
-    assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
+    assert missed.lost and missed.reason == "round 8 formed without this node, which the other nodes considered lost"
     assert cause_of_end(7, 5, Round(9, (), restart_count=6, ended=COME)) is None
     assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=COME)) is None  # a store that has forgotten
 
@@ -181,7 +181,7 @@ def test_whether_a_failure_is_forgiven_is_uncertain_until_the_handler_says_so(ve
 
 def test_an_incurable_failure_without_last_words():
     decision = supervise(FRESH, Observation(failed(failure(curable=False)), complete=True))
-    assert decision.reason == "rank 0: exit code 3; a restart cannot cure it: the command cannot run"
+    assert decision.reason == "rank 0: exit code 3; a restart would not help: the command cannot run"
 
 
 moments = st.one_of(

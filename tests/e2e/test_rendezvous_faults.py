@@ -33,7 +33,7 @@ def test_the_store_is_gone_for_good(job):
         agent.says("store out of reach")
     assert all("stopping workers" not in agent.err for agent in agents)
     for agent in agents:
-        agent.says('restart decided: cause=membership reason="the rendezvous store was out of reach for ')
+        agent.says('restart decided: cause=membership reason="the rendezvous store was unreachable for ')
         assert "after 15 s without a heartbeat" in agent.err
     eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
     assert codes(*agents) == [UNREACHABLE] * 2
@@ -110,7 +110,7 @@ def test_the_store_sleeps(job):
     assert job.rounds()[-1].port == first.port
     server.signal(signal.SIGSTOP)
     for agent in agents:
-        agent.says('restart decided: cause=membership reason="the rendezvous store was out of reach for ')
+        agent.says('restart decided: cause=membership reason="the rendezvous store was unreachable for ')
         assert "after 15 s without a heartbeat" in agent.err
     eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
     assert job.rounds()[-1].port == first.port

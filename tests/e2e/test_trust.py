@@ -224,7 +224,7 @@ def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
     close_well(Stranger(job))
     for agent in agents:
         assert agent.code() == ExitCode.CLOSED_BY_ANOTHER_NODE
-        assert "the job was closed by a: all done; the workers of this node had not succeeded" in agent.report
+        assert "the job was closed by a: all done; this node's workers had not succeeded" in agent.report
 
 
 def test_a_strangers_node_gets_no_rank(job, secret):

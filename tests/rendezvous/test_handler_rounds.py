@@ -71,7 +71,7 @@ def test_the_budget_is_the_jobs(job):
     handler.report_failure(failure())
     verdict = eventually(handler.verdict)
     assert (verdict.outcome, verdict.succeeded, verdict.by) == (Outcome.CLOSED, False, "a")
-    with pytest.raises(RendezvousClosedError, match="the only restart is used") as caught:
+    with pytest.raises(RendezvousClosedError, match="the only restart has been used") as caught:
         handler.next_rendezvous()
     assert "another --rdzv-id" not in str(caught.value)
     assert list(caught.value.failures) == [0]

@@ -96,7 +96,7 @@ def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
 def test_a_node_that_fences_itself_off_says_how_long_it_has_tried(outage, answer):
     verdict = fenced(4.25, 5.0, outage)
     assert verdict.outcome is Outcome.FENCED
-    assert verdict.reason.startswith("the rendezvous store was out of reach for 4.2 s; after 5 s without a heartbeat")
+    assert verdict.reason.startswith("the rendezvous store was unreachable for 4.2 s; after 5 s without a heartbeat")
     assert verdict.reason.endswith(answer)
 
 
@@ -130,7 +130,7 @@ def test_a_node_that_was_lost_is_named_when_its_entry_is_gone_too(text, say):
 
 
 def test_those_outside(text, say):
-    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
+    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one is waiting for the next"
     assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
 
 

@@ -127,7 +127,8 @@ def test_a_failure_that_seemed_to_follow_from_a_loss_may_turn_out_to_be_certain(
 
 def test_without_a_restart_left_a_failure_closes_the_job(say, running):
     state = failed(replace(running, restarts=3), RoundId(1), say.report("a"))
-    assert state.closed == Closed("a", "rank 0 on a: exit code 1; all 3 restarts are used (--max-restarts=3)", False)
+    why = "rank 0 on a: exit code 1; all 3 restarts have been used (--max-restarts=3)"
+    assert state.closed == Closed("a", why, False)
     state = failed(replace(running, max_restarts=0), RoundId(1), say.report("a"))
     assert "no restart is allowed (--max-restarts=0)" in state.closed.reason
 
@@ -135,7 +136,7 @@ def test_without_a_restart_left_a_failure_closes_the_job(say, running):
 @pytest.mark.parametrize("certain", [True, False])
 def test_what_a_restart_cannot_cure_closes_the_job(say, running, certain):
     state = failed(running, RoundId(1), say.report("a", certain, curable=False))
-    assert state.closed.reason.endswith("a restart cannot cure it")
+    assert state.closed.reason.endswith("a restart would not help")
     assert state.restarts == 0
 
 

@@ -107,9 +107,7 @@ def test_what_others_can_write_is_refused(tmp_path):
 def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(place, mode):
     path = secret_in(place / "secret", mode, NOBODY)
     told = read_by(NOBODY, path)
-    assert told == (
-        f"refused expected a secret that others cannot read, found mode {mode:04o} on {path}; run `chmod 600 {path}`"
-    )
+    assert told == (f"refused other users can read the secret in {path} (mode {mode:04o}); run `chmod 600 {path}`")
     path.chmod(0o600)
     assert read_by(NOBODY, path) == "read s3cret"
 
@@ -118,8 +116,8 @@ def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(plac
 @root
 def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
     path = secret_in(place / "secret", 0o644, SOMEBODY)
-    assert f"found that {path} is of user {SOMEBODY}" in read_by(NOBODY, path)
-    assert f"found that {path} is of user {SOMEBODY}" in refusal(path)
+    assert f"but {path} belongs to user {SOMEBODY}" in read_by(NOBODY, path)
+    assert f"but {path} belongs to user {SOMEBODY}" in refusal(path)
 
 
 @pytest.mark.integration
@@ -148,7 +146,7 @@ def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place)
     for link in ("last", "folder"):
         os.chown(place / link, SOMEBODY, SOMEBODY, follow_symlinks=False)
     for path in (place / "last", place / "folder" / "secret"):
-        assert f"of user {SOMEBODY}; name the file itself" in read_by(NOBODY, path)
+        assert f"belongs to user {SOMEBODY}; name the file itself" in read_by(NOBODY, path)
     for link in ("last", "folder"):
         os.chown(place / link, 0, 0, follow_symlinks=False)
     for path in (place / "last", place / "folder" / "secret"):

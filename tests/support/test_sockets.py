@@ -89,12 +89,12 @@ def test_a_busy_port_is_a_configuration_error():
         PortReservation(server.getsockname()[1])
     (problem,) = refused.value.problems
     assert problem.origin == "--master-port"
-    assert "cannot be bound: Address already in use; end what listens there (ss -ltnp shows it)" in problem.message
+    assert "Address already in use; stop the program that listens there (see ss -ltnp)" in problem.message
 
 
 @pytest.mark.parametrize("port", [70_000, -1])
 def test_a_number_that_is_no_port_is_a_configuration_error(port):
-    with pytest.raises(ConfigurationError, match=f"found that {port} cannot be bound: ports are 0 to 65535"):
+    with pytest.raises(ConfigurationError, match=f"cannot use port {port}: ports are 0 to 65535"):
         PortReservation(port)
 
 

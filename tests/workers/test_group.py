@@ -367,4 +367,4 @@ def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_worker
     shown = capfd.readouterr()
     assert (folder / "rank-0.out").read_text() == "one\n"
     assert shown.out == ""
-    assert "later output is only where the workers' other lines go" in shown.err
+    assert "later output goes only where the workers' other lines go" in shown.err

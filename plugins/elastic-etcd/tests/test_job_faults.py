@@ -291,7 +291,7 @@ def test_the_only_server_is_gone_for_good(on, servers):
     member.kill()
     for agent in agents:
         agent.says("restart decided: cause=membership")
-        assert "the rendezvous store was out of reach for" in agent.err
+        assert "the rendezvous store was unreachable for" in agent.err
     for agent in agents:
         assert agent.code() == ExitCode.STORE_UNREACHABLE
         assert "expected etcd to answer" in agent.report
