@@ -1,13 +1,13 @@
 """Handing over the store: its host leaves, and another node serves the store from then on, with all its data.
 
 1. The host ends the epoch: in place of the next version of the state, it writes a marker with the keys of its heirs,
-the nodes that may take over. No version can follow, and all nodes that wait for one wake up.
+   the nodes that may take over. No version can follow, and all nodes that wait for one wake up.
 2. The first heir serves a new store, copies the newest state into it, and writes its address into the old store. If it
-does not do so in time, the next heir does. Only one of them can write the address.
+   does not do so in time, the next heir does. Only one of them can write the address.
 3. All nodes, including the old host, connect to the new store and announce themselves in its new epoch. Then the old
-host leaves.
+   host leaves.
 4. The new host leaves pointers at the endpoint, so that new nodes find it: a store that it serves there, if the address
-belongs to its machine and is free, or otherwise a marker in the store that another node has started there.
+   belongs to its machine and is free, or otherwise a marker in the store that another node has started there.
 
 If no heir takes over in time, the host writes that the store stays, and the nodes begin a new epoch in it. They do the
 same if a marker leads back to the same store, or to an address where no store answers and whose host has stopped

@@ -7,12 +7,12 @@ The policy, in order:
 
 - The job is closed: do nothing.
 - A round is running: end it when a member is lost; close the job when all members are done; end the round when a member
-is to be drained, or when nodes are waiting and there is room for them. Record which members are done, so that they are
-never considered lost. Once a member is done, admit no new nodes, because the job is ending.
+  is to be drained, or when nodes are waiting and there is room for them. Record which members are done, so that they
+  are never considered lost. Once a member is done, admit no new nodes, because the job is ending.
 - No round is running: record members whose agents have ended. Form a round when `min_nodes` are ready and all surviving
-members have rejoined or have had the time to do so. The round waits for a live member for as long as it may take to
-stop its workers, even if there are enough spares. A new job has no members yet, so it waits for the last call, or until
-`max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough others can.
+  members have rejoined or have had the time to do so. The round waits for a live member for as long as it may take to
+  stop its workers, even if there are enough spares. A new job has no members yet, so it waits for the last call, or
+  until `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough others can.
 """
 
 from __future__ import annotations

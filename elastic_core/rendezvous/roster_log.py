@@ -4,9 +4,9 @@ A node that announces itself takes a slot by incrementing `slots`, then fills it
 order, from where it last stopped. Joining thus costs a node a few operations, and a reader one more entry.
 
 - A node that dies between these two steps leaves a hole. A reader that has seen a slot taken but not filled for 2 s
-voids it with the same compare_set that would fill it, so only one of the two can succeed. A node that was merely slow
-notices that, and takes another slot. If it was so slow that the void slot has been deleted, it can fill a slot that no
-reader reads any more; it then finds `base` beyond that slot.
+  voids it with the same compare_set that would fill it, so only one of the two can succeed. A node that was merely slow
+  notices that, and takes another slot. If it was so slow that the void slot has been deleted, it can fill a slot that
+  no reader reads any more; it then finds `base` beyond that slot.
 - `base` is where live slots begin. A reader increases it when the slots before it are dead, and deletes these in
   ascending order. If that reader dies in between, the next one deletes the remaining slots right before `base`. A
   reader whose next slot is empty and before `base` rereads the log from `base`, where all live entries are. A node

@@ -79,7 +79,7 @@ class _Gate:
 
     It has no gap, no matter when a signal arrives:
     - It is closed before it replaces the first handler. A handler that is not yet replaced may raise, but nothing has
-    been started by then. It may also install another handler, so the gate remembers what `signal.signal` returns.
+      been started by then. It may also install another handler, so the gate remembers what `signal.signal` returns.
     - When it opens, it first handles the recorded signals, and passes new ones on, because a handler may wait for
       another's exception, such as a time limit that it has set. Then it restores the handlers, except where a handler
       has installed another one.

@@ -153,7 +153,7 @@ def test_who_hosts_the_store_stays_while_others_work(host, said):
         assert not running.done()
         node.handler.give(WELL)
         assert running.result(60).state is WorkerState.SUCCEEDED
-    assert "this process hosts the store of other nodes" in lines
+    assert "this process hosts the store for other nodes" in lines
     assert (lines + said()).count("exit barrier prolonged") == 1
     assert node.handler.named("leave") == []
 
