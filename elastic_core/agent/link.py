@@ -282,7 +282,7 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
     if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
         found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
         raise RendezvousStateError(
-            f"expected a round of {group_world_size} node(s), of which the one with rank {group_rank} has "
+            f"expected a round of {group_world_size} node(s) in which rank {group_rank} has "
             f"{spec.local_world_size} worker(s) of role {spec.role!r}; found nodes with {found}; "
             "check whether two nodes have the same id"
         )

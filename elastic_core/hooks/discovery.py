@@ -42,7 +42,7 @@ class Source:
 
     @property
     def names(self) -> set[str]:
-        """The normalized names by which users can block it: plugin, distribution, and `distribution:plugin`."""
+        """The normalized names by which users block the plugin: plugin, distribution, and `distribution:plugin`."""
         plugin, distribution = normalised(self.plugin), normalised(self.distribution)
         return {plugin, distribution, f"{distribution}:{plugin}"}
 

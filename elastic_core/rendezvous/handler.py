@@ -158,7 +158,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """Signs for this node, and counts unsigned values."""
+        """The seal that signs for this node and counts unsigned values."""
         return self._seal
 
     @property
@@ -375,7 +375,7 @@ def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> 
         found = list(policy(given))
         if sorted(map(id, found)) == sorted(map(id, given)):
             return found
-        reason = f"expected the {len(given)} nodes in another order, found {len(found)} of them"
+        reason = f"expected the same {len(given)} nodes in a new order, found {len(found)} nodes"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
         reason = f"it broke: {type(error).__name__}: {error}"
     get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")

@@ -63,11 +63,11 @@ class Keys:
     id        the epoch; another one begins when the store has lost data, or something else has written to the keys
     s/<v>     version v of the state
     head      the newest version; it may lag
-    slots     how many slots of the log of announcements were taken
+    slots     how many slots of the announcement log have been taken
     e/<n>     slot n of that log
     b/<n>/<k> heartbeats of the node with key k, whose first slot was n (slot numbers repeat after a loss of data)
     base      no live announcement is in a slot before this one
-    lead      the leaders' counter
+    lead      the leader counter
     moved     where the store has moved to; empty if it stays after all
     pointed   how often its host has looked here since then, which shows that the host is alive
     """

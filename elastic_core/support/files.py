@@ -142,7 +142,7 @@ def _check(status: os.stat_result, path: Path) -> None:
     if not _is_ours(status) and status.st_uid != folder.st_uid:
         raise _refused(path, f"it was created by {_user(status.st_uid)} {where}")
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-        raise _refused(path, f"it is one of {status.st_nlink} names of a file {where}")
+        raise _refused(path, f"it is one of {status.st_nlink} hard links to a file {where}")
 
 
 def open_regular(path: str, flags: int) -> int:

@@ -66,8 +66,8 @@ def interrupts_allowed() -> Iterator[None]:
 
 
 def raise_noted() -> None:
-    """Raise again the signals that a child received earlier. For a child that was forked inside `interrupts_held` and
-    has since set its own handlers."""
+    """Raise again the signals that a child, forked inside `interrupts_held`, received before it set its own
+    handlers."""
     _gate.holds, noted, _gate.noted = [], _gate.noted, {}
     for signum in noted:
         signal.raise_signal(signum)

@@ -351,11 +351,10 @@ def _identity(fd: int) -> tuple[int, int]:
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
     """Return the error for a file or folder that cannot be created. `log_dir`: whether the user chose the folder;
     otherwise it is temporary."""
-    found = f"found that {error.filename} cannot" if error.filename else "found none"
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
-            f"expected a writable folder, {found}: {error.strerror or error}; "
+            f"cannot write to {error.filename or 'any folder'}: {error.strerror or error}; "
             "choose another folder, or check its permissions and free space",
         )
     )

@@ -245,5 +245,5 @@ def test_a_file_in_the_folder_s_place_is_a_problem(tmp_path):
 def test_no_folder_at_all_is_a_problem():
     error = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
     assert str(unwritable(error, log_dir=False)).startswith(
-        "TMPDIR: expected a writable folder, found none: No usable temporary directory found in ['/tmp']; "
+        "TMPDIR: cannot write to any folder: No usable temporary directory found in ['/tmp']; "
     )
