@@ -126,7 +126,7 @@ def test_too_many_files_for_the_helpers_is_a_problem(local_workers, python, plan
 
 def test_no_temporary_folder_is_a_problem(local_workers, python, plan, temporary_folder):
     temporary_folder.rmdir()
-    with pytest.raises(ConfigurationError, match=f"TMPDIR: .*{temporary_folder}.* cannot: No such file or directory"):
+    with pytest.raises(ConfigurationError, match=f"TMPDIR: .*{temporary_folder}.*: No such file or directory"):
         local_workers(python("pass")).start(plan())
 
 

@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothi
     (tmp_path / "rank-1.err").mkdir()
     before = open_files()
     blamed = "--log-dir" if asked_for else "TMPDIR"
-    with pytest.raises(ConfigurationError, match=rf"{blamed}: .*rank-1.err cannot: Is a directory"):
+    with pytest.raises(ConfigurationError, match=rf"{blamed}: .*rank-1.err: Is a directory"):
         opened(2, redirects=both, stdout_filters=("x",), log_dir=tmp_path if asked_for else None)
     assert open_files() == before
 
@@ -236,9 +236,9 @@ def test_a_folder_in_the_link_s_place_costs_the_link_only(tmp_path):
 
 def test_a_file_in_the_folder_s_place_is_a_problem(tmp_path):
     (tmp_path / "logs").write_text("")
-    with pytest.raises(ConfigurationError, match=r"--log-dir: .*logs/job cannot: Not a directory"):
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*logs/job: Not a directory"):
         make_folder(tmp_path / "logs" / "job", tmp_path / "logs" / "latest")
-    with pytest.raises(ConfigurationError, match=r"TMPDIR: .*logs/job cannot: Not a directory"):
+    with pytest.raises(ConfigurationError, match=r"TMPDIR: .*logs/job: Not a directory"):
         make_folder(tmp_path / "logs" / "job", None)
 
 
