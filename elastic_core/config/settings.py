@@ -238,7 +238,7 @@ class Settings:
         parse_text,
         "output",
         "prefix of a worker's lines on the console; if unset, `[${role_name}${local_rank}]:` with --tee, else "
-        "`[rank${rank}] ` if several workers write to a terminal; empty for none",
+        "`[rank${rank}] ` if several workers write to a terminal; empty for no prefix",
         "TEXT",
         torchrun=False,
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},
@@ -275,7 +275,7 @@ class Settings:
     exit_barrier_timeout: float = _duration(
         300.0,
         "stopping",
-        "how long a node whose workers have succeeded waits for the other nodes; 0 for no wait",
+        "how long a node whose workers have succeeded waits for the other nodes; 0 disables the wait",
         torchrun=False,
     )
     kill_timeout: float = _duration(
@@ -289,7 +289,7 @@ class Settings:
     hang_timeout: float = _duration(
         0.0,
         "watching",
-        "time without progress after which a worker is considered hung and killed; 0 or none for off",
+        "time without progress after which a worker is considered hung and killed; 0 or none turns this off",
         seconds_or_none,
         "S|none",
         torchrun=False,
@@ -313,7 +313,7 @@ class Settings:
         None,
         parse_name_or_none,
         "plugins",
-        "watchdog that detects hung workers; none for off",
+        "watchdog that detects hung workers; none turns it off",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_ENABLE_FILE_TIMER": lambda text: "file" if text == "1" else ""},
@@ -325,7 +325,7 @@ class Settings:
         None,
         parse_name_or_none,
         "plugins",
-        "health endpoint of this agent; none for off; http if only --health-port is set",
+        "health endpoint of this agent; none turns it off; http if only --health-port is set",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: choices.HEALTH_ENDPOINT},

@@ -26,7 +26,7 @@ _JOB = {
     "rdzv_backend": f"the job's backend; if unset, {choices.BACKEND}",
     "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept several",
     "rdzv_id": "id of the job; required unless the backend has a default",
-    "rdzv_conf": "options of the backend, the same as the job's; may be repeated",
+    "rdzv_conf": "options for the backend, the same as the job's; may be repeated",
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
@@ -68,7 +68,11 @@ exits with 9 (0 if no worker has run, or all have succeeded); the other nodes co
 NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
-    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0 to not wait", "S", "seconds"),),
+    (
+        own_flag(
+            "timeout", seconds(), 120.0, "how long to wait for the node to leave; 0 returns immediately", "S", "seconds"
+        ),
+    ),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={

@@ -43,7 +43,7 @@ def drain(
     """Ask the node that matches `word` to leave.
 
     Args:
-        timeout: how many seconds to wait until it has left; 0 to not wait.
+        timeout: how many seconds to wait until it has left; 0 returns immediately.
         tell: receives lines to print.
 
     Raises:

@@ -142,7 +142,7 @@ def test_a_node_whose_workers_have_just_succeeded_is_done(make):
     node = make(on_start)
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.handler.named("next_rendezvous")) == 1
-    assert node.finished.reason.startswith("every worker succeeded; not waiting for those of other nodes")
+    assert node.finished.reason.startswith("every worker succeeded; not waiting for other nodes' workers")
 
 
 def test_a_signal_ends_the_wait_for_the_store(make):

@@ -66,7 +66,7 @@ def test_a_job_that_has_failed_before_this_node_came(make):
 
 def test_a_job_that_ends_well_elsewhere_has_not_for_a_node_whose_workers_run(make):
     node = make(lambda plan, workers: node.handler.give(WELL))
-    with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; the workers of this node"):
+    with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; this node's workers"):
         node.run()
     assert node.order == ["SIGTERM", "SIGCONT"]
     assert node.finished.state == "FAILED"

@@ -112,5 +112,5 @@ def test_the_help_names_every_flag_and_its_variables():
     assert "--timeout S\n      to purr (default: 3 seconds)" in text
     assert "ELASTIC_RDZV_ENDPOINT" in text
     assert "--rdzv-endpoint HOST[:PORT]\n      where the cats meet (default: unset;" in text
-    assert "--rdzv-conf K=V,..\n      options of the backend; may be repeated (default: empty;" in text
+    assert "--rdzv-conf K=V,..\n      options for the backend; may be repeated (default: empty;" in text
     assert "ELASTIC_TIMEOUT" not in text

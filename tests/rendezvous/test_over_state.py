@@ -54,7 +54,7 @@ def test_an_outage_is_told():
 
 def test_a_key_that_never_comes_is_named():
     store = StateStore(MemoryBackend(SharedMemory()), timeout=timedelta(milliseconds=30))
-    with pytest.raises(TimeoutError, match=r"\['k'\] to be set within 0.03 s"):
+    with pytest.raises(TimeoutError, match=r"\['k'\] were not set within 0.03 s"):
         store.get("k")
 
 

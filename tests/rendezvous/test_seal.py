@@ -152,5 +152,5 @@ def test_what_is_no_secret_is_told_without_it(tmp_path, content, found):
 def test_a_file_that_others_can_read_is_refused(tmp_path):
     path = written(tmp_path / "secret", SECRET)
     path.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="others cannot read"):
+    with pytest.raises(ConfigurationError, match="other users can read"):
         seal_of(params(path))
