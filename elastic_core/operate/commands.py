@@ -68,11 +68,7 @@ exits with 9 (0 if no worker has run, or all have succeeded); the other nodes co
 NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
-    (
-        own_flag(
-            "timeout", seconds(), 120.0, "how long to wait for the node to leave; 0 returns immediately", "S", "seconds"
-        ),
-    ),
+    (own_flag("timeout", seconds(), 120.0, "how long to wait until the node has left; 0 to skip", "S", "seconds"),),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
