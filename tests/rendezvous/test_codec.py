@@ -199,7 +199,7 @@ def test_numbers_out_of_all_measure_are_refused(decoded, good, number):
 
 def test_a_node_without_workers_is_refused():
     """Else it would be seated, and nobody could read the state any more."""
-    with pytest.raises(RendezvousStateError, match="expected a worker"):
+    with pytest.raises(RendezvousStateError, match="expected at least one worker"):
         decoded_entry(encoded_entry(Entry("a/1", "a", local_world_size=0)))
 
 

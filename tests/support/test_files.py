@@ -172,7 +172,7 @@ def test_where_others_write_a_file_of_several_names_is_refused(file, folder, tmp
     (tmp_path / "precious").hardlink_to(file)
     os.close(files.open_to_append(file))
     folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="one of 2 names"):
+    with pytest.raises(PermissionError, match="one of 2 hard links"):
         files.open_to_append(file)
 
 
@@ -198,7 +198,7 @@ def test_a_pipe_of_somebody_else_does_not_hold_us(folder):
     give(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     for look in (files.open_to_append, files.check_existing):
-        with pytest.raises(PermissionError, match=f"made by user {STRANGER}"):
+        with pytest.raises(PermissionError, match=f"created by user {STRANGER}"):
             look(pipe)
     os.close(reader)
 
@@ -267,5 +267,5 @@ def test_folders_that_somebody_else_has_made_first(folder):
     assert files.make_folders(folder, "job", "round") == folder / "job" / "round"
     (folder / "linked").symlink_to("job")
     give(folder / "linked", OTHER)
-    with pytest.raises(PermissionError, match=f"a link of user {OTHER}"):
+    with pytest.raises(PermissionError, match=f"a link that belongs to user {OTHER}"):
         files.make_folders(folder, "linked")

@@ -56,7 +56,7 @@ def read_by(user, path, *wrapped, groups=()):
 
 
 def refusal(path):
-    with pytest.raises(ValueError, match="expected") as caught:
+    with pytest.raises(ValueError) as caught:
         read_secret(path)
     assert "s3cret" not in str(caught.value)
     return str(caught.value)
@@ -98,7 +98,7 @@ def test_links_of_this_user_are_followed(tmp_path):
 
 
 def test_what_others_can_write_is_refused(tmp_path):
-    assert "cannot write, found mode 0620" in refusal(secret_in(tmp_path / "secret", 0o620))
+    assert "(mode 0620)" in refusal(secret_in(tmp_path / "secret", 0o620))
 
 
 @pytest.mark.integration
@@ -132,8 +132,8 @@ def test_roots_file_for_a_group_is_read_by_its_members(place):
 @root
 def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
     path = secret_in(place / "secret", 0o644)
-    assert f"found mode 0644 on {path}; let root run `chmod 640 {path}`" in read_by(NOBODY, path)
-    assert f"found mode 0644 on {path}; run `chmod 600 {path}`" in refusal(path)
+    assert f"(mode 0644); let root run `chmod 640 {path}`" in read_by(NOBODY, path)
+    assert f"(mode 0644); run `chmod 600 {path}`" in refusal(path)
 
 
 @pytest.mark.integration
@@ -170,7 +170,7 @@ def test_the_mount_of_a_secret_in_a_container(place, mode, options):
     if mode == 0o400:
         assert "Permission denied" in told
     elif options == "rw" and mode & 0o004:
-        assert f"found mode {mode:04o}" in told
+        assert f"(mode {mode:04o})" in told
     else:
         assert told == "read s3cret"
 

@@ -159,7 +159,7 @@ def test_a_scratch_folder_is_locked_so_that_nobody_cleans_up_in_it(local_workers
 
 def test_an_error_file_that_cannot_be_replaced_is_a_problem_of_its_folder(local_workers, python, plan, tmp_path):
     (tmp_path / "job" / "round-1" / "rank-0.error.json").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match=r"--log-dir: .*error\.json cannot"):
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*error\.json: "):
         local_workers(python("pass"), log_dir=tmp_path).start(plan())
 
 
