@@ -1,4 +1,4 @@
-"""`python -m elastic_core run ...` is `elastic run ...`."""
+"""Makes `python -m elastic_core run ...` equivalent to `elastic run ...`."""
 
 if __name__ == "__main__":
     from elastic_core.cli import entry_point

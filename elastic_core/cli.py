@@ -1,6 +1,6 @@
-"""The command line: runs the subcommand, and turns errors into a message and an exit code.
+"""The command line: runs the subcommand and turns errors into a message and an exit code.
 
-Each subcommand imports its modules itself, so that `elastic --version` and invalid flags return immediately.
+Each subcommand imports its own modules, so that `elastic --version` and invalid flags return immediately.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ usage: elastic COMMAND [...]
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
-    """The console script `elastic`. `argv`: the arguments; None: those of this process."""
+    """Run the console script `elastic`. `argv`: the arguments (default: this process's)."""
     argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     code = main(argv)
@@ -53,7 +53,7 @@ def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return the exit code. Errors are printed."""
+    """Run one command, print any errors, and return the exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # unblock signals that the caller blocked, here and in the workers
     name = argv[0] if argv else "--help"
     command = _COMMANDS.get(name) or functools.partial(_of_plugin, name)
@@ -66,11 +66,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 class _HelpPrinted(SystemExit):
-    """Raised after the requested help was printed."""
+    """Raised after the requested help has been printed."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """`elastic run`."""
+    """Run `elastic run`."""
     manager, reading = read_run(argv)
     from elastic_core.observers import History
 
@@ -94,7 +94,7 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
     """Configure the log, run the job, and write its result file. Returns the error that ended the job.
 
     Raises ConfigurationError before the job starts if the result file is not writable. A later failure to write it is
-    only printed."""
+    merely printed."""
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     path = settings.result_file
@@ -139,7 +139,7 @@ def explain(argv: Sequence[str]) -> None:
 
 
 def plugins(argv: Sequence[str]) -> None:
-    """`elastic plugins`."""
+    """Run `elastic plugins`."""
     from elastic_core.hooks import listing
     from elastic_core.operate.commands import PLUGINS
 
@@ -148,7 +148,7 @@ def plugins(argv: Sequence[str]) -> None:
 
 
 def status(argv: Sequence[str]) -> None:
-    """`elastic status`."""
+    """Run `elastic status`."""
     from elastic_core.operate.commands import STATUS
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
@@ -161,7 +161,7 @@ def status(argv: Sequence[str]) -> None:
 
 
 def drain(argv: Sequence[str]) -> None:
-    """`elastic drain`."""
+    """Run `elastic drain`."""
     from elastic_core.operate.commands import DRAIN
     from elastic_core.operate.drain import drain as take_out
     from elastic_core.operate.target import settings_of_job
@@ -173,7 +173,7 @@ def drain(argv: Sequence[str]) -> None:
 
 
 def serve(argv: Sequence[str]) -> None:
-    """`elastic serve`."""
+    """Run `elastic serve`."""
     from elastic_core.compat import choices
     from elastic_core.operate import serve as serving
     from elastic_core.operate.commands import REQUIRED_FOR_SERVE, ROOM, SERVE
@@ -186,14 +186,14 @@ def serve(argv: Sequence[str]) -> None:
 
 
 def version(argv: Sequence[str]) -> None:
-    """`elastic --version`."""
+    """Run `elastic --version`."""
     from importlib.metadata import version as version_of
 
     show(f"elastic-core {version_of('elastic-core')}")
 
 
 def usage(argv: Sequence[str]) -> None:
-    """`elastic --help`, including the plugins' commands."""
+    """Run `elastic --help`, which includes the plugins' commands."""
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import CommandRecord
 
@@ -259,7 +259,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams. Otherwise one of the agent's pipes or files would get the stream's number, and
+    """Open any closed standard streams. Otherwise one of the agent's pipes or files would get the stream's number and
     receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -267,15 +267,15 @@ def _open_standard_streams() -> None:
 
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
-    """Whether a thread is still waiting for a store that does not answer."""
+    """Return whether a thread is still waiting for a store that does not answer."""
     if argv[:1] in (["status"], ["drain"]):
         return threading.active_count() > 1
     return any(thread.name.startswith(("rendezvous", "elastic-call")) for thread in threading.enumerate())
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """Exit without Python's cleanup: multiprocessing would wait forever for the process that did not die, and C++ code
-    aborts if the interpreter exits during a hung call."""
+    """Exit without Python's cleanup, because multiprocessing would wait forever for a process that did not die, and C++
+    code aborts if the interpreter exits during a hung call."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -283,7 +283,7 @@ def _leave_at_once(code: int) -> NoReturn:
 
 
 def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | None = None) -> PluginManager:
-    """`asked`: a distribution that is loaded in any case, because the user calls its command."""
+    """Load the plugins. The distribution `asked` is always loaded, because the user calls its command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
@@ -293,7 +293,7 @@ def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | 
 
 
 def current_folder() -> Path:
-    """The current folder; if it was removed, its former path."""
+    """Return the current folder, or its former path if it has been removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -404,14 +404,14 @@ def _error_of(reading: Reading, manager: PluginManager, history: History) -> Bas
 def _explain_failure(
     error: BaseException, run_id: str = "", command: str = "run", history: History | None = None
 ) -> int:
-    """Print the error, and return its exit code. `history`: the history of the failed run."""
+    """Print the error and return its exit code. `history`: the failed run's history."""
     from elastic_core import report
 
     code = report.exit_code_of(error)
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
     if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
-        _complain(f"elastic {command}: {report.message_of(error)}")  # without the report of a job
+        _complain(f"elastic {command}: {report.message_of(error)}")  # without a job's report
     elif code != ExitCode.SUCCESS:
         reason = history.finished.reason if history and history.finished else ""
         _complain(report.as_text(error, run_id, reason, history.restarts_by_round if history else {}), report.in_color)
@@ -419,14 +419,14 @@ def _explain_failure(
 
 
 def to_json(content: object) -> str:
-    """The JSON format of all commands."""
+    """Convert the content to the JSON format that all commands use."""
     import json
 
     return json.dumps(content, indent=2)
 
 
 def _for_people(text: str) -> str:
-    """Escape control characters, which names and messages from outside may contain."""
+    """Escape control characters, which external names and messages may contain."""
     if text.replace("\n", "").isprintable():  # avoids an import, for example for help and version
         return text
     from elastic_core.text import printable

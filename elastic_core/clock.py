@@ -1,4 +1,4 @@
-"""Time. Only this module reads the system's clocks; all others receive a `Clock` or the current instant."""
+"""Time. Only this module reads the system's clocks; all other modules receive a `Clock` or the current instant."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", float)
-"""Seconds on one process's monotonic clock. Meaningless in other processes, so it is never sent to them."""
+"""Seconds on one process's monotonic clock, meaningless in other processes and therefore never sent to them."""
 
 LONG_AGO = Instant(float("-inf"))
-"""Before every other instant."""
+"""An instant before every other one."""
 
 Duration = float
-"""Seconds."""
+"""A duration in seconds."""
 
 
 class Clock(Protocol):
     """A source of time: `SystemClock`, or `elastic_testing.FakeClock` in tests."""
 
     def now(self) -> Instant:
-        """The current monotonic time, for deadlines and intervals."""
+        """Return the current monotonic time, for deadlines and intervals."""
         ...
 
     def timestamp(self) -> float:
-        """Seconds since the epoch, for display and reports, never for decisions."""
+        """Return the seconds since the epoch, for display and reports, never for decisions."""
         ...
 
 
 class SystemClock:
-    """The clock of this machine."""
+    """This machine's clock."""
 
     def now(self) -> Instant:
         return Instant(time.monotonic())
@@ -38,5 +38,5 @@ class SystemClock:
 
 
 def later(instant: Instant, duration: Duration) -> Instant:
-    """The instant `duration` seconds after `instant`."""
+    """Return the instant `duration` seconds after `instant`."""
     return Instant(instant + duration)

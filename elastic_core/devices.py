@@ -1,6 +1,6 @@
 """Counts the devices for a worker count such as `gpu`.
 
-Only torch knows which devices it can use. A separate process asks it, because the agent must not import torch.
+Only torch knows which devices it can use. A separate process queries it, because the agent must not import torch.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def count(kind):
         return -1  # torch has no such kind
     return module.device_count() if module.is_available() else 0
 """
-"""The beginning of a program that asks torch. `count` returns the number of devices of a type that torch can use;
-"auto" means any accelerator. The program's stdin must be a pipe, and the program exits when its writing end closes."""
+"""The beginning of a program that queries torch. `count` returns the number of devices of a type that torch can use;
+"auto" means any accelerator. The program's stdin must be a pipe, and the program exits when its write end closes."""
 
 _PROBE = f"""
 import sys
@@ -54,12 +54,12 @@ print(count(sys.argv[1]))
 
 
 def usable_cpus() -> int:
-    """The number of CPUs on which this process may run."""
+    """Return the number of CPUs on which this process is allowed to run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
-    """The number of devices of `kind` that torch finds; 0 for `auto` if torch is not installed. Raises
+    """Return the number of devices of `kind` that torch finds; 0 for `auto` if torch is not installed. Raises
     ConfigurationError if torch fails or does not answer within `timeout`."""
     try:
         return int(_ask(kind, timeout).split()[-1])
@@ -72,7 +72,7 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
 
 
 def _ask(kind: str, timeout: Duration) -> str:
-    """The output of the probe. Logs that the agent waits for it. Raises as `subprocess.run`."""
+    """Return the probe's output. Logs that the agent is waiting for it. Raises the errors of `subprocess.run`."""
     clock = SystemClock()
     begun = clock.now()
     progress = Progress(begun, "torch to count its devices")
@@ -107,7 +107,7 @@ def _communicate(probe: subprocess.Popen[str], progress: Progress, clock: Clock,
 
 
 def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) -> int:
-    """The number of workers for `wanted`: a number, `cpu`, `auto`, or the name of an accelerator.
+    """Return the number of workers for `wanted`: a number, `cpu`, `auto`, or the name of an accelerator.
 
     Raises:
         ConfigurationError: this machine has no such accelerator.

@@ -1,4 +1,4 @@
-"""The error file, with which a worker reports its exception to the agent, in the format of torch's `@record`.
+"""The error file, through which a worker reports its exception to the agent in the format of torch's `@record`.
 
 The agent sets the file's path in TORCHELASTIC_ERROR_FILE. The decorator `record` writes the file.
 """
@@ -30,25 +30,25 @@ class ErrorHandler:
     """Handles the exceptions that `record` catches. Programs may pass a subclass to `record`."""
 
     def initialize(self) -> None:
-        """Called before the function. Makes the interpreter print its stacks to stderr when it crashes."""
+        """Make the interpreter print its stacks to stderr when it crashes. Called before the function."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed or not a file
             faulthandler.enable()
 
     def record_exception(self, e: BaseException) -> None:
-        """Write the exception and its traceback into the error file, if the environment specifies one."""
+        """Write the exception and its traceback to the error file, if the environment specifies one."""
         if path := os.environ.get(VARIABLE):
             write(path, content_of(e))
 
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Add the exit code of the worker that failed first to the content of its error file."""
+        """Add the exit code of the worker that failed first to its error file's content."""
         if isinstance(rootcause_error.get("message"), dict):
             rootcause_error["message"]["errorCode"] = error_code
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """For a worker that itself launches workers: copy the error file of the one that failed first to the error file
-        of this process. Raises OSError or ValueError if it cannot be read."""
+        """Copy the error file of the worker that failed first to this process's error file, if this process is itself a
+        worker. Raises OSError or ValueError if it cannot be read."""
         with open(rootcause_error_file) as file:
             content = json.load(file)
         if error_code and isinstance(content, dict):
@@ -58,12 +58,12 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """The error handler that `record` uses by default."""
+    """Return the error handler that `record` uses by default."""
     return ErrorHandler()
 
 
 def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Callable[P, T | None]:
-    """Decorator for a program's main function: writes an exception to the error file, which the agent's report shows.
+    """Decorate a program's main function to write an exception to the error file, which the agent's report shows.
     `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
 
         @record
@@ -94,7 +94,7 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
 
 
 def content_of(error: BaseException) -> dict[str, Any]:
-    """The error file's content for an exception."""
+    """Return the error file's content for an exception."""
     callstack = "".join(traceback.format_exception(error))
     extra = {"py_callstack": callstack, "timestamp": str(int(SystemClock().timestamp()))}
     return {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}

@@ -1,6 +1,6 @@
-"""The exceptions of elastic-core with their exit codes, and the record of a failed worker.
+"""elastic-core's exceptions with their exit codes, and the record of a failed worker.
 
-Messages state what is wrong and what to do. The command line prints them to stderr and exits with the `exit_code`.
+Messages state what is wrong and how to fix it. The command line prints them to stderr and exits with the `exit_code`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of all commands. If a signal ended the agent, the exit code is 128 + its number, as in a shell."""
+    """All commands' exit codes. If a signal ended the agent, the exit code is 128 + its number, as in a shell."""
 
     SUCCESS = 0
     WORKER_FAILED = 1
@@ -74,7 +74,7 @@ class Problem:
 
 
 class ConfigurationError(ElasticError, ValueError):
-    """The configuration is invalid. Contains all problems found. Also a ValueError, which torch raises in its place."""
+    """The configuration is invalid. Contains all problems found. Also a ValueError, which torch raises instead."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -126,13 +126,13 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The job succeeded, or this node was drained, before any of its workers had run. The agent exits successfully."""
+    """The job succeeded or this node was drained before any of its workers had run. The agent exits successfully."""
 
     exit_code = ExitCode.SUCCESS
 
 
 class DrainedError(RendezvousError):
-    """This node was drained after its workers had started: they were stopped, or had failed."""
+    """This node was drained after its workers had started; they were stopped or had failed."""
 
     exit_code = ExitCode.DRAINED
 
@@ -166,13 +166,13 @@ class ProcessFailure:
 
     Args:
         exitcode: as in `subprocess`: negative for a signal.
-        message: the best available explanation: the error file that the script wrote, else the last lines of stderr.
-        timestamp: seconds since the epoch, by the agent's clock.
+        message: the best available explanation: the error file that the script wrote, or else the last lines of stderr.
+        timestamp: seconds since the epoch, on the agent's clock.
         reason: a description of the exit ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
         caused_by: the global rank whose earlier failure caused this one, if any.
-        curable: false if the worker would fail in the same way after a restart.
+        curable: whether a restart may help; false if the worker would fail in the same way again.
         stack: the stacks of the worker's threads at its end, the main thread first, of bounded length. Set if the agent
-            killed the worker because it hung (or `no stack:` and the reason), or if the worker crashed with
+            killed the worker because it hung (or else `no stack:` and the reason), or if the worker crashed with
             faulthandler enabled.
     """
 
@@ -200,12 +200,12 @@ class ProcessFailure:
 
     @property
     def how(self) -> str:
-        """The reason; if it is empty, a description of the exit code."""
+        """The reason or, if that is empty, a description of the exit code."""
         exited = f"killed by {self.signal_name()}" if self.exitcode < 0 else f"exit code {self.exitcode}"
         return self.reason or exited
 
     def signal_name(self) -> str:
-        """The name of the signal that ended the worker, or `<N/A>`."""
+        """Return the name of the signal that ended the worker, or `<N/A>`."""
         if self.exitcode >= 0:
             return "<N/A>"
         try:
@@ -214,15 +214,15 @@ class ProcessFailure:
             return f"signal {-self.exitcode}"
 
     def timestamp_isoformat(self) -> str:
-        """The timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. A timestamp out of range, which another
-        node may have sent, is shown in seconds since the epoch."""
+        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. An out-of-range timestamp, which
+        another node may have sent, is shown in seconds since the epoch."""
         try:
             return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
         except (ValueError, OverflowError, OSError):
             return f"{self.timestamp:g}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The failure for JSON reports."""
+        """Return the failure for JSON reports."""
         shown = {item.name: getattr(self, item.name) for item in fields(self)}  # asdict would recurse into deep data
         shown["stderr_tail"] = list(self.stderr_tail)
         shown["signal"] = self.signal_name() if self.exitcode < 0 else None
@@ -233,7 +233,7 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` has their failures by global rank, and `str` a report."""
+    """Workers failed, and the job did not recover. `failures` maps global ranks to failures; `str` returns a report."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -247,7 +247,7 @@ class ChildFailedError(ElasticError):
 
     @property
     def summary(self) -> str:
-        """The first failure in one line."""
+        """The first failure on one line."""
         if not self.failures:
             return f"{self.name} failed"
         rank, first = self.get_first_failure()
@@ -255,7 +255,7 @@ class ChildFailedError(ElasticError):
         return f"{self.name} failed: rank {rank}{where}: {first.how}"
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """The global rank and failure of the worker that failed first, which is usually the root cause of the other
+        """Return the global rank and failure of the worker that failed first, usually the root cause of the other
         failures. Raises ValueError if there is no failure."""
         own = {rank: failure for rank, failure in self.failures.items() if failure.caused_by is None}
         candidates = own or self.failures
@@ -263,7 +263,7 @@ class ChildFailedError(ElasticError):
         return rank, candidates[rank]
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """All failures with their messages, the first failure first, for programs that print the error themselves.
+        """Format all failures with their messages, first failure first, for programs that print the error themselves.
 
         The delimiters form the lines around the text and between failures. Control characters are escaped.
         """
@@ -288,6 +288,6 @@ class ChildFailedError(ElasticError):
 
 
 def failures_of(error: BaseException | None) -> Mapping[int, ProcessFailure]:
-    """The worker failures that an error contains, by global rank."""
+    """Return the worker failures that an error contains, by global rank."""
     failures: Mapping[int, ProcessFailure] = getattr(error, "failures", {})
     return failures

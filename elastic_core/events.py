@@ -1,4 +1,4 @@
-"""Events of a job, recorded by a handler that the user selects by name.
+"""A job's events, recorded by a handler that the user selects by name.
 
 `null` drops events, `console` writes JSON to stderr, `file:PATH` appends JSON to a file, and `register_handler` adds
 other handlers. `RdzvEvent` and its functions are for programs with their own rendezvous; the agent does not use them.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EventHandler = Callable[[Any], None]
-"""Receives an event, in the thread that records it."""
+"""A function that receives an event in the thread that records it."""
 
 EventMetadataValue = str | int | float | bool | None
 
@@ -49,7 +49,7 @@ def _now_in_ms() -> int:
 
 @dataclass(frozen=True)
 class Event:
-    """An event. `timestamp` is in milliseconds since the epoch, by default now."""
+    """An event. `timestamp` is in milliseconds since the epoch (default: now)."""
 
     name: str
     source: EventSource
@@ -57,7 +57,7 @@ class Event:
     metadata: Mapping[str, EventMetadataValue] = field(default_factory=dict)
 
     def serialize(self) -> str:
-        """The event as one line of JSON."""
+        """Return the event as one line of JSON."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Event:
 
     @classmethod
     def deserialize(cls, data: Event | str) -> Event:
-        """The event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
+        """Return the event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
         if isinstance(data, Event):
             return data
         return cls(**_read(data, "source", EventSource))
@@ -104,7 +104,7 @@ class RdzvEvent:
     error_trace: str = ""
 
     def serialize(self) -> str:
-        """The event as one line of JSON."""
+        """Return the event as one line of JSON."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
@@ -112,14 +112,14 @@ class RdzvEvent:
 
     @classmethod
     def deserialize(cls, data: RdzvEvent | str) -> RdzvEvent:
-        """The event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
+        """Return the event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
         if isinstance(data, RdzvEvent):
             return data
         return cls(**_read(data, "node_state", NodeState))
 
 
 def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
-    """The fields of a serialized event; the field `name` is converted to the enum `kind`."""
+    """Return a serialized event's fields; the field `name` is converted to the enum `kind`."""
     try:
         fields = json.loads(data)
         return {**fields, name: kind(fields[name])}
@@ -153,7 +153,7 @@ class FileHandler:
         self._file.write(event.serialize() + "\n")
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         self._file.close()
 
 
@@ -162,7 +162,7 @@ _handlers: dict[str, EventHandler] = {"null": _drop, "console": _print}
 
 
 def handler_names() -> tuple[str, ...]:
-    """The names of all handlers."""
+    """Return the names of all handlers."""
     return tuple(sorted(_handlers))
 
 
@@ -173,12 +173,12 @@ def register_handler(name: str, handler: EventHandler) -> None:
 
 
 def is_known(name: str) -> bool:
-    """Whether `open_handler` accepts the name."""
+    """Return whether `open_handler` accepts the name."""
     return name in _handlers or name.removeprefix(_FILE) not in (name, "")
 
 
 def open_handler(name: str) -> EventHandler:
-    """The handler with this known name; `file:PATH` opens the file. The caller must call its `close` method, if any.
+    """Return the handler with this known name; `file:PATH` opens the file. The caller must call its `close`, if any.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -199,7 +199,7 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """Pass the event to the handler registered as `dynamic_rendezvous`, if any. An exception in it is only logged."""
+    """Pass the event to the handler registered as `dynamic_rendezvous`, if any, whose exceptions are only logged."""
     if _RDZV in _handlers:
         hand(event, _handlers[_RDZV], _RDZV)
 

@@ -1,5 +1,5 @@
-"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`; and `run_job`, which
-the command line uses as well."""
+"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`, and `run_job`, which
+the command line also uses."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaunchConfig:
-    """What to launch. Fields that torch's `LaunchConfig` has, too, have the same names, order and meaning. A field that
-    is None has the default of the command line. Other defaults may differ from it: here `max_restarts` is 3.
+    """What to launch. Fields that torch's `LaunchConfig` also has keep their names, order and meaning. A field that is
+    None has the command line's default. Other defaults may differ from the command line's: here `max_restarts` is 3.
 
-    Settings without a field are read from the same variables as for `elastic run`: watchdog
+    Settings without a field are read from the same environment variables as for `elastic run`: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
     (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
@@ -62,16 +62,16 @@ class LaunchConfig:
     Args:
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
         nproc_per_node: workers on this node, as for `--nproc-per-node`: a number, or a device type to count.
-        logs_specs: the destinations of logs, see `elastic_core.multiprocessing.LogsSpecs`; or the name of an entry
-            point in group `torchrun.logs_specs`.
+        logs_specs: the destinations of logs (see `elastic_core.multiprocessing.LogsSpecs`), or the name of an entry
+            point in the group `torchrun.logs_specs`.
         run_id: the job's id; if empty, one is generated for a single node.
-        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1: its default.
+        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1 for its default.
         max_restarts: the maximum number of restarts after failures.
         log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
-        metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty: unchanged.
+        metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty to leave it unchanged.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; defaults to TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
-        warm_start: fork workers from a process that has already imported their modules; false: ELASTIC_WARM_START.
+        warm_start: fork workers from a process that has already imported their modules (default: ELASTIC_WARM_START).
     """
 
     min_nodes: int
@@ -105,7 +105,7 @@ class LaunchConfig:
     def settings(
         self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
     ) -> Settings:
-        """The settings of this launch, without `rdzv_timeout` and `metrics_cfg`. Fields that are None, and settings
+        """Return this launch's settings, without `rdzv_timeout` and `metrics_cfg`. Fields that are None, and settings
         without a field, are read from `environ`. `backend_named`: see `config.read`.
 
         Raises:
@@ -125,7 +125,7 @@ class LaunchConfig:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, RawValue]:
-    """The settings that variables provide for a `LaunchConfig`: optional fields, and settings without a field."""
+    """Return a `LaunchConfig`'s settings that variables provide: optional fields, and settings without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
 
@@ -144,11 +144,11 @@ class elastic_launch:  # noqa: N801 - torch's name
 
     Args:
         config: what to launch.
-        entrypoint: a function (picklable unless the start method is fork), or a command.
+        entrypoint: a function (picklable unless the start method is fork) or a command.
 
     Raises:
         ChildFailedError: workers failed, and no restart was left or could help.
-        SignalException: the program received one of the signals to handle, and has stopped the workers.
+        SignalException: the program received one of the signals to handle and has stopped the workers.
         ConfigurationError, RendezvousError, UnkillableWorkersError.
     """
 
@@ -197,17 +197,17 @@ def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args
 
 
 class LocalElasticAgent(ProcessAgent):
-    """An agent for a rendezvous handler that the program itself has created, and must shut down. `run` handles signals
-    as `elastic_launch` does. The variables listed at `LaunchConfig` apply as well.
+    """An agent for a rendezvous handler that the program itself has created and must shut down. `run` handles signals
+    as `elastic_launch` does. The variables listed under `LaunchConfig` also apply.
 
     Args:
-        spec: what to run.
+        spec: the workers to run.
         logs_specs: the destinations of the workers' output.
         start_method: for functions: spawn, fork or forkserver.
-        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes.
+        exit_barrier_timeout: how many seconds a node whose workers have succeeded waits for other nodes' workers.
         log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
         shutdown_timeout: seconds between SIGTERM and SIGKILL.
-        health_check_server: a server that the program has started and `run` stops; None: as the variables specify.
+        health_check_server: a server that the program has started and `run` stops (default: as the variables specify).
         uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable; if None or not
             positive, defaults to TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
@@ -246,7 +246,7 @@ class LocalElasticAgent(ProcessAgent):
         )
         settings = _settings(config, manager)
         plan = plan_of(settings, manager)
-        backend = spec.rdzv_handler.get_backend()  # may be empty for a program's own handler
+        backend = spec.rdzv_handler.get_backend()  # may be empty for a handler of the program's own
         if backend and (record := manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
             plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
@@ -290,7 +290,7 @@ class LocalElasticAgent(ProcessAgent):
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
-    """Adds `rdzv_timeout` as the backend's `join_timeout`, if it has that option and `rdzv_configs` does not set it."""
+    """Add `rdzv_timeout` as the backend's `join_timeout` if it has that option and `rdzv_configs` does not set it."""
     if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
         return settings
     record = manager.backend_named(settings.rdzv_backend)
@@ -310,7 +310,7 @@ def run_job(
 ) -> RunResult:
     """Create an agent, run it with signal handlers installed, and clean up. For the arguments see `compose.composed`.
 
-    Raises as `elastic_launch`.
+    Raises the same errors as `elastic_launch`.
     """
     show_unless_configured()
     with (
@@ -331,12 +331,12 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # Schedulers such as Slurm send these signals to agents and workers alike, to make programs save a checkpoint, for
-    # example. By default they would end the agent.
+    # Schedulers such as Slurm send these signals to agents and workers alike, for example to make programs save a
+    # checkpoint. By default, they would end the agent.
     free = [s for s in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(s) is signal.SIG_DFL]
     spared = [s for s in free if s not in signals and not catches(os.getpid(), s)]  # faulthandler may catch it
     before = {signum: signal.getsignal(signum) for signum in (*signals, *spared)}
-    # If SIGHUP is ignored at the start, it stays ignored, so that nohup protects the job.
+    # If SIGHUP is ignored at startup, it stays ignored, so that nohup protects the job.
     taken = [s for s in signals if not (s is signal.SIGHUP and before[s] is signal.SIG_IGN)]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""In the core and this project's plugins, one of `EVENTS`. A test rejects any other name."""
+"""In the core and this project's plugins, this is one of `EVENTS`. A test rejects any other name."""
 
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent has started; the fields show the most important settings",
@@ -142,7 +142,7 @@ def _writer(level: str) -> Callable[Concatenate[Logger, EventName, ...], None]:
 
 
 class Logger:
-    """Logs events with fields, as configured by `configure`. `exc_info` adds a traceback. The text format shows the
+    """Logs events with fields, as set up by `configure`. `exc_info` adds a traceback. The text format shows the
     field `stack` like a traceback, on separate lines."""
 
     __slots__ = ("_bound",)
@@ -151,14 +151,14 @@ class Logger:
         self._bound = bound
 
     def bind(self, **fields: Any) -> Logger:
-        """A logger that adds these fields to every line."""
+        """Return a logger that adds these fields to every line."""
         return Logger({**self._bound, **fields})
 
     debug, info, warning, error, critical = map(_writer, LEVELS)
 
 
 def get_logger(**fields: Any) -> Logger:
-    """A logger that adds these fields to every line. Cheap until it writes."""
+    """Return a logger that adds these fields to every line. Cheap until it writes."""
     return Logger(fields)
 
 
@@ -174,9 +174,9 @@ def configure(
 
     Args:
         format: `human` (one line, followed by an indented traceback if there is one; with the local time on a terminal,
-            else with UTC in ISO 8601) or `json` (one object per line).
+            otherwise with UTC in ISO 8601) or `json` (one object per line).
         level: the lowest level to write, in any case; one of `LEVELS`.
-        stream: the destination; None is the current `sys.stderr`.
+        stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
         patience: seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
@@ -219,7 +219,7 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """The number of dropped lines, once the stream accepts a line about them; 0 until then. Resets the count."""
+        """Return and reset the number of dropped lines once the stream accepts a line about them; 0 until then."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):
@@ -240,7 +240,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Whether a piece can be written without blocking. Waits for the reader unless it has already stalled."""
+        """Return whether a piece can be written without blocking. Waits for the reader unless it is already stalled."""
         fd = _pollable(stream)
         if fd is None:
             return True
@@ -251,7 +251,7 @@ class _Sink:
 
 
 def _pollable(stream: TextIO) -> int | None:
-    """The descriptor of a stream that may block: a pipe, socket or terminal; None for any other."""
+    """Return the descriptor of a stream that may block (a pipe, socket or terminal); None for any other."""
     try:
         fd = stream.fileno()
         return None if stat.S_ISREG(os.fstat(fd).st_mode) else fd
@@ -260,7 +260,7 @@ def _pollable(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """Parts that fit into a writable pipe without blocking. Escapes of non-ASCII characters take up to ten bytes."""
+    """Split into parts that fit into a writable pipe without blocking; an escaped character takes up to ten bytes."""
     size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
     return [text[start : start + size] for start in range(0, len(text), size)]
 
@@ -286,7 +286,7 @@ class _Output:
             self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
 
     def _made(self) -> Any:
-        """A structlog logger for all levels, so that the count of dropped lines is always written."""
+        """Create a structlog logger for all levels, so that the count of dropped lines is always written."""
         import structlog
         from structlog.processors import JSONRenderer, format_exc_info
 
@@ -315,7 +315,7 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal; False for None, for a closed stream, and for one without `isatty`."""
+    """Return whether the stream is a terminal; False for None, a closed stream, and one without `isatty`."""
     try:
         return stream is not None and stream.isatty()
     except (ValueError, AttributeError):
@@ -323,7 +323,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def shows_colors(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal with colors, and the user has not disabled them (NO_COLOR)."""
+    """Return whether the stream is a terminal with colors and the user has not disabled them (NO_COLOR)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -332,8 +332,8 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value on one line: bare if that is unambiguous, else quoted, with control characters escaped. Booleans, None
-    and numbers are written as in JSON, but without `.0`; list items are separated by commas."""
+    """Format a value on one line: bare if that is unambiguous, otherwise quoted, with control characters escaped.
+    Booleans, None and numbers are written as in JSON, but without `.0`; list items are separated by commas."""
     if isinstance(value, (bool, type(None))):
         text = json.dumps(value)
     elif isinstance(value, float):
@@ -347,8 +347,8 @@ def _shown(value: object) -> str:
 
 
 class _Unconfigured:
-    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default they are not shown,
-    because a library must not write to the console unasked."""
+    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default, they are not shown,
+    because a library must not write to the console uninvited."""
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         import logging

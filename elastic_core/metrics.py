@@ -1,6 +1,6 @@
-"""Counts and durations, passed to a handler that the program configures; the default handler drops them.
+"""Records counts and durations through a handler that the program configures; the default handler drops them.
 
-The names of functions and metrics are those of torchelastic. Exceptions in a handler are only logged.
+The names of functions and metrics are torchelastic's. Exceptions in a handler are only logged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(abc.ABC):
-    """Receives metrics, in the thread that measures; must not block it for long."""
+    """Receives metrics in the thread that records them, which it must not block for long."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
@@ -45,7 +45,7 @@ class MetricHandler(abc.ABC):
 
 
 class NullMetricHandler(MetricHandler):
-    """Drops all metrics. The default."""
+    """Drops all metrics, as is the default."""
 
     def emit(self, metric_data: MetricData) -> None:
         return
@@ -60,11 +60,11 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 _handlers: dict[str | None, MetricHandler] = {None: NullMetricHandler()}
-"""By group; None is the key of the default handler."""
+"""The handlers by group; None is the default handler's key."""
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Use `handler` for the metrics of `group`. None: for all groups without a handler."""
+    """Use `handler` for the metrics of `group` (default: of all groups without a handler)."""
     _handlers[group] = handler
 
 
@@ -81,7 +81,7 @@ def _emit(handler: MetricHandler, metric_group: str, metric_name: str, metric_va
 
 
 class MetricStream:
-    """The metrics of one group, for programs that record many."""
+    """Records one group's metrics, for programs that record many."""
 
     def __init__(self, group_name: str, handler: MetricHandler) -> None:
         self.group_name = group_name
@@ -93,12 +93,12 @@ class MetricStream:
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
-    """The group's stream, with the group's current handler."""
+    """Return the group's stream, with the group's current handler."""
     return MetricStream(group, _handlers.get(group, _handlers[None]))
 
 
 class MetricsConfig:
-    """The destination of metrics: `{"destination": "console"}` or `"null"`; empty: unchanged."""
+    """The destination of metrics: `{"destination": "console"}` or `"null"`; empty to leave it unchanged."""
 
     def __init__(self, params: dict[str, str] | None = None) -> None:
         self.params = params or {}
@@ -121,7 +121,7 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
 
 
 def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
-    """Whole milliseconds since `start_time_in_seconds` (seconds since the epoch)."""
+    """Return the whole milliseconds since `start_time_in_seconds` (seconds since the epoch)."""
     return int((_clock.timestamp() - start_time_in_seconds) * 1000)
 
 
@@ -136,10 +136,10 @@ def prof(fn: None = None, group: str = DEFAULT_GROUP) -> Callable[[Callable[P, T
 def prof(
     fn: Callable[P, T] | None = None, group: str = DEFAULT_GROUP
 ) -> Callable[P, T] | Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator that measures all calls of a function: `@prof`, or `@prof(group="...")`.
+    """Decorate a function to measure all its calls: `@prof`, or `@prof(group="...")`.
 
     Records `<name>.success` or `<name>.failure` (1), then `<name>.duration.ms` (whole milliseconds). The name is
-    `Class.method` for a method, and `module.function` with the last part of the module's name for a function.
+    `Class.method` for a method and, for a function, `module.function` with the last part of the module's name.
     """
     if fn is None:
         return lambda function: _measured(function, _metric_name(function), group)
@@ -147,7 +147,7 @@ def prof(
 
 
 def prof_as(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """As `prof`, with a different name."""
+    """Like `prof`, but with a different name."""
     return lambda function: _measured(function, name, DEFAULT_GROUP)
 
 

@@ -53,8 +53,8 @@ _KILL_TIMEOUT: Duration = 10.0
 class RunProcsResult:
     """How the processes ended; keys are local ranks.
 
-    `return_values` has the values that functions returned, None for commands. `failures` has only processes that failed
-    by themselves. `stdouts` and `stderrs` have the paths of the output files, empty if there is no file.
+    `return_values` has the values that functions returned (None for commands). `failures` has only processes that
+    failed by themselves. `stdouts` and `stderrs` have the paths of the output files, empty if there is no file.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class RunProcsResult:
     stderrs: dict[int, str] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Whether a process failed."""
+        """Return whether any process failed."""
         return bool(self.failures)
 
 
@@ -82,7 +82,7 @@ class PContext:
         self._result: RunProcsResult | None = None
 
     def start(self) -> None:
-        """Start all processes, or none. `start_processes` calls it once.
+        """Start all processes or, if one cannot be started, none. `start_processes` calls it once.
 
         Raises:
             ConfigurationError: the processes cannot be started.
@@ -111,17 +111,17 @@ class PContext:
             raise
 
     def pids(self) -> dict[int, int]:
-        """Process ids by local rank."""
+        """Return the process ids by local rank."""
         return dict(self._pids)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all processes have ended. When one fails, stop the remaining ones. Finally release all resources.
+        """Wait until all processes have ended. When one fails, stop the remaining ones. Finally, release all resources.
 
         Args:
-            timeout: seconds; 0 does not wait, less than 0 waits forever.
+            timeout: how many seconds to wait; 0 to not wait, negative to wait forever.
             period: ignored, because there is no polling.
 
-        Returns None if processes still run after `timeout`.
+        Returns None if processes are still running after `timeout`.
         """
         until = later(self._clock.now(), timeout) if timeout >= 0 else None
         while self._result is None:
@@ -171,18 +171,18 @@ def start_processes(
     duplicate_stdout_filters: list[str] | None = None,
     duplicate_stderr_filters: list[str] | None = None,
 ) -> PContext:
-    """Start one process per entry of `args`. If this program is killed, the processes end too.
+    """Start one process per entry in `args`. If this program is killed, the processes also end.
 
     Args:
         name: the group's name, for prefixes and reports.
-        entrypoint: a function, or a command.
+        entrypoint: a function or a command.
         args: arguments by local rank: 0, 1, ...
         envs: additional environment variables by local rank.
         logs_specs: the destinations of output.
-        log_line_prefixes: prefixes of `tee` lines by local rank; None: name and rank.
+        log_line_prefixes: prefixes of `tee` lines by local rank (default: name and rank).
         start_method: for functions: spawn, fork or forkserver.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts also go into one common file.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines that contain one of these also go to one file.
 
     Raises:
         RuntimeError: the keys of `args` or `envs` are not the local ranks 0, 1, ...

@@ -58,7 +58,7 @@ class History:
         return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
 
     def as_dict(self) -> dict[str, Any]:
-        """The history for JSON."""
+        """Return the history for JSON."""
         return {
             "rounds": [fact.as_dict() for fact in self.rounds],
             "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in self.started],
@@ -69,7 +69,7 @@ class History:
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Records the facts as events (see `elastic_core.events`), except phases and worker exits, which other events
+    """Records the facts as events (see `elastic_core.events`), except for phases and worker exits, which other events
     cover. `destination` is the sink's name, for the log."""
 
     sink: events.EventHandler
@@ -93,7 +93,7 @@ class EventRecorder:
 
 
 class MetricRecorder:
-    """Records the facts as metrics (see `elastic_core.metrics`) with the names of torch's agent:
+    """Records the facts as metrics (see `elastic_core.metrics`) under the names that torch's agent uses:
     `workers.<role>.<name>`. torch's agent records the workers' state and the remaining restarts whenever it polls its
     workers; this class records them when they change."""
 

@@ -1,4 +1,4 @@
-"""Parsers of single values, for settings and for the options that plugins declare.
+"""Parsers for single values, for settings and for the options that plugins declare.
 
 A parser takes a value from its source (text from flags and variables, TOML types from files, typed values from Python)
 and returns the typed value, or raises ValueError with the expected and the actual value. Parsers accept their own
@@ -26,12 +26,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """A parser's error, in the common wording."""
+    """Return a parser's error, in the common wording."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
 def parse_text(raw: object) -> str:
-    """Text; a whole number is converted, because users write `rdzv_id = 7` in TOML."""
+    """Parse text; a whole number is converted, because users write `rdzv_id = 7` in TOML."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, int) and not isinstance(raw, bool):
@@ -40,7 +40,7 @@ def parse_text(raw: object) -> str:
 
 
 def parse_filled_text(raw: object) -> str:
-    """Non-empty text."""
+    """Parse non-empty text."""
     text = parse_text(raw).strip()
     if not text:
         raise unexpected("a non-empty text", raw)
@@ -48,13 +48,13 @@ def parse_filled_text(raw: object) -> str:
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """A name; None for `none`, an empty text and None, which mean off."""
+    """Parse a name; `none`, an empty text and None mean off and become None."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
 
 def parse_path(raw: object) -> Path:
-    """A path; `~` is the home folder."""
+    """Parse a path; `~` is the home folder."""
     if isinstance(raw, Path):
         return raw
     if not isinstance(raw, str) or not raw or "\0" in raw:
@@ -66,7 +66,7 @@ def parse_path(raw: object) -> Path:
 
 
 def parse_boolean(raw: object) -> bool:
-    """True or False, in one of the usual spellings."""
+    """Parse True or False, in one of the usual spellings."""
     value = truth(raw)
     if value is None:
         raise unexpected("true or false (also 1/0, yes/no, on/off)", raw)
@@ -92,14 +92,14 @@ def _number(raw: object) -> float | None:
 
 
 def integer(least: float | None = None, most: float | None = None) -> Parser[int]:
-    """A parser of whole numbers within inclusive bounds."""
+    """Return a parser for whole numbers within inclusive bounds."""
     return _within(_whole_number, "a whole number", least, None, most)
 
 
 def number(
     least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
 ) -> Parser[float]:
-    """A parser of finite numbers: at least `least`, greater than `above`, at most `most`."""
+    """Return a parser for finite numbers that are at least `least`, greater than `above` and at most `most`."""
     return _within(_number, what, least, above, most)
 
 
@@ -126,12 +126,12 @@ def _within(
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
-    """A parser of finite durations in seconds: >= 0, or greater than `above`."""
+    """Return a parser for finite durations in seconds: >= 0, or greater than `above`."""
     return number(least=0 if above is None else None, above=above, what="seconds, a number")
 
 
 def seconds_or_none(raw: object) -> float:
-    """A duration of at least 0.1 seconds; 0.0 for 0 and `none`, which mean off."""
+    """Parse a duration of at least 0.1 seconds; 0 and `none` mean off and become 0.0."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
@@ -139,7 +139,7 @@ def seconds_or_none(raw: object) -> float:
 
 
 def choice(*names: str) -> Parser[str]:
-    """A parser that accepts only these words."""
+    """Return a parser that accepts only these words."""
 
     def parse(raw: object) -> str:
         if raw not in names:
@@ -154,7 +154,7 @@ _OTHER_LEVELS = {"warn": "warning", "fatal": "critical", **{f"{n}0": level for n
 
 
 def parse_log_level(raw: object) -> str:
-    """A level of Python's `logging`, by name in any case or by number; returns its name in lower case."""
+    """Parse a level of Python's `logging`, a name in any case or a number, into its lower-case name."""
     text = str(raw).strip().lower()
     level = _OTHER_LEVELS.get(text, text)
     if level not in _LEVELS:
@@ -163,7 +163,7 @@ def parse_log_level(raw: object) -> str:
 
 
 def parse_process_count(raw: object) -> int | str:
-    """A number of workers, or the name of a device type that the agent counts later."""
+    """Parse a number of workers, or the name of a device type that the agent counts later."""
     number = _whole_number(raw)
     if number is not None and number >= 1:
         return number
@@ -173,7 +173,7 @@ def parse_process_count(raw: object) -> int | str:
 
 
 def parser_of(option: Option) -> Parser[Any]:
-    """The parser of an option that a plugin declares. Its errors do not reveal the value of a secret."""
+    """Return the parser for an option that a plugin declares. Its errors do not reveal a secret's value."""
     if option.type is bool:  # never secret
         return parse_boolean
     if option.type is str:

@@ -1,4 +1,4 @@
-"""Importing a module that reads the environment only during its import."""
+"""Imports a module that reads the environment only during its import."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _lock = threading.Lock()
 def import_with(module: str, variable: str, value: str) -> Any:
     """Import `module` while `variable` is set to `value` in the environment, and return the module.
 
-    The variable is removed afterwards, because workers inherit the environment as the user made it. It is not set if
-    the module's package is already imported, or if the user has set it. Thread-safe: one import at a time.
+    The variable is removed afterwards, because workers must inherit the environment as the user set it. It is not set
+    if the module's package is already imported or the user has set it. Thread-safe: one import at a time.
 
     Raises:
         ImportError: there is no such module, or it cannot be imported.

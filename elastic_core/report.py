@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _ROOT_CAUSE = "Root cause"
 _MESSAGE_LINES = 40
-_OTHERS = 16  # a thousand workers may fail because of the same peer, and a few are enough
+_OTHERS = 16  # a thousand workers may fail because of one peer, and showing a few is enough
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The error's exit code, 128 + n for signal n, or INTERNAL_ERROR for errors that are not elastic-core's."""
+    """Return the error's exit code, 128 + n for signal n, or INTERNAL_ERROR for errors other than elastic-core's."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, KeyboardInterrupt):
@@ -40,7 +40,7 @@ def exit_code_of(error: BaseException) -> int:
 def as_text(
     error: BaseException, run_id: str = "", reason: str = "", restarts: Mapping[int, int] = MappingProxyType({})
 ) -> str:
-    """The report for the terminal.
+    """Return the report for the terminal.
 
     Args:
         reason: why the agent ended the job, for example because no restart is left.
@@ -51,7 +51,7 @@ def as_text(
 
 
 def in_color(report: str) -> str:
-    """The report with two lines highlighted for a terminal: the headline and the root cause."""
+    """Return the report with two lines highlighted for a terminal: the headline and the root cause."""
     lines = report.split("\n")
     return "\n".join(
         f"\x1b[1;31m{line}\x1b[0m" if number == 0 or line.startswith(_ROOT_CAUSE) else line
@@ -80,7 +80,7 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
 
 
 def message_of(error: ElasticError) -> str:
-    """The message of an error. All lines but the first are indented, because they may quote other nodes, whose text
+    """Return an error's message. All lines but the first are indented, because they may quote other nodes, whose text
     could otherwise look like a line of the report."""
     return printable(str(error)).replace("\n", "\n  ")
 
@@ -95,7 +95,7 @@ def _configuration(error: ConfigurationError) -> str:
 def failure_lines(
     failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = MappingProxyType({})
 ) -> Iterable[str]:
-    """The root cause with the tail of its stderr, and the failures that followed from it; empty without failures."""
+    """Return the root cause with its stderr tail, and the failures that followed from it; empty without failures."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 
@@ -106,14 +106,14 @@ def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int
     yield from _tail(first)
     others = [failure for other, failure in sorted(failures.items()) if other != rank]
     if others:
-        yield "Failed after it, most likely because of it:"
+        yield "Failed later, most likely as a consequence:"
         yield from (f"  {_who(failure)}: {failure.reason}{_last_line(failure)}" for failure in others[:_OTHERS])
     if len(others) > _OTHERS:
         yield f"  and {len(others) - _OTHERS} more"
 
 
 def _when(failure: ProcessFailure, restarts: int) -> str:
-    """The round and the number of restarts before it; empty for the first round."""
+    """Return the round and the number of restarts before it; empty for the first round."""
     parts = [f"round {failure.round}"] if failure.round > 1 else []
     parts += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     return f" ({', '.join(parts)})" if parts else ""
@@ -136,7 +136,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
 
 
 def _stack(failure: ProcessFailure) -> Iterable[str]:
-    """The complete stacks of a worker that hung or crashed. Their length was limited when they were recorded."""
+    """Return all stacks of a worker that hung or crashed, whose length was limited when they were recorded."""
     lines = failure.stack.splitlines()
     if len(lines) == 1:
         yield f"  {lines[0]}"

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 
 def check_writable(path: Path) -> None:
-    """Check before the job runs that its outcome can be written. Raises ConfigurationError."""
+    """Check, before the job runs, that its outcome can be written. Raises ConfigurationError."""
     try:
         target = files.followed(path.absolute())
         files.check_existing(target)
@@ -33,7 +33,7 @@ def check_writable(path: Path) -> None:
 
 
 def outcome(run_id: str, exit_code: int, error: BaseException | None, history: History) -> dict[str, Any]:
-    """The content of the file."""
+    """Return the file's content."""
     finished = history.finished
     first = _first_failure(error)
     message = error.summary if isinstance(error, ChildFailedError) else str(error or "")
@@ -73,13 +73,13 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _as_json(content: dict[str, Any]) -> str:
-    """Standard JSON. Numbers that it does not support, such as NaN from a script, become text."""
+    """Convert to standard JSON. Numbers that it does not support, such as NaN from a script, become text."""
     standard = json.loads(json.dumps(content, default=str), parse_constant=str)
     return json.dumps(standard, indent=2, allow_nan=False)
 
 
 def _is_special(path: Path) -> bool:
-    """Whether the path is a device, a pipe or an open file, such as /dev/stdout, which must not be replaced."""
+    """Return whether the path is a device, a pipe or an open file (such as /dev/stdout), which must not be replaced."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Booleans and names that users write, suggestions for misspelled names, and escaping of untrusted text."""
+"""Parses Booleans and names that users write, suggests names for misspelled ones, and escapes untrusted text."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _MOST_MARKS = 8  # combining marks per letter; Hebrew and Tibetan have up to fiv
 _MAY_HAVE_MORE = re.compile(rf"[^\x00-\u02ff]{{{_MOST_MARKS + 1},}}")
 
 HIDDEN = "***"
-"""Replaces a secret in messages."""
+"""The text that replaces a secret in messages."""
 
 
 def truth(value: object) -> bool | None:
-    """True or False for one of their usual spellings, in any case; None for any other value."""
+    """Return True or False for one of their usual spellings, in any case; None for any other value."""
     word = str(value).strip().lower()
     return True if word in _TRUE else False if word in _FALSE else None
 
 
 def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The valid name most similar to `name`, ignoring case; otherwise one that begins with it, or None.
+    """Return the valid name most similar to `name`, ignoring case; otherwise one that begins with it, or None.
 
     `likeness` is the minimum similarity, from 0 (any) to 1 (equal).
     """
@@ -52,24 +52,24 @@ def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """The end of a message: `; did you mean 'x'?`, or empty if no valid name is similar."""
+    """Return the end of a message: `; did you mean 'x'?`, or empty if no valid name is similar."""
     near = nearest(name, valid)
     return f"; did you mean {near!r}?" if near else ""
 
 
 def normalised(name: str) -> str:
-    """A name normalized as by package indexes: in lower case, with one `-` for each run of `-`, `_` and `.`."""
+    """Normalize a name as package indexes do: in lower case, with one `-` for each run of `-`, `_` and `.`."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 def printable(text: str) -> str:
-    """The text with escapes (`\\x1b`) for all characters that would control a terminal or change how the surrounding
-    text looks. Line feeds, tabs and readable characters of any script are kept."""
+    """Escape (`\\x1b`) all characters that would control a terminal or change how the surrounding text looks. Line
+    feeds, tabs and readable characters of any script are kept."""
     return _MAY_HAVE_MORE.sub(_with_few_marks, _UNSAFE.sub(_escaped, text.replace("\r\n", "\n")))
 
 
 def in_one_line(text: str) -> str:
-    """As `printable`, but line feeds are escaped too, so that a name or a reason cannot fake an output line."""
+    """Like `printable`, but also escape line feeds, so that a name or a reason cannot fake a line of output."""
     return printable(text).replace("\n", "\\n")
 
 

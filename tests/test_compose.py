@@ -238,7 +238,7 @@ def test_health_endpoint_sees_the_whole_run(plugin):
     assert (status.phase, status.reason) == (AgentPhase.FINISHED, status.rounds[-1].ended_because)
     assert [(each.cause, each.ended_because) for each in status.rounds] == [
         ("failure", "rank 0: exit code 3; restart 1 of 1"),
-        ("failed", "rank 0: exit code 4; the only restart is used (--max-restarts=1)"),
+        ("failed", "rank 0: exit code 4; the only restart has been used (--max-restarts=1)"),
     ]
     assert [worker.state for worker in status.workers] == ["failed"]
     assert (status.restarts, status.last_failure.exitcode) == ((("failure", 1),), 4)

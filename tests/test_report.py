@@ -68,15 +68,15 @@ def test_failure_report_has_error_file_and_later_failures():
     killed = failure(3, exitcode=-6, reason="killed by SIGABRT (Aborted)", message="x\nsocket closed", caused_by=9)
     silent = failure(1, caused_by=9)
     error = ChildFailedError("train.py", {1: silent, 3: killed, 9: first})
-    assert as_text(error, "job", "all 3 restarts are used (--max-restarts=3)") == golden("""
-        elastic: job job failed: all 3 restarts are used (--max-restarts=3)
+    assert as_text(error, "job", "all 3 restarts have been used (--max-restarts=3)") == golden("""
+        elastic: job job failed: all 3 restarts have been used (--max-restarts=3)
 
         Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           error file /tmp/e/rank-9.error.json:
             Traceback (most recent call last):
               ...
             ValueError: no such layer
-        Failed after it, most likely because of it:
+        Failed later, most likely as a consequence:
           rank 1 (local rank 1, pid 101) on node7: exit code 1
           rank 3 (local rank 3, pid 103) on node7: killed by SIGABRT (Aborted) | socket closed
         """)
@@ -186,7 +186,7 @@ def test_node_without_failures_shows_first_of_the_job():
         Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           last lines of its stderr:
             boom
-        Failed after it, most likely because of it:
+        Failed later, most likely as a consequence:
           rank 3 (local rank 3, pid 103) on node2: exit code 1
         """)
 

@@ -1,8 +1,8 @@
 """The agent's loop: wait, observe, decide, act. All changes to the group's state happen in this file.
 
-An event wakes the loop. It checks the workers (`_monitor_workers`) and asks the handler for a verdict about the round.
-`supervise` returns orders, each of which a method here performs. The loop observes again until no orders are left, and
-then waits. After success it waits in the exit barrier in the same way.
+An event wakes the loop, which checks the workers (`_monitor_workers`) and asks the handler for its verdict on the
+round. `supervise` returns orders, each of which a method here performs. The loop keeps observing until no orders are
+left, and then waits. After success, it waits in the exit barrier in the same way.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class SimpleElasticAgent(ElasticAgent):
 
     Args:
         spec: what to run.
-        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for other nodes' workers; 0 or
-            more. It applies to handlers that report when those have succeeded. A node that hosts the other nodes'
-            store waits longer.
-        shutdown_timeout: grace in seconds between SIGTERM and SIGKILL, however the workers are stopped.
+        exit_barrier_timeout: how many seconds (0 or more) a node whose workers have succeeded waits for other nodes'
+            workers. It applies only if the handler reports their success. A node that hosts the other nodes' store
+            waits longer.
+        shutdown_timeout: seconds between SIGTERM and SIGKILL, no matter why the workers are stopped.
     """
 
     _node = _host = ""  # the names of this node and of its machine, if a subclass sets them
@@ -121,21 +121,21 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def restart_count(self) -> int:
-        """Failures of the job that were forgiven so far: the workers' TORCHELASTIC_RESTART_COUNT."""
+        """How many failures of the job have been forgiven so far: the workers' TORCHELASTIC_RESTART_COUNT."""
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A signal half a second or more after the first ends their grace
-        period. May be called from any thread and from signal handlers. Raises ValueError for a number that is not a
-        signal's."""
+        """Ask the agent to stop its workers and leave. A second signal at least half a second later ends their grace
+        period. May be called from any thread and from signal handlers. Raises ValueError for an invalid signal
+        number."""
         self._events.signalled(signal.Signals(signum))
 
     def timer_expired(self, expiry: Expiry) -> None:
-        """Report a worker that hangs. May be called from any thread."""
+        """Report a hung worker. May be called from any thread."""
         self._events.expired(expiry)
 
     def alive_at(self) -> float:
-        """When the loop last ran, in seconds since the epoch; a loop that waits for events is alive now."""
+        """Return when the loop last ran, in seconds since the epoch; a loop that waits for events is alive now."""
         return self._events.alive_at()
 
     @prof
@@ -151,7 +151,7 @@ class SimpleElasticAgent(ElasticAgent):
         return result
 
     def close(self) -> None:
-        """Release what an agent holds that is never run; `run` does this at its end. Idempotent."""
+        """Release the resources of an agent that is never run; `run` releases them at its end. Idempotent."""
         self._events.close()
 
     def _run_and_shut_down(self) -> Ended:
@@ -164,7 +164,7 @@ class SimpleElasticAgent(ElasticAgent):
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
         except BaseException as error:
-            # Before the workers stop: other nodes' workers fail then, and that must not count as a failure.
+            # Announce it before the workers stop: other nodes' workers then fail, which must not count as a failure.
             if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
@@ -187,7 +187,7 @@ class SimpleElasticAgent(ElasticAgent):
                 return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
-        """Complete a subclass's failures, which may have neither global rank nor time, as torch's do."""
+        """Complete a subclass's failures, which may lack the global rank and the time, as torch's do."""
         now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
         failures = {
             rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
@@ -202,7 +202,7 @@ class SimpleElasticAgent(ElasticAgent):
         finally:
             self.close()
 
-    # -- looking and deciding
+    # -- observing and deciding
 
     def _reconcile(self) -> Ended | None:
         """Decide and act until no orders are left. Returns the outcome if the run has ended."""
@@ -217,8 +217,8 @@ class SimpleElasticAgent(ElasticAgent):
         return Observation(self._result, self._events.request, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Perform the decision. Returns None to continue. `_restart_workers`, which programs extend, does all steps of
-        a restart."""
+        """Perform the decision. Returns None to continue. A restart is left to `_restart_workers`, which programs
+        extend."""
         self._announce(seen, decision)
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
@@ -247,7 +247,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If that raises, the error carries the failures, so that it does not hide the first one."""
+        """Stop the workers. If that raises, attach the failures to the error, so that it does not hide the first."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -259,7 +259,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures: no worker runs any more, so all is known about them."""
+        """Report the failures, which are fully known now that no workers are running."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -267,14 +267,14 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """A failure for a group that has failed though none of its workers has: other nodes count only failures."""
+        """Make up a failure for a group that has failed although no worker has, because nodes count only failures."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. If that raises, the error carries the failures that caused the restart, so that it does
-        not hide them."""
+        """Restart the workers. If that raises, attach the failures that caused the restart to the error, so that it
+        does not hide them."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
@@ -287,7 +287,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._restart_workers(self._worker_group)
         except RendezvousClosedError as error:
             return self._end_closed(error, seen)
-        except RendezvousGracefulExitError as spared:  # a torch-style handler raises it also for a former member
+        except RendezvousGracefulExitError as spared:  # a torch-style handler also raises it for a former member
             if self._result.state is WorkerState.SUCCEEDED:
                 raise
             return self._end_closed(RendezvousClosedError(str(spared)), seen)
@@ -298,8 +298,8 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
-        """No more rounds will form. A node whose workers had succeeded succeeds if the job has; a node whose workers
-        had failed fails; for any other node, raises `error`."""
+        """End the run, because no more rounds will form. If this node's workers had succeeded, it succeeds if the job
+        has; if they had failed, it fails; otherwise, raises `error`."""
         verdict = self._link.verdict(running=False)
         if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
@@ -311,7 +311,7 @@ class SimpleElasticAgent(ElasticAgent):
         return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
     def _succeed(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Notify the other nodes, and wait for them; they may need this node again."""
+        """Notify the other nodes and wait for them, because they may need this node again."""
         self._reporter.phase(AgentPhase.FINISHING, decision.reason)
         self._barrier_ends = later(self._clock.now(), self._exit_barrier_timeout)
         if seen.verdict is None:
@@ -343,8 +343,8 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave, with the rendezvous open, so that the other nodes continue without this one. They are notified before
-        the workers stop, because their own workers fail then, and that is not a failure of the job."""
+        """Leave without closing the rendezvous, so that the other nodes can continue. They are notified before the
+        workers stop, because their own workers then fail, and that must not count as a failure of the job."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._announce_leave(f"received {signum.name}")
@@ -358,7 +358,7 @@ class SimpleElasticAgent(ElasticAgent):
     # -- waiting
 
     def _wait_for_events(self) -> None:
-        """Return when the workers or the round may have changed. Here: after the monitor interval."""
+        """Wait until the workers or the round may have changed; here, for the monitor interval."""
         self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
@@ -366,13 +366,13 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
         """Return the action's result, or None if a signal arrives first; the action then continues in its thread.
-        Signals within half a second are one request. After a second request the handler does not wait for other
-        nodes."""
+        Signals within half a second of each other are one request. After a second request, the handler no longer waits
+        for other nodes."""
         before = len(self._events.signals)
         try:
             call = BackgroundCall(action, "rendezvous", self._events.wake)
         except RuntimeError:  # no thread can be started
-            if progress is not None:  # in this thread, waiting for other nodes would keep signals waiting, too
+            if progress is not None:  # here, waiting for other nodes would delay signals as well
                 raise
             return action()
         while True:
@@ -418,7 +418,7 @@ class SimpleElasticAgent(ElasticAgent):
         size, restarts = self._spec.local_world_size, self._budget.failures
         own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node, self._host)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
-        self._events.wait((), begun)  # take signals that have come already, perhaps while the last round was stopped
+        self._events.wait((), begun)  # handle signals that have already arrived, perhaps during the last stop
         info = None
         if not self._events.signals:
             info = self._unless_signaled(partial(join, self._spec.rdzv_handler, own), progress)
@@ -435,7 +435,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
     def _take_round(self, info: RendezvousInfo) -> Round:
-        """Adopt what the round's members agreed on. A failure that was still to be judged has been forgiven."""
+        """Adopt the round on which its members agreed. A failure that was yet to be judged has been forgiven."""
         formed = self._formed = info.formed or self._formed
         before, self._budget = self._budget.failures, self._budget.in_round(formed.restart_count)
         self._link.joined()
@@ -449,7 +449,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> list[Worker]:
-        """The workers of this node with their ranks, computed from the members of the round."""
+        """Return this node's workers with their ranks, computed from the round's members."""
         check_place(self._formed.members, group_rank, group_world_size, spec)
         return ranked_workers(self._formed.members, group_rank)
 
@@ -457,36 +457,36 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        """Start the group's workers. Returns an id for each local rank."""
+        """Start the group's workers. Returns an id by local rank."""
 
     @abc.abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop all workers and wait for their end; do nothing if none runs."""
+        """Stop all workers and wait for them to end; do nothing if none is running."""
 
     @abc.abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return the state of the workers: HEALTHY while they run, FAILED once one has failed, SUCCEEDED when all have
+        """Return the workers' state: HEALTHY while they run, FAILED once one has failed, SUCCEEDED when all have
         succeeded. Must not block, and need not stop any worker."""
 
     @abc.abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
-        """Stop all workers with `death_sig`, SIGKILL after `timeout` seconds, and release everything. Idempotent."""
+        """Stop all workers with `death_sig`, or with SIGKILL after `timeout` s, and release everything. Idempotent."""
 
     def _stop_timeout(self) -> Duration:
-        """The most seconds that it takes to stop the workers."""
+        """Return how many seconds it takes at most to stop the workers."""
         return self._shutdown_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill the workers that hang, so that `_monitor_workers` finds them failed. Here no hangs are detected."""
+        """Kill hung workers, so that `_monitor_workers` finds them failed. This class detects no hangs."""
 
     def _completed(self, result: RunResult) -> RunResult:
-        """The result, completed with what is known only when no worker runs any more. Here that is nothing."""
+        """Return the result with all details that are known only once no workers are running; here, there are none."""
         return result
 
     def _exit_barrier(self) -> None:
-        """After success, wait until the other nodes have succeeded, one of them needs this node again, a signal
+        """Wait, after success, until the other nodes have succeeded, one of them needs this node again, a signal
         arrives, or `exit_barrier_timeout` is over. A node that hosts the other nodes' store waits longer if no other
-        node takes the store over. Do not wait if the handler cannot report when the others have succeeded."""
+        node takes over the store. Does not wait if the handler cannot report the other nodes' success."""
         if not self._link.follows_rounds:
             return
         now, prolonged = self._clock.now(), False
@@ -502,7 +502,7 @@ class SimpleElasticAgent(ElasticAgent):
             now = self._clock.now()
 
     def _progress(self, phase: AgentPhase, what: str, begun: Instant) -> Progress:
-        """Progress of a wait for other nodes. Its log lines, and the reason of the phase, name the missing nodes."""
+        """Return a wait's progress, which names the missing nodes in log lines and in the phase's reason."""
 
         def fields(seconds: int) -> dict[str, object]:
             found = self._link.progress()

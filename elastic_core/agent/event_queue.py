@@ -1,5 +1,5 @@
-"""The event queue: the one place where the agent waits, so that it need not poll, and can always react to a signal.
-Threads and signal handlers add events; they take effect when the agent's thread waits.
+"""The event queue: the only place where the agent waits, so that it need not poll and can always react to a signal.
+Threads and signal handlers add events, which take effect when the agent's thread waits.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock
     from elastic_core.interfaces.watchdog import Expiry
 
-_LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour at most
+_LONGEST_WAIT: Duration = 3600.0  # bounded, so that a lost wake-up costs an hour at most
 # Seconds. One Ctrl-C may arrive twice, from the terminal and from a wrapper (tox, timeout). systemd may send SIGHUP
 # after SIGTERM, and a pod's preStop hook another signal before the kubelet's SIGTERM.
 _SAME_REQUEST: Duration = 0.5
 
 
 class EventQueue:
-    """Call `wake`, `signalled`, `expired` and `alive_at` from any thread or signal handler; the rest from the agent's
-    thread. After `close`, events are dropped.
+    """Any thread or signal handler may call `wake`, `signalled`, `expired` and `alive_at`; only the agent's thread may
+    call the rest. After `close`, events are dropped.
 
     Attributes:
-        signals: all that asked the agent to leave, in order.
-        request: the signal that the workers get: SIGTERM, if the first request contains it, otherwise the first signal;
-            None if there was none.
-        urged: a second request came, which ends the grace period.
+        signals: all signals that asked the agent to leave, in order.
+        request: the signal to send to the workers: SIGTERM if the first request contains it, otherwise the first
+            signal; None if there was none.
+        urged: whether a second request has come, which ends the grace period.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class EventQueue:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        # Without it, `close` could run before `_put` writes, and the descriptor's number belong to another file.
+        # Without it, `close` could run before `_put` writes, which could then write to a file that reuses the number.
         # Reentrant, because a signal handler may interrupt `_put` or `close` in its own thread.
         self._lock = threading.RLock()
         self._waiting = False
@@ -69,14 +69,14 @@ class EventQueue:
         self._put(partial(self._expired.append, expiry))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
-        """Block until an event comes, one of `fds` becomes readable, or the first of the instants `until` (an hour at
-        most); None is ignored. It may return early without a reason. Returns the readable descriptors.
+        """Block until an event comes, one of `fds` becomes readable, or the earliest instant in `until` has come (at
+        most for an hour); None is ignored. May return early for no reason. Returns the readable descriptors.
 
         Raises:
             RuntimeError: the queue is closed.
         """
         if self._reader < 0:
-            raise RuntimeError("expected an open event queue, found a closed one: an agent runs once")
+            raise RuntimeError("the event queue is closed: an agent runs only once")
         poll = select.poll()
         for fd in (self._reader, *fds):
             poll.register(fd, select.POLLIN)
@@ -85,20 +85,20 @@ class EventQueue:
             with _woken_by_signals(self._writer):
                 readable = poll.poll(self._milliseconds(until))
         finally:
-            # In this order, so that a thread that sees the agent not waiting sees the end of this wait.
+            # In this order, so that a thread that sees that the agent is not waiting also sees when this wait ended.
             self._waited_at = self._clock.timestamp()
             self._waiting = False
         self._take_all()
         return [fd for fd, _ in readable if fd in fds]
 
     def pop_expired(self) -> list[Expiry]:
-        """Timers that expired since the last call."""
+        """Return the timers that have expired since the last call."""
         expired = self._expired.copy()
         self._expired.clear()
         return expired
 
     def alive_at(self) -> float:
-        """When the agent last handled events, in seconds since the epoch; an agent that waits is alive now."""
+        """Return when the agent last handled events, in seconds since the epoch; an agent that waits is alive now."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:

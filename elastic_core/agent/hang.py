@@ -1,12 +1,12 @@
-"""Which worker hangs, judged from outside: a table of when each worker last made progress. It is pure: from samples and
-the time it computes the hung worker and the time of the next check.
+"""Hang detection from outside the workers: a table of when each worker last made progress. It is pure: from samples and
+the time, it computes the hung worker and the time of the next check.
 
 Progress is a sample that differs from the previous one: more output, another heartbeat, or more CPU time than idle
-helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. So it is ignored
-for a worker that has written or sent heartbeats regularly; such a worker continues to do so, unless it hangs.
+helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is therefore
+ignored for a worker that has written output or sent heartbeats regularly, and will continue to unless it hangs.
 
-Workers are checked four times per timeout, and when a timeout is over, so a hang is found late by at most a quarter of
-it. Time in which the agent itself was stopped or starved is ignored, because it could not read output then.
+Workers are checked four times per timeout and when it expires, so a hang is found at most a quarter of the timeout
+late. Time in which the agent itself was stopped or starved is ignored, because it could not read output then.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import WorkerSample
 
 LOOKS_PER_TIMEOUT = 4
-IDLE_SHARE = 0.02  # of one core: threads that wake up now and then use so much in an idle process
+IDLE_SHARE = 0.02  # of one core: used in an idle process by threads that wake up now and then
 _COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths, and one hundredth proves nothing
 
 WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
-"""The signs of progress, and how the report names their absence."""
+"""The signs of progress, and how a report describes their absence."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class HangPolicy:
 
     Args:
         timeout: seconds without progress; greater than 0.
-        warmup: seconds after the start of the workers in which none is considered hung.
+        warmup: seconds after the start of the workers during which none is considered hung.
         progress: the signs of progress, from `WORDS`.
     """
 
@@ -53,12 +53,12 @@ class HangPolicy:
 
 @dataclass(frozen=True)
 class _Row:
-    """One worker.
+    """One worker's row in the table.
 
     Args:
-        effort: the CPU time that it used in the last interval in which it progressed.
+        effort: the CPU time that it used in the last interval in which it made progress.
         signs: the first and the last check that found output or a heartbeat, with gaps of at most half a timeout.
-        regular: these signs have lasted for a whole timeout, so its CPU time is ignored from now on.
+        regular: whether these signs have lasted for a whole timeout, so that its CPU time is now ignored.
     """
 
     sample: WorkerSample
@@ -86,7 +86,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class HangTable:
-    """The workers of one round at the last check; `next_look` is when the next one is due."""
+    """The state of a round's workers at the last check; `next_look` is when the next check is due."""
 
     policy: HangPolicy
     next_look: Instant
@@ -94,13 +94,13 @@ class HangTable:
 
     @classmethod
     def starting(cls, policy: HangPolicy, now: Instant) -> HangTable:
-        """The table of workers that have just started. The first check comes after the warm-up."""
+        """Return the table of workers that have just started. The first check comes after the warm-up."""
         return cls(policy, later(now, policy.warmup))
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
-        """The table after a check of the running workers, and the hung worker. When one hangs, others stop too, because
-        they wait for it. The hung worker is the one whose progress ended first, or, if several ended in the same check,
-        the one that had used the least CPU time before."""
+        """Return the table after a check of the running workers, and the hung worker, if any. When one worker hangs,
+        others stall because they wait for it. The hung worker is the one that stopped making progress first. If several
+        stopped in the same check, it is the one that had used the least CPU time before."""
         rows = {sample.local_rank: self._row(sample, now) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]
         first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)
@@ -113,7 +113,7 @@ class HangTable:
         return row.after(sample, now, self._away(now), self.policy.timeout) if row else _Row(sample, now, now)
 
     def _away(self, now: Instant) -> bool:
-        """Whether the last check was so long ago that the time since should be ignored."""
+        """Return whether the last check was so long ago that the time since then should be ignored."""
         return now - self.next_look > self.policy.step / 2
 
     def _end(self, row: _Row) -> Instant:

@@ -1,4 +1,4 @@
-"""The agent's interface for programs that run one or write their own: its specification, its workers, its result."""
+"""The interface for programs that run or subclass an agent: its specification, its workers and its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_ROLE = "default"
 
 
 class WorkerState(str, enum.Enum):
-    """The state of a worker group, which all its workers share. The names are torch's.
+    """The state of a worker group, shared by all its workers. The names are torch's.
 
     UNKNOWN: the agent has lost track; INIT: starting; HEALTHY: running; UNHEALTHY: running, but the group has failed;
     STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
@@ -35,16 +35,16 @@ class WorkerState(str, enum.Enum):
 
     @staticmethod
     def is_running(state: WorkerState) -> bool:
-        """Whether processes of the group exist."""
+        """Return whether the group's processes exist."""
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of the workers of this node: all succeeded, or at least one failed. Keys are global ranks.
+    """The result of this node's workers: all succeeded, or at least one failed. Keys are global ranks.
 
-    `return_values` are those of functions. `failures` holds the workers that failed; workers that the agent stopped are
-    in neither.
+    `return_values` holds what functions returned, and `failures` holds the workers that failed; workers that the agent
+    stopped are in neither.
     """
 
     state: WorkerState
@@ -52,7 +52,7 @@ class RunResult:
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Whether the job failed on this node."""
+        """Return whether the job failed on this node."""
         return self.state is WorkerState.FAILED
 
 
@@ -61,27 +61,27 @@ class WorkerSpec:
     """The workers of one node. Names, order and defaults of the fields are torch's.
 
     Args:
-        role: their role; workers also have ranks within their role.
-        local_world_size: how many, at least 1.
-        rdzv_handler: joins the other nodes.
-        fn: another name of `entrypoint`, which torch has deprecated.
-        entrypoint: a command or a function.
+        role: the workers' role; they also have ranks within their role.
+        local_world_size: the number of workers, at least 1.
+        rdzv_handler: the handler through which this node joins the others.
+        fn: another name for `entrypoint`, which torch has deprecated.
+        entrypoint: the command or function to run.
         args: its arguments.
-        max_restarts: failures of the group that are forgiven.
-        monitor_interval: seconds between two checks of the workers, for an agent that is not notified; 0 or more.
-        master_port, master_addr: for the workers, in place of the rendezvous's.
+        max_restarts: how many failures of the group are forgiven.
+        monitor_interval: seconds (0 or more) between checks of the workers, for an agent that is not notified.
+        master_port, master_addr: override the rendezvous's values for the workers.
         local_addr: not used here; the handler gets it from its `RendezvousParameters`.
 
     The rest is used by `LocalElasticAgent` only:
 
     Args:
-        event_log_handler: the destination of events, see `elastic_core.events`.
+        event_log_handler: the destination of events; see `elastic_core.events`.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts are also written to one file.
-        virtual_local_rank: every worker sees one device only, and has LOCAL_RANK 0.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines with any of these go to one file as well.
+        virtual_local_rank: whether each worker sees only one device and has LOCAL_RANK 0.
 
     Raises:
-        ValueError: a bound does not hold.
+        ValueError: an argument is out of bounds.
     """
 
     role: str
@@ -111,7 +111,7 @@ class WorkerSpec:
             raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
 
     def get_entrypoint_name(self) -> str:
-        """The entry point for messages: a function's qualified name, or the command."""
+        """Return the entry point for use in messages: a function's qualified name, or the command."""
         if callable(self.entrypoint):
             return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
         return self.entrypoint or "<none>"
@@ -146,20 +146,20 @@ class WorkerGroup:
 
 
 class ElasticAgent(abc.ABC):
-    """Runs the workers of one node to their end."""
+    """Runs the workers of one node until they succeed or fail for good."""
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run until the workers have succeeded, or failed for good. A node that was not needed has succeeded too.
+        """Run until the workers have succeeded or failed for good. A node that was not needed has also succeeded.
 
         Raises:
             SignalException: a signal asked the agent to leave, and it has stopped its workers.
-            RendezvousClosedError: another node closed the job, because it failed there; `failures` are the job's.
-            RendezvousConnectionError: the store was unreachable for as long as the node may take to join.
+            RendezvousClosedError: another node closed the job because it failed there; `failures` are the job's.
+            RendezvousConnectionError: the store was unreachable for the whole time that the node may take to join.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
         """
 
     @abc.abstractmethod
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """The group; for reading only."""
+        """Return the group, for reading only."""

@@ -1,8 +1,8 @@
-"""The agent's link to the other nodes: one interface for handlers that push verdicts and count failures, and for plain
-handlers that only form rounds; how a node joins its next round, learns the round's members, and numbers its workers.
+"""The agent's link to the other nodes: one interface to handlers that push verdicts and count failures and to plain
+handlers that only form rounds. Also, how a node joins a round, learns its members, and numbers its workers.
 
-With a plain handler, the link polls whether nodes wait, the agent's own budget counts the failures, and there is no
-exit barrier. Handlers written for torchrun return a rank and a size, but not the other members. So each node introduces
+With a plain handler, the link polls for waiting nodes, the agent's own budget counts the failures, and there is no exit
+barrier. Handlers written for torchrun return a rank and a size, but not the other members. So each node introduces
 itself in the round's store, under its rank, and reads the others' introductions: two small operations per member.
 Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code here.
 """
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 LEAVE_PATIENCE: Duration = 2.0  # seconds that notifying the other nodes may delay the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
-_SHARE = 9  # the pause after a poll is at least so many times the poll's duration
-_OVERDUE: Duration = 0.05  # seconds until the next question to a handler whose wanted time has passed
+_SHARE = 9  # the pause after a poll is at least this many times the poll's duration
+_OVERDUE: Duration = 0.05  # seconds until a handler is asked again if the time that it asked for has passed
 _KEY = "elastic/member/{rank}"
 _LONGEST = 4096  # bytes
 _MOST = 2**31
 
 
 class Link:
-    """Used from the agent's thread; `progress` and `leave` also while the handler forms a round in another thread. With
-    a plain handler most methods do nothing.
+    """Used from the agent's thread. `progress` and `leave` may be called while the handler forms a round in another
+    thread. With a plain handler, most methods do nothing.
 
     Args:
         interval: seconds until a plain handler is first polled.
@@ -84,26 +84,26 @@ class Link:
             self._rounds.hurry()
 
     def joined(self) -> None:
-        """A new round has formed."""
+        """Note that a new round has formed."""
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
-        """The verdict about the round, once it is over. `running`: this node's workers run. Raises the handler's errors
-        if they have lasted for too long."""
+        """Return the verdict on the round once it is over. `running` is whether this node's workers are running. Raises
+        the handler's errors if they have persisted for too long."""
         if self._rounds:
             return self._rounds.verdict()
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """When to ask for the verdict again if no event comes; None for never."""
+        """Return when to ask for the verdict again if no event comes; None for never."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
-        """By when stopped workers must have ended, even within their grace period; None: there is no such limit. Never
-        raises, so that a stop that has begun continues."""
+        """Return the deadline for workers that are being stopped, even within their grace period, or None if there is
+        none. Never raises, so that a stop that has begun continues."""
         try:
             return self._rounds.stop_by() if self._rounds else None
         except Exception as error:  # noqa: BLE001 - it may be a plugin's
@@ -136,7 +136,7 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. Returns text for the reason if that failed."""
+        """Close a plain handler's rendezvous at the end of the job. Returns a clause for the reason if that fails."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
@@ -145,7 +145,7 @@ class Link:
         return ""
 
     def progress(self) -> dict[str, str]:
-        """The missing nodes, if they are known, as a field of a log line about a wait."""
+        """Return the missing nodes, if known, as a field for a log line about the wait."""
         found = self._rounds.progress() if self._rounds else ""
         return {"progress": found} if found else {}
 
@@ -153,8 +153,8 @@ class Link:
 class Polling:
     """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
     often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
-    agent's time. The handler's errors are logged, and tolerated for its `outage_patience`, because healthy workers do
-    not need it.
+    agent's time. The handler's errors are logged, and tolerated for its `outage_patience`, because healthy workers can
+    do without it.
 
     Attributes:
         due: when to poll next; None for never.
@@ -169,13 +169,13 @@ class Polling:
         self.due: Instant | None = None
 
     def begin(self) -> None:
-        """A new round has formed."""
+        """Start polling for a new round that has formed."""
         self._interval = self._first
         self._failing_since = None
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """The verdict that the round is over, if a poll is due and finds a waiting node."""
+        """Return the verdict that the round is over if a poll is due and finds a waiting node."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None
@@ -198,7 +198,7 @@ class Polling:
         return waiting
 
     def _tolerate(self, error: Exception) -> None:
-        """Raise `error` if the handler has failed for too long."""
+        """Raise `error` if the handler has been failing for too long."""
         now, patience = self._clock.now(), self._handler.outage_patience
         if self._failing_since is None:
             self._failing_since = now
@@ -208,8 +208,8 @@ class Polling:
 
 
 class Introduction(NamedTuple):
-    """A node's introduction to its peers: the role and number of its workers, the restarts of the job that it knows of,
-    the number that it would give the round, its name and its host."""
+    """A node's introduction to its peers: the role and number of its workers, the job's restarts that it knows of, the
+    number that it would give the round, its name and its host."""
 
     role: str
     local_world_size: int
@@ -225,8 +225,8 @@ class Introduction(NamedTuple):
 
 
 def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
-    """The next round with its members. Handlers written for torchrun do not return these. Raises the handler's
-    errors."""
+    """Return the next round, with its members even if the handler, written for torchrun, does not return them. Raises
+    the handler's errors."""
     info = handler.next_rendezvous()
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
@@ -238,11 +238,11 @@ def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
 
 
 def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
-    """The round as all its members see it, with the highest restart count and number that any of them knows. A single
-    node does not use the store. Blocks for as long as the store waits for a key.
+    """Return the round as all its members see it, with the highest restart count and round number that any of them
+    knows. A single node does not use the store. Blocks for as long as the store waits for a key.
 
     Raises:
-        RendezvousTimeoutError: a member has not written in time.
+        RendezvousTimeoutError: a member has not introduced itself in time.
         RendezvousConnectionError: the store cannot be reached.
         RendezvousStateError: a member's introduction cannot be read.
     """
@@ -265,7 +265,7 @@ def _read(store: Store, rank: int) -> Introduction:
         return _checked(*json.loads(raw if len(raw) <= _LONGEST else b""))
     except (ValueError, TypeError, RecursionError) as error:
         message = f"expected an introduction of the node with rank {rank}, found {raw[:100]!r}"
-        raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
+        raise RendezvousStateError(f"{message}; run the same version on all nodes") from error
 
 
 def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, host: Any) -> Introduction:
@@ -277,23 +277,23 @@ def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, hos
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
-    """Raise RendezvousStateError if the round has another size, or another node in this node's place."""
+    """Raise RendezvousStateError if the round's size is wrong or another node has this node's place in it."""
     own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
     if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
         found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
         raise RendezvousStateError(
-            f"expected a round of {group_world_size} node(s), of which the one with rank {group_rank} has "
+            f"expected a round of {group_world_size} node(s) in which rank {group_rank} has "
             f"{spec.local_world_size} worker(s) of role {spec.role!r}; found nodes with {found}; "
             "check whether two nodes have the same id"
         )
 
 
 def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
-    """The workers of the member with rank `group_rank`, by local rank.
+    """Return the workers of the member with rank `group_rank`, ordered by local rank.
 
     Global ranks number the workers of all members in the order of their group ranks; role ranks number those of members
-    with the same role. So every node can compute them. The loop visits each member only once, because a large round
-    builds a new object for each access to a member.
+    with the same role. Every node can therefore compute them. The loop accesses each member only once, because every
+    access to a large round's member builds a new object.
     """
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0

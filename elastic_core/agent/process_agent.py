@@ -1,4 +1,4 @@
-"""The agent whose workers are processes of this machine: how it starts, checks and stops them."""
+"""The agent whose workers are processes on this machine, and how it starts, checks and stops them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Expiry
     from elastic_core.interfaces.workers import WorkerExit, WorkerProcesses
 
-_ASKING: Duration = 2.0  # seconds in which workers that hang together are asked for their stacks
+_ASKING: Duration = 2.0  # how long workers that hang at the same time are asked for their stacks
 
 
 class ProcessAgent(SimpleElasticAgent):
     """Drives `processes` (see `interfaces.workers`) by events alone. Its metrics have torch's names.
 
     Args:
-        spec: what to run.
+        spec: the workers to run.
         processes: the node's workers; the agent closes them at its end.
         node, host: the names of this node and of its machine, for reports.
         kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
-        contribute: returns more variables for the workers of each round.
-        hangs: when a worker without a watchdog is considered hung; None: never.
+        contribute: returns additional environment variables for each round's workers.
+        hangs: when a worker is considered hung without a watchdog's help; None for never.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ProcessAgent(SimpleElasticAgent):
     @prof_as("LocalElasticAgent._monitor_workers")
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._group_stop.reap()
-        # A killed worker that hangs in the kernel still runs, but it has failed; the stop will report it.
+        # A killed worker that hangs in the kernel is still running, but has failed; the stop will report it.
         if failures := self._processes.failures():
             return RunResult(WorkerState.FAILED, failures=failures)
         return RunResult(WorkerState.HEALTHY if self._processes.running() else WorkerState.SUCCEEDED)
@@ -109,7 +109,7 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill each hung worker and no other. The one that has hung longest is first, and so becomes the cause."""
+        """Kill the hung workers only, longest hang first, so that it becomes the root cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.pop_expired(), *self._look_for_hangs()]
@@ -124,7 +124,7 @@ class ProcessAgent(SimpleElasticAgent):
         if self._table is None or self._clock.now() < self._table.next_look:
             return []
         samples = self._processes.samples()
-        # Read the clock afterwards: sampling takes a while, and progress must not be dated before it happened.
+        # Read the clock after sampling, which takes a while: progress must not be dated before it happened.
         self._table, found = self._table.look(samples, self._clock.now())
         return [found] if found else []
 

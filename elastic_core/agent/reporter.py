@@ -1,5 +1,5 @@
-"""The reporter passes the events of the run to the observer, and writes most of them to the log. `Progress` logs a line
-now and then during a long wait."""
+"""The reporter, which passes the events of a run to the observer and logs most of them, and `Progress`, which logs a
+line now and then during a long wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.workers import WorkerExit
 
-FIRST_AFTER: Duration = 3.0  # seconds of a wait until its first line
+FIRST_AFTER: Duration = 3.0  # seconds into a wait until the first line
 THEN_EVERY: Duration = 5.0
 _PIDS_IN_A_LINE = 8
 
@@ -46,13 +46,13 @@ class Reporter:
         self._phase: tuple[AgentPhase, str] | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """`sign`: when the cause first showed. The same phase and reason are not reported twice in a row."""
+        """Report a phase, but not the same phase and reason twice in a row. `sign` is when the cause first showed."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
     def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
-        """`seconds`: how long it took."""
+        """Report a new round, which took `seconds` to form."""
         self._tell(RoundFormed(self._run_id, group.round, group.group_rank, group.group_world_size, seconds, formed))
         get_logger().info(
             "round formed",
@@ -86,14 +86,14 @@ class Reporter:
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
         """Log those of the job's failures that were hangs on other nodes, with their stacks, because a job that
-        continues makes no report. Observers are notified on the node whose worker hung."""
+        continues writes no report. Observers are notified on the node whose worker hung."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
                 fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}
                 get_logger().error("worker hangs", **fields)
 
     def restart(self, round_: int, decision: Decision, restart_count: int) -> None:
-        """`restart_count`: failures that will have been forgiven."""
+        """Report a restart, after which `restart_count` failures will have been forgiven."""
         cause, allowed = decision.cause.value if decision.cause else "", decision.budget.max_restarts
         get_logger().warning("restart decided", cause=cause, reason=decision.reason)
         self._tell(RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed))
@@ -105,18 +105,18 @@ class Reporter:
 
 
 def _few(pids: list[int]) -> list[int] | str:
-    """All process ids if one line can hold them, otherwise the first and the last."""
+    """Return all process ids if they fit on one line, otherwise the first and the last."""
     return pids if len(pids) <= _PIDS_IN_A_LINE else f"{pids[0]} to {pids[-1]}"
 
 
 def state_after(error: BaseException) -> WorkerState:
-    """The state of a run that an error has ended."""
+    """Return the state of a run that ended with this error."""
     stopped = isinstance(error, (SignalException, DrainedError, KeyboardInterrupt))
     return WorkerState.STOPPED if stopped else WorkerState.FAILED
 
 
 def error_in_words(error: BaseException) -> str:
-    """The error as text for people."""
+    """Return the error as text for users."""
     if isinstance(error, (SignalException, DrainedError)):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -125,8 +125,8 @@ def error_in_words(error: BaseException) -> str:
 
 
 class Progress:
-    """A wait that began at `begun`. Log lines keep the user informed. `fields` gets the seconds waited so far, and
-    returns the fields of a line."""
+    """The progress of a wait that began at `begun`, logged to keep the user informed. `fields` receives the seconds
+    waited so far, and returns the fields for a log line."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None
@@ -137,7 +137,7 @@ class Progress:
         self._next_at = later(begun, FIRST_AFTER)
 
     def look(self, now: Instant) -> Instant:
-        """Log a line if one is due. Returns when to call this next."""
+        """Log a line if one is due. Returns when to call `look` next."""
         if now >= self._next_at:
             self._next_at = later(now, THEN_EVERY)
             fields = self._fields(round(now - self._begun))

@@ -1,8 +1,8 @@
-"""The one way to stop workers: a signal to each, a grace period, SIGKILL, a bounded wait, and then giving up.
+"""The only way to stop workers: a signal to each, a grace period, SIGKILL, a bounded wait, and finally giving up.
 `StopPlan` computes the steps from pure values; `GroupStop` applies them to the processes of a round.
 
-A worker's own processes (a DataLoader, a Manager, a pool) get no signal while it runs, because it may need them to save
-a checkpoint."""
+A worker's child processes (a DataLoader, a Manager, a pool) get no signal while it is running, because it may need them
+to save a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerProcesses
 
-# Seconds for helpers of ended workers (such as multiprocessing's resource tracker) to end by themselves. After a
+# Seconds that helpers of ended workers (such as multiprocessing's resource tracker) get to end by themselves. After a
 # failure they delay the restart; at the end of the job they may take longer.
 AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
 _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the workers that they served were killed
-_CONSOLE_PATIENCE: Duration = 30.0  # seconds of a stalled console after which the rest of the output is dropped
+_CONSOLE_PATIENCE: Duration = 30.0  # how long the console may stall before the rest of the output is dropped
 _HURRIED_PATIENCE: Duration = 2.0  # the same after a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last answer, and no event reports a change
 _LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and if the platform cannot report the end of a process not our child
 
 
 class Step(enum.Enum):
-    """What is done about processes that have not ended. The steps follow each other, and none is skipped."""
+    """A step against processes that have not ended. Steps are taken in order, and none is skipped."""
 
     ASK = "ask the workers to end"
     KILL = "kill all but helpers"
@@ -45,11 +45,11 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True)
 class StopPlan:
-    """One stop, which reached its present step at `since`.
+    """The plan of one stop, which reached its current step at `since`.
 
     Args:
         grace: seconds between the first signal and SIGKILL.
-        patience: seconds after SIGKILL until a process that has not ended is reported and left.
+        patience: seconds after SIGKILL until a process that has not ended is reported and abandoned.
     """
 
     since: Instant
@@ -65,8 +65,8 @@ class StopPlan:
         return later(self.since, lasts.get(self.step, 0.0))
 
     def at(self, now: Instant, urged: bool) -> StopPlan:
-        """The plan at this moment, perhaps one step further. `urged`: end the grace period, because a second signal has
-        come or the other nodes continue."""
+        """Return the plan as of `now`, perhaps one step further. `urged` ends the grace period, because a second signal
+        has come or the other nodes are continuing."""
         if now < self.until and not (urged and self.step is Step.ASK):
             return self
         following = {Step.ASK: Step.KILL, Step.KILL: Step.KILL_HELPERS}.get(self.step, Step.GIVE_UP)
@@ -78,7 +78,7 @@ class GroupStop:
 
     Args:
         kill_timeout: see `ProcessAgent`.
-        stop_by: called repeatedly; when the grace period ends at the latest. None: there is no such limit.
+        stop_by: called repeatedly; returns when the grace period must end at the latest, or None for no limit.
         exited: called for each worker that has ended.
     """
 
@@ -99,8 +99,8 @@ class GroupStop:
         self._kill_timeout = kill_timeout
 
     def stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = AFTERGLOW) -> None:
-        """End the processes, then read their output to its end. In a finished round only processes that the workers
-        left behind must end; they have `afterglow` seconds to do so by themselves.
+        """End the processes, then read their output to its end. In a finished round, only processes that the workers
+        left behind must end; they get `afterglow` seconds to do so by themselves.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.
@@ -118,8 +118,8 @@ class GroupStop:
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
-        """The processes that must be ended: all while workers run; later only those that do not end by themselves. A
-        signal cuts this wait short."""
+        """Return the processes that must be ended: all of them while workers are running, and later only those that do
+        not end by themselves. A signal cuts this wait short."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():
@@ -153,7 +153,7 @@ class GroupStop:
             if plan.step is Step.GIVE_UP:
                 self._give_up()
                 return
-            if plan.step is Step.ASK:  # SIGTERM may have followed, and ended workers may have left processes behind
+            if plan.step is Step.ASK:  # SIGTERM may have followed, and workers may have left processes behind
                 self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
             else:
                 if before.step is Step.ASK and now < before.until and not self._events.urged:
@@ -165,11 +165,11 @@ class GroupStop:
                 else:
                     self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
-            self._events.pop_expired()  # ignore timers, so that a worker that is stopped has its whole grace period
+            self._events.pop_expired()  # ignore timers, so that a stopping worker gets its whole grace period
             self.reap()
 
     def reap(self) -> None:
-        """Report the workers that have ended."""
+        """Record the workers that have ended."""
         for ended in self._processes.reap():
             self._exited(ended)
 
@@ -192,17 +192,17 @@ class GroupStop:
             raise UnkillableWorkersError(
                 f"{len(left)} process(es) still exist {self._kill_timeout:g} s after SIGKILL: {names}. State D means "
                 "that the kernel waits for a device or a file system: look at its log (dmesg); the process ends when "
-                "that wait ends, or with the machine"
+                "that wait does, or when the machine reboots"
             )
 
     def _deliver_output(self) -> None:
-        """Wait until the output is delivered, or the console has taken none for too long, or a signal comes."""
+        """Wait until all output is delivered, the console has accepted none for too long, or a signal comes."""
         done = self._processes.drain()
         signals = len(self._events.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE
         delivered, deadline = -1, self._clock.now()
         readable: Collection[int] = ()
-        progress = Progress(deadline, "the console to take the workers' output")
+        progress = Progress(deadline, "the console to accept the workers' output")
         while done is not None and done not in readable and len(self._events.signals) == signals:
             now = self._clock.now()
             if delivered != self._processes.delivered():

@@ -1,8 +1,8 @@
-"""What to do about a worker group, and in the exit barrier after it: the agent's policy, in two pure functions. This
+"""The agent's policy, in two pure functions: what to do about a worker group, and in the exit barrier after it. This
 module also attributes failures: it determines which failure came first, on this node and in the whole job.
 
-`supervise` and `await_others` return orders, which the agent performs in sequence, each once, before it observes again.
-`supervise` is called twice about a group that has ended. The first time, a failure is always reported and the group
+`supervise` and `await_others` return orders, which the agent performs once and in sequence before it observes again.
+`supervise` is called twice for a group that has ended. The first time, a failure is always reported and the group
 stopped, because the peers of a lost worker hang until they are notified, and stopping takes time. The second time, when
 all failures are known, it decides what follows.
 """
@@ -29,15 +29,15 @@ _DONE = "every worker succeeded"
 
 
 class Order(enum.Enum):
-    """One thing for the agent to do.
+    """One action for the agent to perform.
 
-    REPORT: report this node's failures to the other nodes, with all that is known so far. DEPART: notify them that this
-    node leaves. STOP: stop the workers. COLLECT: all workers have succeeded; end the processes that they left behind,
-    and collect their output and return values. JOIN: join the next round and start its workers.
+    REPORT: report this node's failures to the other nodes, with all that is known so far. DEPART: announce to them that
+    this node is leaving. STOP: stop the workers. COLLECT: all workers have succeeded; end the processes that they left
+    behind, and collect their output and return values. JOIN: join the next round and start its workers.
 
-    The other orders end the run, or may. SUCCEED: notify the other nodes, wait for them, end successfully. RETIRE: end
-    successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job, or this node is
-    drained. LEAVE: notify the other nodes, stop the workers, end as a signal asked.
+    The other orders end the run, or may do so. SUCCEED: notify the other nodes, wait for them, and end successfully.
+    RETIRE: end successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job or this node
+    is drained. LEAVE: notify the other nodes, stop the workers, and end, as a signal requested.
     """
 
     REPORT = "report"
@@ -54,7 +54,7 @@ class Order(enum.Enum):
 
 class RestartCause(str, enum.Enum):
     """Why a group restarts. HANG: a worker was killed because it hung. LOST: a node was lost. MEMBERSHIP: the
-    membership changed for another reason. FAILURE and HANG use the budget, the others do not."""
+    membership changed for another reason. Only FAILURE and HANG use the budget."""
 
     FAILURE = "failure"
     HANG = "hang"
@@ -68,10 +68,10 @@ class RestartCause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RestartBudget:
-    """`max_restarts` failures are forgiven, the next one is final. `failures` is TORCHELASTIC_RESTART_COUNT.
+    """`max_restarts` failures are forgiven; the next one is final. `failures` is TORCHELASTIC_RESTART_COUNT.
 
-    `shared`: the handler counts the failures of all nodes, and decides whether one is forgiven; `failures` is the count
-    of the present round.
+    If `shared`, the handler counts the failures of all nodes and decides whether one is forgiven; `failures` is then
+    the count of the current round.
     """
 
     max_restarts: int
@@ -79,7 +79,7 @@ class RestartBudget:
     shared: bool = False
 
     def in_round(self, restart_count: int) -> RestartBudget:
-        """The budget in a round whose members agreed on `restart_count`."""
+        """Return the budget for a round whose members agreed on `restart_count`."""
         return replace(self, failures=restart_count)
 
 
@@ -89,9 +89,9 @@ class Observation:
 
     Args:
         result: the state of the workers.
-        signum: a signal that asks the agent to leave.
-        verdict: the handler's, if the round is over.
-        complete: no worker runs any more, and `result` holds all that can be known about them.
+        signum: the signal that asks the agent to leave, if any.
+        verdict: the handler's verdict, if the round is over.
+        complete: whether no workers are running any more, and `result` holds all that can be known about them.
     """
 
     result: RunResult
@@ -101,7 +101,7 @@ class Observation:
 
     @property
     def running(self) -> bool:
-        """Whether workers run."""
+        """Whether workers are running."""
         return WorkerState.is_running(self.result.state) and not self.complete
 
     @property
@@ -111,22 +111,22 @@ class Observation:
 
     @property
     def reported(self) -> Mapping[int, ProcessFailure]:
-        """The failures of the job that the verdict names."""
+        """The job's failures, according to the verdict."""
         return self.verdict.failures if self.verdict else {}
 
     @property
     def failures(self) -> dict[int, ProcessFailure]:
-        """The failures of this node and those of the job."""
+        """The failures of this node and of the job."""
         return together(self.result.failures, self.reported)
 
     def found(self, outcome: Outcome) -> Verdict | None:
-        """The verdict, if it has this outcome."""
+        """Return the verdict if it has this outcome."""
         return self.verdict if self.verdict and self.verdict.outcome is outcome else None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why, and the budget that is left afterwards. Without orders the agent waits.
+    """What to do, why, and the budget left afterwards. Without orders, the agent waits.
 
     `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round
     shows the cause (see `judged`).
@@ -140,10 +140,10 @@ class Decision:
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """What to do while a group runs, or when it has ended. A signal has priority, then a failure that must be reported.
-    A group that has succeeded takes precedence over the round's verdict, because its work is done. The end of the job,
-    of this node's part in it or of its connection precedes failures, which may be consequences. A failure precedes a
-    change of the round, which a restart brings anyway."""
+    """Decide what to do while a group runs or after it has ended. A signal has priority, then a failure to report. A
+    group that has succeeded takes precedence over the round's verdict, because its work is done. The end of the job, of
+    this node's part in it, or of its connection precedes failures, which may be consequences. A failure precedes a
+    membership change, which a restart adopts anyway."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if seen.failed and not seen.complete:
@@ -166,31 +166,31 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def await_others(
     budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
 ) -> Decision:
-    """What a node does after its workers have succeeded, while other nodes' workers run. It waits, so that it can join
-    again if another node fails. Its own work is done, so this ends in failure only if the whole job fails. `until`:
-    when the node stops waiting, unless it hosts the other nodes' store."""
+    """Decide what to do after this node's workers have succeeded, while other nodes' workers run. The node waits, so
+    that it can rejoin if another node fails. Its own work is done, so the wait ends in failure only if the whole job
+    fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if verdict := seen.found(Outcome.CLOSED):
         if verdict.succeeded:
             return Decision((Order.RETIRE,), f"{_DONE}; {closed(verdict)}", budget)
-        return Decision((Order.YIELD,), f"{closed(verdict)}; the workers of this node had succeeded", budget)
+        return Decision((Order.YIELD,), f"{closed(verdict)}; this node's workers had succeeded", budget)
     if verdict := seen.found(Outcome.RESTART):
         return _after_round(budget, seen, verdict)
     if verdict := seen.found(Outcome.FENCED):
-        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of other nodes: {verdict.reason}", budget)
+        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for other nodes' workers: {verdict.reason}", budget)
     if verdict := seen.found(Outcome.DRAINED):
         return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}", budget)
     if now < until:
         return Decision((), _DONE, budget)
     if hosts_store:
-        return Decision((), "this process hosts the store of other nodes, whose workers still run", budget)
-    reason = f"{_DONE}; those of other nodes have not in time (exit barrier)"
+        return Decision((), "this process hosts the store for other nodes, whose workers still run", budget)
+    reason = f"{_DONE}; other nodes' workers did not finish in time (exit barrier)"
     return Decision((Order.DEPART, Order.RETIRE), reason, budget)
 
 
 def closed(verdict: Verdict) -> str:
-    """Which node closed the job, and why, in words."""
+    """Describe which node closed the job, and why."""
     return f"the job was closed by {verdict.by or 'another node'}: {verdict.reason}"
 
 
@@ -199,30 +199,30 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """The round is over for this node. The cause is what ended the round, not a failure of this node."""
+    """Decide what to do after this node's round is over. The cause is what ended the round, not a local failure."""
     return Decision((*_stop(seen), Order.JOIN), verdict.reason, budget, _cause_of(verdict), certain=verdict.judged)
 
 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:
-    """The decision, corrected by how the round is now known to have ended."""
+    """Return the decision, corrected for how the round is now known to have ended."""
     return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
 
 
 def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | None:
-    """How this node's round `number` ended, according to `formed`, its next round; None if that is unknown. If rounds
-    in between formed without this node, and no failure has been counted since, the other nodes considered it gone, and
-    its workers' failures were consequences."""
+    """Return how this node's round `number` ended, according to `formed`, its next round; None if that is unknown. If
+    rounds in between formed without this node, and no failure has been counted since, the other nodes considered it
+    failed, and its workers' failures were consequences."""
     if formed.number == number + 1:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
         return None
-    gone = f"round {number + 1} formed without this node, which other nodes considered gone"
+    gone = f"round {number + 1} formed without this node, which the other nodes considered lost"
     return Verdict(Outcome.RESTART, gone, lost=True)
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """This node's workers have not succeeded, so for this node the job has not either, whatever other nodes report."""
-    but = "; the workers of this node had not succeeded" if verdict.succeeded else ""
+    """End without success: this node's workers have not succeeded, whatever other nodes report about the job."""
+    but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
 
@@ -231,12 +231,12 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
     if budget.shared:
         if verdict := seen.found(Outcome.RESTART):
             return _after_round(budget, seen, verdict)
-        # The handler decides whether the failure is forgiven; the next rendezvous shows it.
+        # The handler decides whether the failure is forgiven; the next rendezvous reveals it.
         return Decision((Order.JOIN,), what, budget, cause, certain=False)
     first = first_of(seen.result.failures)
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
-        return Decision((Order.FAIL,), f"{what}; a restart cannot cure it: {last}", budget)
+        return Decision((Order.FAIL,), f"{what}; a restart would not help: {last}", budget)
     if budget.failures >= budget.max_restarts:
         return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}", budget)
     after = replace(budget, failures=budget.failures + 1)
@@ -259,20 +259,20 @@ def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
 
 
 def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
-    """The failure that no other failure caused, or None."""
+    """Return the failure that no other failure caused, or None."""
     return next((failure for failure in failures.values() if failure.caused_by is None), None)
 
 
 def first_failure_text(failures: Mapping[int, ProcessFailure]) -> str:
-    """The rank and the reason of the first failure; empty if there is none."""
+    """Return the rank and the reason of the first failure, or an empty string if there is none."""
     first = first_of(failures)
     return f"rank {first.global_rank}: {first.reason}" if first else ""
 
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-    """The failures of this node and of the job, by global rank. The first failure of `job` is considered the cause of
-    all others, because the clocks of two machines cannot be compared. For a failure of this node its own record is
-    used, because it has more than the node has reported to the job."""
+    """Return the failures of this node and of the job, by global rank. The first failure in `job` is considered the
+    cause of all others, because the clocks of two machines cannot be compared. This node's failures come from its own
+    record, which has more details than it has reported to the job."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}

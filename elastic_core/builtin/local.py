@@ -1,7 +1,7 @@
-"""The backend `local`: single-node jobs, without a rendezvous. It needs neither torch nor a network.
+"""The backend `local`: single-node jobs without a rendezvous. It needs neither torch nor a network.
 
-The agent hosts the workers' store, see `support.workers_store`. Each round gets a new store, without the keys of
-earlier rounds.
+The agent hosts the workers' store; see `support.workers_store`. Each round gets a new store without earlier rounds'
+keys.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LocalRendezvousHandler(RendezvousHandler):
-    """Forms rounds of one node.
+    """Forms single-node rounds.
 
     Args:
-        run_id: name of the job.
-        master_addr: address of the workers' store.
-        master_port: its port in every round; None: a free port, new for every round.
+        run_id: the job's id.
+        master_addr: the address of the workers' store.
+        master_port: the store's port in every round (default: a free port, new for every round).
     """
 
     def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
@@ -48,7 +48,7 @@ class LocalRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Raises RendezvousClosedError, or ConfigurationError if the port is in use."""
+        """Form the next round. Raises RendezvousClosedError, or ConfigurationError if the port is in use."""
         if self._closed:
             raise RendezvousClosedError(f"the job {self._run_id!r} is closed; no further rounds will form")
         where = RendezvousStoreInfo(self._master_addr, self._workers.reserve(self._master_addr, self._master_port or 0))
@@ -78,7 +78,7 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(context: Context, params: RendezvousParameters) -> LocalRendezvousHandler:
-    """Raises ConfigurationError if the job has more than one node, or an endpoint."""
+    """Create the handler. Raises ConfigurationError if the job may have several nodes or has an endpoint."""
     problems = list(_problems(params))
     if problems:
         raise ConfigurationError(*problems)

@@ -15,8 +15,8 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 class MemoryStore:
-    """See `interfaces.store.Store`. Thread-safe. As with torch's stores, `compare_set` returns `expected` if the key is
-    missing and `expected` is not empty, and `add` treats an empty value as 0.
+    """An in-memory `interfaces.store.Store`. Thread-safe. As with torch's stores, `compare_set` returns `expected` if
+    the key is missing and `expected` is not empty, and `add` treats an empty value as 0.
 
     Args:
         timeout: how long `get` and `wait` wait for a key.
@@ -28,7 +28,7 @@ class MemoryStore:
         self._changed = threading.Condition()
 
     def get(self, key: str) -> bytes:
-        """Raises TimeoutError if the key does not appear in time."""
+        """Return the value. Raises TimeoutError if the key does not appear in time."""
         with self._changed:
             self._await_keys([key], self._timeout)
             return self._values[key]
@@ -50,7 +50,7 @@ class MemoryStore:
             return self._values.get(key, _as_bytes(expected))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Raises TimeoutError if a key does not appear in time."""
+        """Wait for the keys. Raises TimeoutError if one does not appear in time."""
         with self._changed:
             self._await_keys(keys, self._timeout if timeout is None else timeout)
 
@@ -74,4 +74,4 @@ class MemoryStore:
         seconds = timeout.total_seconds()
         if not self._changed.wait_for(lambda: all(key in self._values for key in keys), seconds):
             missing = [key for key in keys if key not in self._values]
-            raise TimeoutError(f"expected the keys {missing} to be set within {seconds:g} s; they were not set")
+            raise TimeoutError(f"the keys {missing} were not set within {seconds:g} s")

@@ -39,7 +39,7 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:
     spawn, fork, forkserver = (partial(_for_functions, method) for method in ("spawn", "fork", "forkserver"))
     return [
         WorkerStarterRecord("subprocess", "scripts and commands, each a new program", _for_commands),
-        WorkerStarterRecord("spawn", "functions, each in a new Python", spawn),
+        WorkerStarterRecord("spawn", "functions, each in a new Python process", spawn),
         WorkerStarterRecord("fork", "functions, each in a copy of the agent's process", fork, forks=True),
-        WorkerStarterRecord("forkserver", "functions, each in a copy of a fresh Python", forkserver),
+        WorkerStarterRecord("forkserver", "functions, each in a copy of a fresh Python process", forkserver),
     ]

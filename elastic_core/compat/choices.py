@@ -1,13 +1,13 @@
 """The default plugins, and the distributions that provide well-known names. The names are those that torchrun users
-expect. No other module of the core treats them specially."""
+expect. No other module in the core treats them specially."""
 
 from __future__ import annotations
 
 BACKEND = "c10d"
-"""The rendezvous backend of multi-node jobs, and of jobs with an endpoint."""
+"""The rendezvous backend for multi-node jobs and for jobs with an endpoint."""
 
 BACKEND_WITH_MASTER = "static"
-"""The rendezvous backend of jobs with a fixed number of nodes, a master address and no endpoint."""
+"""The rendezvous backend for jobs with a fixed number of nodes, a master address and no endpoint."""
 
 HEALTH_ENDPOINT = "http"
 """The health endpoint that `--health-port` selects."""

@@ -1,4 +1,4 @@
-"""Turns a registered store into a rendezvous backend of the same name: an `StoreBackend` with the store's options."""
+"""Turns a registered store into a rendezvous backend of the same name: a `StoreBackend` with the store's options."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _NO_PORT = 0
 
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
-    """The backend's record. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`, whichever exists, or
-    `host` and `port`. Without it, these options keep their defaults."""
+    """Return the backend's record. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`, whichever
+    exists, or `host` and `port`. Without that flag, these options keep their defaults."""
     shared = (*BACKEND_OPTIONS, OUTAGE_GRACE)
     taken = {option.name for option in shared} | set(_place(store) or ())
     own = None if store.options is None else [option for option in store.options if option.name not in taken]
@@ -43,7 +43,7 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
         None if own is None else (*shared, *own),
         store.aliases,
         open_backend=partial(_backend, store, observes=True),
-        forkable=False,  # whether its client survives a fork is unknown
+        forkable=False,  # it is unknown whether its client survives a fork
         defaults=store.defaults,
         problems=store.problems,
         hosts_of=store.hosts_of,
@@ -51,7 +51,7 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
 
 
 def _place(store: StoreRecord) -> tuple[str, ...] | None:
-    """The first of the store's options that hold its address; None if it has none."""
+    """Return the first of the store's options that hold its address; None if there are none."""
     declared = None if store.options is None else {option.name for option in store.options}
     return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
 
@@ -92,7 +92,7 @@ def _of_round(record: StoreRecord, context: Context, params: RendezvousParameter
 
 
 def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:
-    """The options of the store. Raises ConfigurationError if the endpoint does not fit the store."""
+    """Return the store's options. Raises ConfigurationError if the endpoint does not fit the store."""
     defaults = {option.name: option.default for option in record.options or ()}
     given = {name: value for name, value in params.config.items() if record.options is None or name in defaults}
     return {**defaults, **given, **_endpoint(params.endpoint, _place(record))}

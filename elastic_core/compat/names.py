@@ -65,4 +65,4 @@ MODULES: dict[str, dict[str, str]] = {
     f"torch.distributed.{module}": {name: ours for ours, names in homes.items() for name in names.split()}
     for module, homes in _BY_MODULE.items()
 }
-"""For each of torch's modules: its names, each with the module of elastic-core that defines it."""
+"""Maps each of torch's modules to its names, each with the elastic-core module that defines it."""

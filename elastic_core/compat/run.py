@@ -1,5 +1,5 @@
-"""The functions of `torch.distributed.run` that programs call, implemented on `elastic run`, with the same sources of
-settings."""
+"""The functions of `torch.distributed.run` that programs call, implemented on top of `elastic run`, with the same
+sources of settings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["get_args_parser", "main", "parse_args", "run"]
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """A parser of torchrun's flags, script and arguments. Values remain text. A flag that is not given has the text of
-    our default; `run` then reads the setting from variables and files."""
+    """Return a parser for torchrun's flags, script and arguments. Values remain text. A flag that is not given has our
+    default as text; `run` then reads the setting from variables and files."""
     parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
     for spec in config.SPECS.values():
         if spec.torchrun:
@@ -37,7 +37,7 @@ def get_args_parser() -> argparse.ArgumentParser:
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line `args`, without the program's name; None: that of this process."""
+    """Parse the command line `args`, without the program's name (default: this process's)."""
     return get_args_parser().parse_args(args)
 
 
@@ -51,13 +51,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """`elastic run` with the command line `args`, without the program's name; None: that of this process. Raises the
+    """Run `elastic run` with the command line `args`, without the program's name (default: this process's). Raises the
     same errors as `run`."""
     _run(sys.argv[1:] if args is None else args)
 
 
 def torchrun() -> NoReturn:
-    """The console script `elastic-torchrun`."""
+    """Run the console script `elastic-torchrun`."""
     cli.entry_point(["run", *sys.argv[1:]])
 
 
@@ -69,11 +69,11 @@ def _run(argv: Sequence[str]) -> None:
 
 
 class _Default(str):
-    """The text of a default. The type distinguishes it from an equal value on the command line."""
+    """A default as text. Its type distinguishes it from an equal value on the command line."""
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The command line for all values in `args` that are not defaults."""
+    """Return the command line for all values in `args` that are not defaults."""
     words = []
     for name, spec in config.SPECS.items():
         value = getattr(args, name, None)

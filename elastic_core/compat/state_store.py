@@ -1,6 +1,6 @@
-"""A store for a rendezvous backend that has only `get_state` and `set_state`. All keys are kept in one state.
+"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. All keys are kept in one state.
 
-The members of a round share one such store, and the job's nodes share another one below `StoreBackend`. With many
+The members of a round share one such store, and the job's nodes share another one underneath `StoreBackend`. With many
 nodes, a backend that stores entries separately is much cheaper.
 """
 
@@ -37,12 +37,12 @@ _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 
 class StateStore:
-    """See `interfaces.store.Store`. All keys are kept in one state of `backend`, which is read and written as a whole.
-    The store is meant for the few small values of a rendezvous, not for data. Thread-safe. Waiting for another
-    process's key polls every 0.02 s at first, up to every 1 s.
+    """An `interfaces.store.Store` whose keys are all kept in one state of `backend`, which is read and written as a
+    whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe. While it waits for
+    another process's key, it polls every 0.02 s at first, and later every 1 s.
 
     Args:
-        backend: a client for a state that only this store writes, for example of another job id. If its `set_state`
+        backend: a client for a state that only this store writes, for example under another job id. If its `set_state`
             does not return the stored state, concurrent `add` calls may count twice.
         timeout: how long `get` and `wait` wait for a key.
 
@@ -99,12 +99,12 @@ class StateStore:
         return len(self._values())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of all these keys; waits for them as `get` does."""
+        """Return the values of all these keys, waiting for them as `get` does."""
         values = self._awaited(keys, self._timeout)
         return [values[key] for key in keys]
 
     def close(self) -> None:
-        """Close the backend, if it has a `close`."""
+        """Close the backend if it has a `close` method."""
         close: Callable[[], object] | None = getattr(self._backend, "close", None)
         if close is not None:
             close()
@@ -114,8 +114,8 @@ class StateStore:
             return self._read()[0]
 
     def _read(self, replaces: bool = False) -> tuple[Values, object]:
-        """The values, and the state's token. If a write (`replaces`) finds that something else has overwritten the
-        store's state, it raises RendezvousStateError and resets the store."""
+        """Return the values and the state's token. If a write (`replaces`) finds that something else has overwritten
+        the store's state, it raises RendezvousStateError and resets the store."""
         found = self._backend.get_state()
         try:
             values = {} if found is None else _decoded(found[0])
@@ -132,16 +132,14 @@ class StateStore:
         while missing := _missing(values := self._values(), keys):
             left = until - self._clock.now()
             if left <= 0:
-                raise TimeoutError(
-                    f"expected the keys {missing} to be set within {timeout.total_seconds():g} s; they were not set"
-                )
+                raise TimeoutError(f"the keys {missing} were not set within {timeout.total_seconds():g} s")
             looks += 1
             with self._changed:
                 self._changed.wait(min(_PAUSES.pause(looks), left))
         return values
 
     def _change(self, change: Callable[[Values], Values]) -> Values:
-        """Apply the change, and return the new values."""
+        """Apply the change and return the new values."""
 
         def attempt() -> Values | None:
             values, token = self._read(replaces=True)
@@ -175,7 +173,7 @@ def _missing(values: Values, keys: Sequence[str]) -> list[str]:
 
 
 def _encoded(values: Values, serial: str) -> bytes:
-    """`serial` distinguishes two writes of the same values."""
+    """Encode the values; `serial` distinguishes two writes of the same values."""
     shown = {key: base64.b64encode(value).decode() for key, value in values.items()}
     return json.dumps({"version": _VERSION, "serial": serial, "values": shown}, separators=(",", ":")).encode("ascii")
 
@@ -215,18 +213,18 @@ class _StateConnector:
 
 class _SharedConnection(StoreConnection):
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Each poll reads the whole state, so the pauses grow."""
+        """Poll for the key with growing pauses, because each poll reads the whole state."""
         return self.asked_for(key, timeout, closed, _PAUSES)
 
     def release(self) -> None:
-        """The connector closes the shared store."""
+        """Do nothing, because the connector closes the shared store."""
 
 
 def with_roster(
     backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
 ) -> RosterBackend:
-    """The backend itself if it has a roster, or else a `StoreBackend` on it. `observes`: see `StoreBackend`. `seal`:
-    signs the nodes' writes."""
+    """Return the backend itself if it has a roster, or else a `StoreBackend` on top of it. `observes`: see
+    `StoreBackend`. `seal`: signs the nodes' writes."""
     if not isinstance(backend, RosterBackend):
         backend = StoreBackend(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
     if seal is None or not seal.signs or backend.sign_with(seal):

@@ -5,7 +5,7 @@
 
 `compat.names` lists the replaced modules and names. All other modules, such as `torch.distributed.elastic.utils`,
 remain torch's. Accessing a name that a replaced module lacks raises AttributeError; the page "Moving from torchrun"
-lists alternatives. Workers are separate processes and import torch's modules, unless they import this module, too.
+lists alternatives. Workers are separate processes and import torch's modules unless they also import this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Ours(importlib.machinery.SourceFileLoader):
-    """Loads a replaced module. Its names are imported from our modules on first access."""
+    """Loads a replaced module, whose names are imported from our modules on first access."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = MODULES[module.__name__]
@@ -80,7 +80,7 @@ def _run_program(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     from elastic_core.compat.torch import (
-        install as _install,  # not this __main__ module, but the one that programs import
+        install as _install,  # not this __main__ module but the one that programs import
     )
 
     _install()

@@ -1,6 +1,6 @@
 """The composition root: the only package that imports all others.
 
-It selects what a run uses, builds the objects of one agent, and stops them in reverse order.
+It selects the components that a run uses, builds one agent's objects, and stops them in reverse order.
 """
 
 from elastic_core.compose.agent import AgentParts, answering, composed, parts_for

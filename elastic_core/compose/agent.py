@@ -1,4 +1,4 @@
-"""Builds the objects of one agent, and stops them in reverse order."""
+"""Builds one agent's objects, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentParts:
-    """The parts of an agent, except its handler. They do nothing until the agent runs."""
+    """An agent's parts, except its handler. They do nothing until the agent runs."""
 
     processes: LocalWorkers
     observer: Observer
@@ -77,7 +77,7 @@ def composed(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> Iterator[ProcessAgent]:
-    """An agent that is ready to run. On exit, all its objects are stopped in reverse order, the health endpoint last.
+    """Yield an agent that is ready to run. On exit, its objects are stopped in reverse order, the health endpoint last.
 
     `logs_specs` overrides the settings for log files, and `health_check_server` those for the health endpoint.
 
@@ -145,7 +145,7 @@ def parts_for(
     observers: tuple[Observer, ...] = (),
     logs_specs: LogsSpecs | None = None,
 ) -> Iterator[AgentParts]:
-    """The parts for the plan, which are stopped when the context ends. See `composed`."""
+    """Yield the parts for the plan, which are stopped when the context ends. See `composed`."""
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(more_files())
@@ -175,7 +175,7 @@ def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:
-    """This node's entry for the other nodes."""
+    """Return this node's description for the other nodes."""
     host = socket.gethostname()
     return Node(
         name=settings.node_id or generated_name(host),
@@ -189,7 +189,7 @@ def _node(settings: Settings, local_world_size: int) -> Node:
 
 
 def _rank(handler: RendezvousHandler, plan: Plan) -> None:
-    """Apply the rank policy, if the job may have several nodes."""
+    """Apply the rank policy if the job may have several nodes."""
     record, settings = plan.rank_policy.record, plan.settings
     if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
         return
@@ -208,7 +208,7 @@ def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
 
 
 def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -> None:
-    """Start the health endpoint, if one is configured."""
+    """Start the health endpoint if one is configured."""
     server, settings = plan.made_health_endpoint(board), plan.settings
     if server is None:
         return
@@ -230,7 +230,7 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
 
 
 def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """Returns the environment variables of the plugins and of the watchdog, which knows them once it has started."""
+    """Return a contributor of the plugins' variables and the watchdog's, which are known only once it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

@@ -1,4 +1,4 @@
-"""The plan of one run: the plugin records that its settings select, with their typed options."""
+"""The plan for one run: the plugin records that its settings select, with their typed options."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 _ALONE = "local"  # the backend of single-node jobs
 _HEALTH_TIMEOUT = 30.0  # seconds without an iteration of the agent's loop after which it is reported as stuck
-_HELPED = (ElasticError, OSError)  # a plugin's errors that are shown without naming the plugin: they have advice
+_HELPED = (ElasticError, OSError)  # a plugin's errors that are shown without naming the plugin: they contain advice
 
 
 def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
-    """The selections of the settings, one for each kind of record in use."""
+    """Yield the settings' selections, one for each kind of record in use."""
 
     def place(setting: str) -> str:
         origin = origins.get(setting, DEFAULT)
@@ -75,7 +75,7 @@ class Plan:
     Attributes:
         settings: every setting, typed and resolved.
         manager: the plugins.
-        backend, rank_policy: always selected.
+        backend, rank_policy: these are always selected.
         watchdog, health, starter: None if the settings select none.
         added: the values of the options that plugins added.
     """
@@ -103,7 +103,7 @@ class Plan:
         return not_needed(self.backend.record.options, self.settings.rdzv_conf)
 
     def handler(self, node: Node) -> RendezvousHandler:
-        """This node's handler, which connects when the node joins. Raises ConfigurationError."""
+        """Create this node's handler, which connects when the node joins. Raises ConfigurationError."""
         settings, config = self.settings, self.backend.options
         made = self.backend.record.factory(
             self._context(self.backend),
@@ -123,11 +123,11 @@ class Plan:
         return made
 
     def start_with(self, work: Work) -> Starter:
-        """The worker starter: the selected one, or else the default for this kind of work.
+        """Create the worker starter: the selected one, or else the default for this kind of work.
 
         Raises:
-            ConfigurationError: it does not exist, cannot run this kind of work, or would fork the agent although the
-                backend's client does not survive a fork.
+            ConfigurationError: the starter does not exist, cannot run this kind of work, or would fork the agent
+                although the backend's client does not survive a fork.
         """
         asked = self.starter
         if asked is None:
@@ -144,7 +144,7 @@ class Plan:
         return cast("Starter", _named(made, ("start", "result"), asked, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """The selected worker starter's facts for `elastic explain`; empty if the starter has no `explain`."""
+        """Return the selected worker starter's facts for `elastic explain`; empty if it has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
         found = self.starter.record.explain(self._context(self.starter), work)
@@ -152,19 +152,19 @@ class Plan:
             plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
         except (TypeError, ValueError) as error:
             name = self.starter.record.name
-            message = f"expected a mapping of JSON values from explain of the worker starter {name!r}, found {found!r}"
+            message = f"expected a mapping of JSON values from the worker starter {name!r}'s explain, found {found!r}"
             raise PluginError(Problem("--worker-starter", message)) from error
         return plain
 
     def made_watchdog(self) -> Watchdog | None:
-        """The watchdog, not started yet; None if none is selected."""
+        """Create the watchdog, not started yet; None if none is selected."""
         if self.watchdog is None:
             return None
         made = self.watchdog.record.factory(self._context(self.watchdog))
         return cast("Watchdog", _named(made, ("start", "worker_environment", "scratch"), self.watchdog))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
-        """The health endpoint, not started yet; None if none is selected."""
+        """Create the health endpoint, not started yet; None if none is selected."""
         if self.health is None:
             return None
         port = self.settings.health_port or 0
@@ -172,7 +172,7 @@ class Plan:
         return cast("HealthCheckServer", _named(made, ("start",), self.health, _HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
-        """The rank policy."""
+        """Create the rank policy."""
         return self.rank_policy.record.factory(self._context(self.rank_policy))
 
 
@@ -227,7 +227,7 @@ def plan_of(
 def problems_of(
     manager: PluginManager, settings: Settings, origins: Mapping[str, str], tables: Mapping[str, str]
 ) -> Sequence[Problem]:
-    """The problems that `plan_of` raises."""
+    """Return the problems that `plan_of` would raise."""
     try:
         plan_of(without_missing(settings, manager, origins), manager, origins, tables)
     except ConfigurationError as error:
@@ -236,8 +236,8 @@ def problems_of(
 
 
 def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
-    """The settings without a watchdog or health endpoint that one of torchrun's variables selects but that is not
-    installed. The job runs without it, as under torchrun, and a warning names the package to install."""
+    """Return the settings without a watchdog or health endpoint that one of torchrun's variables selects but that is
+    not installed. The job runs without it, as under torchrun, and a warning names the package to install."""
     asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
     for setting, kind in asked.items():
         name, variable = getattr(settings, setting), origins.get(setting)
@@ -250,7 +250,7 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Inside this context, problems name where a value came from instead of its flag, which is all that factories
+    """Make problems name a value's origin inside this context, instead of its flag, which is all that factories
     know."""
     try:
         yield
@@ -266,7 +266,7 @@ def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
 
 
 def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> Iterator[Problem]:
-    """The problem of a secret that the backend does not support."""
+    """Yield a problem if a secret is set that the backend does not support."""
     backend = found.get(RendezvousBackendRecord)
     if backend is not None and settings.rdzv_secret_file and settings.rdzv_backend != _ALONE:
         options = backend.record.options
@@ -279,7 +279,7 @@ def _not_signing(backend: str) -> Problem:
 
 
 def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
-    """The problem of an event handler that is not registered."""
+    """Yield a problem if the event handler is not registered."""
     name = settings.event_log_handler
     if not events.is_known(name):
         known = events.handler_names()
@@ -288,8 +288,8 @@ def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
 
 
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
-    """The problems of tables whose name resembles a known backend's. Other unknown names may be backends that are not
-    installed here."""
+    """Yield a problem for each table whose name resembles a known backend's. Other unknown names may be backends that
+    are not installed here."""
     kind = kind_of(RendezvousBackendRecord)
     known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
     for name, origin in tables.items():

@@ -35,14 +35,14 @@ _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_con
 
 @dataclass(frozen=True)
 class Entry:
-    """The work of the workers, and its name for messages."""
+    """The workers' work, and its name for messages."""
 
     name: str
     work: Work
 
 
 def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
-    """A script, a module or a command, depending on the flags. `PYTHON_EXEC` selects another interpreter."""
+    """Return the entry for a script, module or command, depending on the flags. `PYTHON_EXEC` sets the interpreter."""
     if settings.run_path:
         from elastic_core.workers.functions import run_script
 
@@ -58,7 +58,7 @@ def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ
 
 
 def function_entry(function: Callable[..., Any], args: tuple[Any, ...], name: str = "") -> Entry:
-    """A Python function."""
+    """Return the entry for a Python function."""
     name = name or getattr(function, "__qualname__", "") or repr(function)  # a partial has no name
     return Entry(name, Work(function=function, args=args))
 
@@ -70,8 +70,8 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """The policy for all workers of this node. `stack` removes a temporary log folder. `logs_specs` overrides the
-    settings for log files."""
+    """Return the policy for all workers of this node. `stack` removes a temporary log folder. `logs_specs` overrides
+    the settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -92,16 +92,16 @@ def group_policy(
 
 
 def hang_policy(settings: Settings) -> HangPolicy | None:
-    """The hang detection of the settings; None if it is off."""
+    """Return the configured hang detection; None if it is off."""
     if not settings.hang_timeout:
         return None
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
-    """The variables that the workers inherit. Variables of the agent's health endpoint are removed: an agent that a
-    worker starts cannot use the same port, and no worker needs the token. Variables with options (`..._CONF`) are
-    removed if they contain a secret. `secrets`: names of the options that plugins declare as secret."""
+    """Return the variables that the workers inherit. Variables for the agent's health endpoint are removed: an agent
+    that a worker starts cannot use the same port, and no worker needs the token. Variables with options (`..._CONF`)
+    are removed if they contain a secret. `secrets`: names of the options that plugins declare as secret."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
     return {name: value for name, value in environ.items() if name not in own and name not in holding}
@@ -112,8 +112,8 @@ def _holds_secret(options: str, secrets: Collection[str]) -> bool:
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """The folder of `--log-dir`. Without that flag, and if the settings require log files: a new folder, which is
-    logged, and removed at the end if it is empty."""
+    """Return the folder from `--log-dir`. Without that flag, if the settings require log files, create a folder, which
+    is logged, and removed at the end if it is empty."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
@@ -128,7 +128,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -> Placer | None:
-    """Determines where logs are written: the `given` object, or the plugin selected by `--logs-specs`."""
+    """Return what decides where logs are written: the `given` object, or the plugin selected by `--logs-specs`."""
     if given is None and settings.logs_specs is None:
         return None
     from elastic_core.workers import logs_specs
@@ -156,7 +156,7 @@ def _writes_files(settings: Settings) -> bool:
 
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """The configured CPU binding. Logs any workers that cannot be bound. `visible` is CUDA_VISIBLE_DEVICES."""
+    """Return the configured CPU binding. Logs any workers that cannot be bound. `visible` is CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING
@@ -170,10 +170,10 @@ def _binding(settings: Settings, local_world_size: int, visible: str | None) -> 
 
 
 def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
-    """The reason, for messages, why a worker cannot be bound to CPUs of this machine."""
+    """Return the reason, for messages, why a worker cannot be bound to this machine's CPUs."""
     if not machine.cpus:
         return "the kernel does not report the NUMA layout of the CPUs"
     node = machine.node_of(local_rank, workers)
     if not any(cpu.node == node for cpu in machine.cpus):
-        return "the NUMA node of the worker's device is unknown, or none of its CPUs may be used"
+        return "the NUMA node of the worker's device is unknown, or none of its CPUs is usable"
     return f"NUMA node {node} has fewer usable cores than workers"

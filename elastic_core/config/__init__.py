@@ -1,4 +1,4 @@
-"""The configuration: a table of settings, read from flags, environment, config file and scheduler.
+"""The configuration: a table of settings, read from flags, the environment, the config file and the scheduler.
 
 Start with `settings` (the table), then `reading` (how the sources are combined).
 """

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """The arguments and the help text of a command.
+    """A command's arguments and help text.
 
     Args:
         name: the word after `elastic`.
-        about: the head of its help text.
-        shared: settings of `run` that it also takes, each with its help text; empty: the same as for `run`.
+        about: the beginning of its help text.
+        shared: settings of `run` that it also accepts, each with its help text; empty for the same text as for `run`.
         own: the command's own flags, which have no variables or config file keys.
         operands: names of its required positional arguments.
         example: a complete command line for the help text.
         codes: exit codes with a special meaning for this command.
-        alone: ignore variables and the config file, so that the command works even if they are invalid.
+        alone: whether to ignore variables and the config file, so that the command works even if they are invalid.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Command:
 
     @functools.cached_property
     def specs(self) -> dict[str, Spec]:
-        """All its settings and flags, by name."""
+        """All the command's settings and flags, by name."""
         shared = {name: replace(SPECS[name], help=text or SPECS[name].help) for name, text in self.shared.items()}
         everywhere = {name: SPECS[name] for name in ("plugins", "config")}
         return {**shared, **everywhere, **{spec.name: spec for spec in self.own}}
 
     @property
     def words(self) -> str:
-        """The command as users type it."""
+        """The command's name as users type it."""
         return f"elastic {self.name}"
 
     def help_text(self) -> str:
@@ -74,8 +74,8 @@ class CommandReading:
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """The `Command` for a plugin's record. `added`: the options that the plugin adds to `elastic run`; the command
-    takes them, too. Raises PluginError."""
+    """Return the `Command` for a plugin's record. `added`: the options that the plugin adds to `elastic run`, which the
+    command also accepts. Raises PluginError."""
     if unknown := [name for name in record.settings if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))
@@ -97,7 +97,7 @@ def read_command(
 
     Args:
         sources: `-h` and `--help` are skipped.
-        added_options: options that plugins add to `run`; their variables and config file keys are valid, too.
+        added_options: options that plugins add to `run`; their variables and config file keys are also valid.
         required: settings that must not be empty, each with the error message if it is.
 
     Raises:
@@ -114,7 +114,7 @@ def read_command(
         if not values[name] and name not in unreadable and flag not in reported:
             problems.append(Problem(flag, message))
     if len(line.words) != len(command.operands) and line.certain:
-        expected, found = " ".join(command.operands) or "nothing but flags", " ".join(line.words) or "nothing"
+        expected, found = " ".join(command.operands) or "only flags", " ".join(line.words) or "nothing"
         message = f"expected {expected}, found {found}; see {command.words} --help"
         problems.append(Problem(command.words, message))
     if problems:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 PREFIX = "ELASTIC_"
 NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_TIMER_CLIENT"})
-"""Variables with our prefix that other modules read."""
+"""Variables with our prefix that are not settings; other modules read them."""
 
 _OF_SERVICE = re.compile(r"(tcp|udp|sctp)://")
 _TYPING_ERROR = 0.8
-"""Similarity from which an unknown name is considered misspelled. `PORT` and `HEALTH_PORT` are at 0.53."""
+"""The similarity above which an unknown name is considered misspelled. `PORT` and `HEALTH_PORT` are at 0.53."""
 
 
 def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> Findings:
-    """The settings from the environment, without the fallbacks."""
+    """Return the settings from the environment, without the fallbacks."""
     findings = Findings(from_torchrun(environ, specs))
     for spec in specs.values():
         names = [name for name in spec.own_variables() if environ.get(name)]
@@ -48,13 +48,13 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Whether Kubernetes set the variable to a service's address. It does so in every pod if a service's name matches
-    the variable's."""
+    """Return whether Kubernetes set the variable to a service's address, as it does in every pod if a service's name
+    matches the variable's."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 
 def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, RawValue]:
-    """The settings from torchrun's special variables, whose names do not derive from a flag."""
+    """Return the settings from torchrun's special variables, whose names do not derive from a flag."""
     found = {}
     for spec in specs.values():
         for name, meaning in spec.also_reads.items():
@@ -64,6 +64,6 @@ def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict
 
 
 def fallbacks(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, RawValue]:
-    """The settings from other programs' variables, such as LOGLEVEL. A config file overrides them."""
+    """Return the settings from other programs' variables, such as LOGLEVEL. A config file overrides them."""
     pairs = [(spec.name, name) for spec in specs.values() for name in spec.fallbacks if environ.get(name)]
     return {setting: RawValue(environ[name], name) for setting, name in pairs}

@@ -1,4 +1,4 @@
-"""Renders settings: the help texts of the commands, and the resolved configuration with each value's origin."""
+"""Renders settings: the commands' help texts, and the resolved configuration with each value's origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 VERSION = 2
-"""Schema version of `as_dict`. It is raised when a field changes its meaning or is removed, not when one is added."""
+"""Schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when one is added."""
 
 _HEAD = """\
 usage: elastic run [flags] script [arguments of the script]
@@ -40,15 +40,15 @@ def as_dict(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The reading as JSON values.
+    """Return the reading as JSON values.
 
-    `settings` and `plugin_options` map names to `value`, `unit` (empty: none) and `origin`. Ranges and stream maps
-    are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
-    secret options are `***`.
+    `settings` and `plugin_options` map names to `value`, `unit` (may be empty) and `origin`. Ranges and stream maps are
+    text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of secret
+    options are `***`.
 
     Args:
-        added_options: the options with which the reading was made.
-        secrets: names of secret options, see `PluginManager.secret_options`.
+        added_options: the options with which the configuration was read.
+        secrets: names of secret options; see `PluginManager.secret_options`.
         not_used: names in `--rdzv-conf` that the backend ignores; if there are any, the setting has them as `not_used`.
         starter: the result of the worker starter's `explain`.
     """
@@ -74,7 +74,7 @@ def as_text(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> str:
-    """The reading as a table of setting, value with unit, and origin. Arguments as for `as_dict`."""
+    """Return the reading as a table of setting, value with unit, and origin. The arguments are those of `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
@@ -94,7 +94,7 @@ def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict
 
 
 def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
-    """One line per value; for a mapping, a line with its size and one line per entry."""
+    """Return one line per value; for a mapping, a line with its size and one line per entry."""
     lines = ["", "worker starter:"] if starter else []
     for name, fact in starter.items():
         lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")
@@ -104,7 +104,7 @@ def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Value, unit and origin of every setting. Secrets are masked."""
+    """Return the value, unit and origin of every setting. Secrets are masked."""
     entries = {}
     for name, spec in SPECS.items():
         value = getattr(reading.settings, name)
@@ -117,7 +117,7 @@ def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[s
 
 
 def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, dict[str, Any]]:
-    """Value, unit and origin of every option that plugins added. Secrets are masked."""
+    """Return the value, unit and origin of every option that plugins added. Secrets are masked."""
     entries = {}
     for option in options:
         value = reading.added[option.name]
@@ -127,7 +127,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 
 def as_word(value: object) -> str:
-    """A value as on the command line; `unset` for None, `empty` for an empty text or list."""
+    """Return a value as on the command line; `unset` for None, `empty` for an empty text or list."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -154,7 +154,7 @@ def _plain(value: Any) -> Any:
 
 
 def help_text(added_options: Iterable[Option] = ()) -> str:
-    """The help of `elastic run`: every flag by group, with default, unit and environment variables."""
+    """Return the help of `elastic run`: every flag by group, with default, unit and environment variables."""
     specs = [*SPECS.values(), *specs_of_options(added_options).values()]
     groups = [_paragraph(group, (_flag(spec) for spec in specs if spec.group == group)) for group in GROUPS]
     # The text after a semicolon is about other commands.
@@ -166,7 +166,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """The help of a command with a few flags. `codes`: exit codes with a special meaning for the command."""
+    """Return the help of a command with a few flags. `codes`: exit codes with a special meaning for the command."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))

@@ -4,8 +4,8 @@ Keys are the settings' names, with dashes or underscores, and a few short names 
 table `[rendezvous]` has the keys `backend`, `endpoint` and `id`, and a table of options per backend
 (`[rendezvous.etcd]`).
 
-A config file decides which program runs and which files are written. For security, the search skips a file that
-another user owns or that is world-writable, and warns. A file given with `--config` is always used.
+A config file decides which program runs and which files are written. For security, the search skips, with a warning, a
+file that another user owns or that is world-writable. A file given with `--config` is always used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN = "elastic.toml"
 _SHARED = "pyproject.toml"
 RENDEZVOUS = "rendezvous"
 _OF_NO_BACKEND = ("conf", "options", "rdzv-conf", "rdzv_conf")  # common guesses, which are not backends
-_HEAD = 1 << 16  # bytes of another user's file that are searched for our table
+_HEAD = 1 << 16  # bytes to search for our table in another user's file
 _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": "rdzv_id"}
 
 
@@ -46,9 +46,9 @@ class ConfigFile:
     """The parsed config file.
 
     Args:
-        path: None without a config file.
-        table: its settings for elastic.
-        problem: why it cannot be used.
+        path: the file's path; None without a config file.
+        table: the file's settings for elastic.
+        problem: why the file cannot be used, if it cannot.
         left_out: files that the search skipped.
     """
 
@@ -58,7 +58,7 @@ class ConfigFile:
     left_out: Sequence[Problem] = ()
 
     def findings(self, specs: Mapping[str, Spec]) -> Findings:
-        """The values of these settings, and the problems found in the file."""
+        """Return the values of these settings, and the problems found in the file."""
         findings = Findings(config_file=self.path, left_out=list(self.left_out))
         if self.problem is not None:
             findings.problems.append(self.problem)
@@ -68,8 +68,8 @@ class ConfigFile:
 
 
 def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
-    """The file given by `named` (relative to `cwd`), or else the nearest one in `cwd` or its parents. The search stops
-    at the folder `home` and at the boundary of the file system."""
+    """Find the file given by `named` (relative to `cwd`), or else the nearest one in `cwd` or its parents. The search
+    stops at the folder `home` and at the boundary of the file system."""
     left_out: list[Problem] = []
     try:
         path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
@@ -87,19 +87,19 @@ def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
 def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
     for folder in _upwards(cwd, home):
         for path in (folder / _OWN, folder / _SHARED):
-            # os.path: `Path.is_file` raises for a folder above that must not be read.
+            # Not pathlib: `Path.is_file` raises if a parent folder is not accessible.
             if not os.path.isfile(path):  # noqa: PTH113
                 continue
             if why := _distrusted(path):
                 if path.name == _OWN or _mentions_us(path):
-                    left_out.append(Problem(str(path), f"ignored, because {why}; to use it, pass it with --config"))
+                    left_out.append(Problem(str(path), f"ignored because {why}; to use it, pass it with --config"))
             elif path.name == _OWN or _has_our_table(path):
                 return path
     return None
 
 
 def _upwards(cwd: Path, home: str) -> Iterator[Path]:
-    """`cwd` and its parents, up to the home folder or the root of the file system."""
+    """Yield `cwd` and its parents, up to the home folder or the root of the file system."""
     end = _identity(Path(home)) if home else None
     device = None
     for folder in (cwd, *cwd.parents):
@@ -130,7 +130,7 @@ def _distrusted(path: Path) -> str:
 
 
 def _mentions_us(path: Path) -> bool:
-    """Whether another user's file seems to have our table."""
+    """Return whether another user's file seems to have our table."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"tool.elastic" in file.read(_HEAD)
@@ -139,7 +139,7 @@ def _mentions_us(path: Path) -> bool:
 
 
 def _has_our_table(path: Path) -> bool:
-    """Whether a pyproject.toml has our table. If the file is malformed: whether it seems to."""
+    """Return whether a pyproject.toml has our table or, if the file is malformed, seems to have it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         # Most files lack this word, which saves parsing them and importing a TOML parser.
@@ -151,7 +151,7 @@ def _has_our_table(path: Path) -> bool:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """Our settings in the file; None for a pyproject.toml without our table."""
+    """Return our settings in the file; None for a pyproject.toml without our table."""
     document = _parse(path)
     if path.name != _SHARED:
         return document

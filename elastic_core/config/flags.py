@@ -26,7 +26,7 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 
 @dataclass
 class CommandLine(Findings):
-    """The flags of a command line, and the other words: the script and its arguments, or operands.
+    """A command line's flags and its other words: the script and its arguments, or operands.
 
     `certain` is false if, because of an unknown flag, the parser has to guess where the flags end. `unread`: the words
     from the first unknown flag on, which a plugin may still define.
@@ -39,7 +39,7 @@ class CommandLine(Findings):
 
 
 def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
-    """Read the unread words: all of them (`whole`), or those before the first flag that is not in `specs`. Values
+    """Process the unread words: all of them (`whole`), or those before the first flag that is not in `specs`. Values
     remain text; errors are added to `line.problems`.
 
     The first word that is not a flag ends the flags; with `mixed`, only `--` does.
@@ -63,7 +63,7 @@ def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: b
 
 
 def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:
-    """Read the flag `word` and its value, which may be the first of the words `after` it."""
+    """Process the flag `word` and its value, which may be the first of the words `after` it."""
     spec, value = _match(word, specs)
     if spec is None:
         line.certain = False
@@ -89,7 +89,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
-    """The flag's setting (None: unknown) and the value attached to it (None: no value)."""
+    """Return the flag's setting (None if unknown) and the value attached to it (None if there is none)."""
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name.startswith("--"):

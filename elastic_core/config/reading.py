@@ -1,4 +1,4 @@
-"""Reads the configuration from all sources. The outcome is one result, or one error that lists every problem.
+"""Reads the configuration from all sources. The outcome is either one result or one error that lists every problem.
 
 Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
 scheduler's variables (see `schedulers`), default. Only the value with the highest precedence is parsed, so an invalid
@@ -42,7 +42,7 @@ RESERVED: frozenset[str] = frozenset(
         RENDEZVOUS,
     }
 )
-"""Names that a plugin's option must not have: those of our settings, keys, flags and variables."""
+"""Names that a plugin's option must not use: those of our settings, keys, flags and variables."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Reading:
         script_args: its arguments, unchanged.
         origins: the source of every setting and added option.
         config_file: the config file, if one was read.
-        added: values of the options that plugins added, by declared name, typed, defaults filled in.
-        own: values of the command's own flags, by name, defaults filled in.
+        added: typed values of the options that plugins added, by declared name, with defaults filled in.
+        own: values of the command's own flags, by name, with defaults filled in.
         tables: the backends for which the file has options, each with the table's origin.
         left_out: files and variables that were ignored, with the reasons.
     """
@@ -73,7 +73,7 @@ class Reading:
 
 
 class Sources:
-    """The sources of one command: its command line, the environment and the config file. Each is read once, in two
+    """The sources of one command: its command line, the environment and the config file. Each is read once, but in two
     steps, because plugins add flags: first the settings that decide which plugins are loaded, then all others.
 
     Args:
@@ -81,7 +81,7 @@ class Sources:
         environ: the environment to read, instead of `os.environ`.
         cwd: the absolute folder that paths to the config file and the script are relative to.
         command: the command, for messages.
-        mixed: flags may follow other words.
+        mixed: whether flags may follow other words.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Sources:
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
-        """The distributions allowed by `--plugins`, its variable or its key; None: all. `specs`: the flags of the
-        command. Behind an unknown flag, which a plugin may add, this is a guess: the caller compares it with the value
-        of the whole reading.
+        """Return the distributions allowed by `--plugins`, its variable or its key; None for all. `specs`: the
+        command's flags. After an unknown flag, which a plugin may add, this is a guess, and the caller compares it with
+        the value from the complete reading.
 
         Raises:
             ConfigurationError: the value is not a list of names.
@@ -119,12 +119,12 @@ class Sources:
         return allowed
 
     def line(self, specs: Mapping[str, Spec]) -> CommandLine:
-        """The whole command line. `specs`: all flags of the command."""
+        """Return the whole command line. `specs`: all of the command's flags."""
         read_on(self._line, specs, self._command, self._mixed, whole=True)
         return self._line
 
     def gathered(self, line: CommandLine, specs: Mapping[str, Spec]) -> Findings:
-        """Each setting's value from the source with the highest precedence, and the problems of all sources."""
+        """Return each setting's value from the source with the highest precedence, and the problems of all sources."""
         environment = from_environment(self.environ, specs)
         named = line.found.get("config") or environment.found.get("config")
         if named not in self._files:
@@ -139,7 +139,7 @@ _BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
 
 
 def random_run_id() -> str:
-    """A unique run id of 16 hexadecimal digits."""
+    """Generate a unique run id of 16 hexadecimal digits."""
     return os.urandom(8).hex()
 
 
@@ -157,13 +157,13 @@ def read(
 
     Args:
         sources: `-h` and `--help` are skipped.
-        added_options: options that plugins add, with flags, `ELASTIC_` variables and config file keys. Their names are
-            not `RESERVED`.
+        added_options: options that plugins add, with flags, `ELASTIC_` variables and config file keys. Their names must
+            not be `RESERVED`.
         new_run_id: generates the run id of a single-node job.
         require_script: whether a script must be given and must exist.
         own: the command's own flags, which have no variables or config file keys.
         backend_named: returns a backend by name, for its defaults and problems; None if it does not exist.
-        others: called with settings, origins and backend tables if there are problems; returns more to report.
+        others: called with settings, origins and backend tables if there are problems; returns more of them to report.
 
     Raises:
         ConfigurationError: with every problem, in the order of the sources.
@@ -210,12 +210,12 @@ def read(
 
 
 def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
-    """The origin of each value, by the setting's flag."""
+    """Return the origin of each value, by the setting's flag."""
     return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
 
 
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
-    """Settings from Python values, which are parsed, checked and resolved like those of any other source.
+    """Create settings from Python values, which are parsed, checked and resolved like those from any other source.
 
     A value may be typed, text such as `nnodes="1:4"`, or a `RawValue` with an origin. The default applies to all other
     settings.
@@ -236,7 +236,7 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
 
 
 def parse_found(found: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
-    """The typed value of every setting (its default if none was found or it cannot be parsed), and the problems."""
+    """Return the typed value of every setting (its default if no valid one was found), and the problems."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}
     for name, spec in specs.items():

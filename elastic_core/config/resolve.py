@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     BackendNamed = Callable[[str], RendezvousBackendRecord | None]
 
-_OPEN = (None, "")  # values of unset settings
+_OPEN = (None, "")  # the values of unset settings
 
 
 def resolve(
@@ -94,7 +94,7 @@ def _of_backend(settings: Settings, origins: Origins, record: RendezvousBackendR
         return {}
     changes = record.defaults(settings)
     if unknown := [name for name in changes if name not in SPECS]:
-        message = f"the defaults of the backend {record.name!r} are for unknown settings: {', '.join(unknown)}"
+        message = f"the defaults of the backend {record.name!r} set unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem("--rdzv-backend", message))
     found = {}
     for name, (value, reason) in changes.items():

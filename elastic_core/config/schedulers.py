@@ -1,9 +1,9 @@
-"""Settings from a scheduler's variables: those of Slurm in a step's tasks, and of Kubernetes in an Indexed Job's pods.
+"""Settings from a scheduler's variables: Slurm's in a step's tasks, and Kubernetes' in an Indexed Job's pods.
 
 These variables override the defaults, but not a config file. They are used only if they are certain to describe this
 job: a user who types a command on the first node of a four-node allocation may want a single-node job. srun sets
 variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous variables
-are ignored, or reported as an error if the user may have meant another job than the one that would start.
+are ignored, or reported as an error if the user may have meant a different job from the one that would start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NODES = "SLURM_STEP_NUM_NODES"
 _TASKS = "SLURM_STEP_NUM_TASKS"
 _HETEROGENEOUS = "SLURM_HET_SIZE"
 _NO_STEP = 0xFFFFFFF0
-"""Slurm reserves step numbers from this one on for batch scripts, interactive steps and the like."""
+"""Slurm reserves step numbers from this one upward for batch scripts, interactive steps and the like."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Step:
 
 
 def from_scheduler(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
-    """Values from the scheduler for settings that no other source sets."""
+    """Return the scheduler's values for settings that no other source sets."""
     if _alone(settings):
         return {}
     step = _step(environ)
@@ -65,7 +65,7 @@ def from_scheduler(settings: Settings, origins: Origins, environ: Mapping[str, s
 def scheduler_problems(
     settings: Settings, origins: Origins, environ: Mapping[str, str], others: Sequence[Problem]
 ) -> list[Problem]:
-    """The problem of an ambiguous step, or advice if the step's variables caused one of the `others`.
+    """Return a problem for an ambiguous step, or advice if the step's variables caused one of the `others`.
 
     `settings` are those before `resolve`, which turns a job without an endpoint into a single-node job.
     """
@@ -113,8 +113,8 @@ def _of_step(step: _Step, settings: Settings, origins: Origins, environ: Mapping
     rank = _count(environ, rank_from)
     if rank is not None and rank < nnodes.max:
         changes["node_rank"] = (rank, rank_from)
-    # The id of a finished job cannot be used again, so a requeued job gets another one. SLURM_ARRAY_JOB_ID is not used,
-    # because all tasks of an array share it.
+    # A finished job's id cannot be reused, so a requeued job gets a new one. SLURM_ARRAY_JOB_ID is not used, because
+    # all tasks of an array share it.
     run_id, origin = f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}", "SLURM_JOB_ID and SLURM_STEP_ID"
     restart = _count(environ, "SLURM_RESTART_COUNT")
     again = (f"{run_id}-r{restart}", f"{origin} and SLURM_RESTART_COUNT")
@@ -144,7 +144,7 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Whether the variables come from the step in which sbatch was called: sbatch passes its environment on.
+    """Return whether the variables come from the step that called sbatch, because sbatch passes on its environment.
 
     srun sets both lists to the step's nodes. In a batch script, the list without STEP has the batch job's nodes.
     """

@@ -1,7 +1,7 @@
-"""The table of all settings: type, default, parser, unit, help and names of each.
+"""The table of all settings, with each one's type, default, parser, unit, help and names.
 
-The names are torchrun's if torchrun has the setting. Its flag, variables, config file key, help, and its line in the
-output of `elastic explain` are all derived from its entry here.
+The names are torchrun's if torchrun has the setting. A setting's flag, variables, config file key, help, and line in
+the output of `elastic explain` are all derived from its entry here.
 """
 
 # ruff: noqa: RUF009 - `setting` returns a dataclasses.field
@@ -63,7 +63,7 @@ def _if_positive(text: str) -> str:
     try:
         return text if float(text) > 0 else ""
     except ValueError:
-        return text  # the parser of the setting reports it
+        return text  # the setting's parser reports it
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ class Settings:
     max_restarts: int = setting(
         0, _count, "workers", "how often to restart failed workers; membership changes do not use up a restart", "N"
     )
-    role: str = setting("default", parse_text, "workers", "role name of the workers", "NAME")
+    role: str = setting("default", parse_text, "workers", "the workers' role name", "NAME")
     module: bool = setting(
-        False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
+        False, parse_boolean, "workers", "treat the script as the name of a module, like python -m", short="-m"
     )
-    no_python: bool = setting(False, parse_boolean, "workers", "the script is an executable; run it without Python")
+    no_python: bool = setting(False, parse_boolean, "workers", "run the script as an executable, without Python")
     run_path: bool = setting(
         False, parse_boolean, "workers", "run the script with runpy.run_path; overrides -m and --no-python"
     )

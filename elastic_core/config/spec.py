@@ -25,7 +25,7 @@ DEFAULT = "default"
 
 Origins = Mapping[str, str]
 Changes = Mapping[str, tuple[Any, str]]
-"""New values of settings, each with its reason, which becomes the origin."""
+"""New values for settings, each with its reason, which becomes the origin."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Spec:
     Args:
         metavar: empty for switches (flags without a value).
         aliases: short keys in config files.
-        torchrun: also read it from `PET_<NAME>`.
+        torchrun: whether it is also read from `PET_<NAME>`.
         also_reads: torchrun's special variables for it, each with a function that converts the variable's text to the
-            setting's (empty: leave the setting unset).
+            setting's (empty to leave the setting unset).
         fallbacks: variables that a config file overrides.
-        adds_up: repeated flags add up; otherwise the last one wins.
-        flag_only: it has no variables and no config file key.
+        adds_up: whether repeated flags add up; otherwise the last one wins.
+        flag_only: whether it has no variables and no config file key.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Spec:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag needs no value, as `--standalone`; `--standalone=false` turns it off."""
+        """Whether the flag needs no value, like `--standalone`; `--standalone=false` turns it off."""
         return self.parse is parse_boolean
 
     def own_variables(self) -> tuple[str, ...]:
-        """The environment variables named after this setting, in order of precedence."""
+        """Return the environment variables named after this setting, in order of precedence."""
         names = (f"ELASTIC_{self.name.upper()}", f"PET_{self.name.upper()}")
         return () if self.flag_only else names if self.torchrun else names[:1]
 
     def variables(self) -> tuple[str, ...]:
-        """All environment variables that this setting is read from, in order of precedence."""
+        """Return all environment variables from which this setting is read, in order of precedence."""
         return (*self.own_variables(), *self.also_reads, *self.fallbacks)
 
 
@@ -88,8 +88,8 @@ class RawValue:
 
 @dataclass
 class Findings:
-    """The content of a source: values by setting; problems of the source itself; the config file, if one was read; its
-    options by backend, of which the selected backend's are used; and files and variables that were ignored."""
+    """The content of a source: values by setting; problems with the source itself; the config file, if one was read;
+    its options by backend, of which the selected backend's are used; and files and variables that were ignored."""
 
     found: dict[str, RawValue] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -115,7 +115,7 @@ def setting(
 
 
 def specs_of(settings_class: type[Any]) -> dict[str, Spec]:
-    """The specs of a dataclass whose fields were declared with `setting`, by name, in its order."""
+    """Return the specs of a dataclass whose fields were declared with `setting`, by name, in field order."""
     return {item.name: replace(item.metadata["spec"], name=item.name) for item in fields(settings_class)}
 
 
@@ -123,7 +123,7 @@ _METAVARS: dict[type, str] = {str: "TEXT", int: "N", float: "NUMBER", bool: ""}
 
 
 def specs_of_options(options: Iterable[Option]) -> dict[str, Spec]:
-    """The specs of options that plugins add to the command line, by name with underscores."""
+    """Return the specs of options that plugins add to the command line, by name with underscores."""
     specs = {}
     for option in options:
         name, metavar = option.name.replace("-", "_"), _METAVARS[option.type]

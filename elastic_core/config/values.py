@@ -1,4 +1,4 @@
-"""Types and parsers for composite values. The rules of `parsing` apply.
+"""Types and parsers for composite values. The rules in `parsing` apply.
 
 The types are immutable, and their parsers accept `str(value)`.
 """
@@ -21,7 +21,7 @@ _OPTIONS = "options as key=value, separated by commas (`,,` is a comma within a 
 _RANKS = "local ranks separated by commas (such as 0,1,11)"
 _NOT_CATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 _SECRETS = frozenset({"password", "secret", "token"})
-"""Options that are secret even if the plugin does not declare it or is not installed."""
+"""Options that are secret even if the plugin does not declare them so or is not installed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class StreamMap:
     named: tuple[tuple[int, Std], ...] = ()
 
     def for_rank(self, local_rank: int) -> Std:
-        """The streams of the worker with this local rank."""
+        """Return the streams of the worker with this local rank."""
         return dict(self.named).get(local_rank, self.everywhere)
 
     def __str__(self) -> str:
@@ -75,13 +75,13 @@ class StreamMap:
 
 
 def is_secret(option: str, declared: Collection[str] = ()) -> bool:
-    """Whether the option's value is a secret; `declared` are names with underscores, in lower case."""
+    """Return whether the option's value is a secret; `declared` are names with underscores, in lower case."""
     name = option.strip().replace("-", "_").lower()
     return name in _SECRETS or name in declared
 
 
 def split_commas(text: str) -> list[str]:
-    """The non-empty parts of a comma-separated list. `,,` is a comma within a part, matched from the left."""
+    """Return the non-empty parts of a comma-separated list. `,,` is a comma within a part, matched from the left."""
     parts = [""]
     for piece in re.findall(r",,|,|[^,]+", text):
         if piece == ",":
@@ -92,7 +92,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def join_commas(parts: Iterable[str]) -> str:
-    """The inverse of `split_commas`, except for parts that begin with a comma."""
+    """Invert `split_commas`, except for parts that begin with a comma."""
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
@@ -107,12 +107,12 @@ def _parts(raw: object, expected: str) -> list[object]:
 
 
 def parse_texts(raw: object) -> tuple[str, ...]:
-    """A comma-separated list of texts, or a Python list of texts, which are not split."""
+    """Parse a comma-separated list of texts, or a Python list of texts, which are not split."""
     return tuple(parse_text(part) for part in _parts(raw, "texts separated by commas"))
 
 
 def parse_names(raw: object) -> tuple[str, ...]:
-    """A comma-separated list of one or more distribution names."""
+    """Parse a comma-separated list of one or more distribution names."""
     expected = "names of distributions, separated by commas"
     names = tuple(str(part).strip() for part in _parts(raw, expected))
     if not names or not all(_NAME.fullmatch(name) for name in names):
@@ -121,7 +121,7 @@ def parse_names(raw: object) -> tuple[str, ...]:
 
 
 def parse_ranks(raw: object) -> frozenset[int]:
-    """Local ranks: a comma-separated list, or a list of integers."""
+    """Parse local ranks: a comma-separated list, or a list of integers."""
     texts = [str(part).strip() for part in _parts(raw, _RANKS)]
     if not all(re.fullmatch("[0-9]+", text) for text in texts):
         raise unexpected(_RANKS, raw)
@@ -129,7 +129,7 @@ def parse_ranks(raw: object) -> frozenset[int]:
 
 
 def some_of(*names: str) -> Parser[tuple[str, ...]]:
-    """A parser of a comma-separated list of one or more of these words. The result has the order of `names`."""
+    """Return a parser for a comma-separated list of one or more of these words. The result has the order of `names`."""
     expected = f"some of {', '.join(names)}, separated by commas"
 
     def parse(raw: object) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def some_of(*names: str) -> Parser[tuple[str, ...]]:
 
 
 def parse_node_range(raw: object) -> NodeRange:
-    """`N` or `MIN:MAX`."""
+    """Parse `N` or `MIN:MAX`."""
     match = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", str(raw))
     if match is None:
         raise unexpected(_NODES, raw)
@@ -153,7 +153,7 @@ def parse_node_range(raw: object) -> NodeRange:
 
 
 def parse_stream_map(raw: object) -> StreamMap:
-    """`3`, or a map by local rank: `0:3,11:1`, in TOML also a table."""
+    """Parse `3`, or a map by local rank such as `0:3,11:1`, which may be a table in TOML."""
     if isinstance(raw, Mapping):
         pairs = [(str(rank), str(streams)) for rank, streams in raw.items()]
     elif ":" in (text := str(int(raw) if isinstance(raw, Std) else raw)):
@@ -177,8 +177,8 @@ def _streams(text: str, whole: object) -> Std:
 
 
 def parse_options(raw: object) -> dict[str, str]:
-    """Options as `key=value`: a comma-separated list, several such lists (for a repeated key, the last value is used),
-    or a table."""
+    """Parse options as `key=value`: a comma-separated list, several such lists (for a repeated key, the last value is
+    used), or a table."""
     if isinstance(raw, Mapping):
         return {str(key): _option_text(value) for key, value in raw.items()}
     options: dict[str, str] = {}
@@ -204,12 +204,12 @@ def _option_text(value: object) -> str:
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """The inverse of `parse_options`."""
+    """Invert `parse_options`."""
     return join_commas(f"{key}={value}" for key, value in options.items())
 
 
 def parse_signals(raw: object) -> tuple[signal.Signals, ...]:
-    """Signal names, with or without `SIG`, in any case. Duplicates are dropped."""
+    """Parse signal names, with or without `SIG`, in any case. Duplicates are dropped."""
     found = [_signal(part) for part in _parts(raw, "signal names separated by commas (such as SIGTERM,SIGUSR1)")]
     return tuple(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""The agent's health: its status board, liveness and readiness probes, and a health check server under torch's name."""
+"""The agent's health: its status board, liveness and readiness probes, and health check servers under torch's names."""
 
 from typing import TYPE_CHECKING
 

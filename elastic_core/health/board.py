@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class StatusBoard:
     """An `interfaces.observer.Observer` in the agent's thread, and an `interfaces.health.AgentView` for any thread.
-    Each fact changes the status once. Until `follow` is called, the agent is considered alive."""
+    Each fact changes the status once. Until `follow` is called, the agent is assumed to be alive."""
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
@@ -56,8 +56,8 @@ class StatusBoard:
         """Connect the board to the agent.
 
         Args:
-            loop_alive_at: returns the time of the last iteration of the agent's loop.
-            faults: the `fault` method of each watchdog, see `interfaces.watchdog.Watchdog.fault`.
+            loop_alive_at: returns when the agent's loop last completed an iteration.
+            faults: each watchdog's `fault` method; see `interfaces.watchdog.Watchdog.fault`.
             template_pid: returns the process id of the worker starter's template process.
             not_signed: returns how many unsigned entries the rendezvous has refused.
             on_recovered: called with each recovery, in the agent's thread.
@@ -81,7 +81,7 @@ class StatusBoard:
         return self._not_signed()
 
     def have_checked(self, checks: Callable[[], Sequence[CheckStatus]]) -> None:
-        """Set `checks`, which returns the latest results of the health checks."""
+        """Set `checks`, a function that returns the latest results of the health checks."""
         self._checks = checks
 
     def checks(self) -> Sequence[CheckStatus]:

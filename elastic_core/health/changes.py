@@ -1,4 +1,4 @@
-"""Applies facts to the status of an agent, and derives the parts of a recovery from its phases. Pure: the new status
+"""Applies facts to an agent's status, and derives the parts of a recovery from its phases. Pure: the new status
 depends on the old one, the fact, and the time (seconds since the epoch)."""
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Fact
 
 KEPT = 100
-"""How many of the last rounds and recoveries a status keeps."""
+"""How many of the latest rounds and recoveries a status keeps."""
 
 _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
 
 def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
-    """The status after this fact."""
+    """Return the status after this fact."""
     match fact:
         case RoundFormed():
             return _round_formed(status, fact, now)
@@ -80,7 +80,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
 
 
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """`last_failure` becomes the first failure of its round, if known: the root cause."""
+    """Set `last_failure` to the first failure of its round, if known, because that is the root cause."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -96,7 +96,7 @@ def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> A
 
 
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """Stopping or draining ends the round, unless the node is waiting for the next one."""
+    """Apply a phase. Stopping or draining ends the round, unless the node is waiting for the next one."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -109,7 +109,7 @@ def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> Agent
 
 
 def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
-    """The status after the last round has replaced the one before it."""
+    """Return the status after the last round has replaced the one before it."""
     before = status.rounds[-2] if len(status.rounds) > 1 else None
     cause, reason = (before.cause, before.ended_because) if before else ("", "")
     recovery = Recovery(status.round, cause, reason, now, *parts)
@@ -117,7 +117,7 @@ def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
 
 
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
-    """The status after the last round has ended. If the end already has a cause, it is kept."""
+    """Return the status after the last round has ended. If the end already has a cause, that cause is kept."""
     if not status.rounds or status.rounds[-1].cause:
         return status
     last = status.rounds[-1]
@@ -136,7 +136,7 @@ def _with_workers(status: AgentStatus, state_of: Callable[[WorkerStatus], str]) 
 
 
 class Parts(NamedTuple):
-    """See `interfaces.health.Recovery`."""
+    """The parts of a recovery; see `interfaces.health.Recovery`."""
 
     detect: Duration
     stop: Duration
@@ -154,8 +154,8 @@ class RecoveryMarks:
     start: Instant | None = None
 
     def after(self, fact: PhaseChanged) -> RecoveryMarks:
-        """The marks after a phase change. If a phase is reported again with another reason, the first report determines
-        when it began. A node that leaves or finishes does not recover."""
+        """Return the marks after a phase change. If a phase is reported again with another reason, the first report
+        determines when it began. A node that leaves or finishes does not recover."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return RecoveryMarks(sign, fact.at)
@@ -168,7 +168,7 @@ class RecoveryMarks:
         return self
 
     def parts(self, fact: PhaseChanged) -> Parts | None:
-        """The parts of the recovery that this phase completes; None if it completes none."""
+        """Return the parts of the recovery that this phase completes; None if it completes none."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:

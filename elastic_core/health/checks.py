@@ -1,4 +1,4 @@
-"""Runs the plugins' health checks, each in its own thread and with a time limit. Every check has a result."""
+"""Runs the plugins' health checks, each in a separate thread with a time limit, so that every check has a result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FRESH: Duration = 60.0
 
 
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
-    """The result of a started check. The check fails if it does not finish within `patience` seconds, raises an error,
-    or does not return a CheckResult."""
+    """Return the result of a started check. The check fails if it does not finish within `patience` seconds, raises an
+    error, or does not return a CheckResult."""
     try:
         found = call.result(patience)
     except CallTimeout:
@@ -48,7 +48,7 @@ class RunningChecks:
         self._checks = [_RunningCheck(check) for check in checks]
 
     def results(self) -> tuple[CheckStatus, ...]:
-        """The latest results, without waiting. Starts every check whose last run started over `FRESH` seconds ago."""
+        """Return the latest results without waiting. Starts each check whose last run began over `FRESH` s ago."""
         with self._lock:
             return tuple(check.look(self._clock) for check in self._checks)
 
@@ -70,12 +70,12 @@ class _RunningCheck:
                 self._last = CheckStatus(self._check.name, self._check.summary, result, self._began_at)
             if ended:
                 self._call = None
-        elif expired(self._begun, now, FRESH):  # a hung check is not started again
+        elif expired(self._begun, now, FRESH):  # a hung check is not restarted
             self._begun, self._began_at = now, clock.timestamp()
             self._call = BackgroundCall(self._check.make, "elastic health check")
         return self._last
 
 
 def expired(begun: Instant | None, now: Instant, limit: Duration) -> bool:
-    """Whether at least `limit` seconds have passed since `begun`; True if it is None."""
+    """Return whether at least `limit` seconds have passed since `begun`; True if it is None."""
     return begun is None or now - begun >= limit

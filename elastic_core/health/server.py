@@ -1,5 +1,5 @@
-"""Liveness and readiness probes, with the semantics of Kubernetes; and health check servers under torch's names, which
-use the installed endpoint `http`, for programs with their own agent.
+"""Liveness and readiness probes with Kubernetes semantics, and health check servers under torch's names, which use the
+installed endpoint `http`, for programs with their own agent.
 
 If the liveness probe fails, the process should be killed and restarted. An agent is therefore alive while its job
 waits, restarts or has failed. It is not alive if its loop is stuck, or if its watchdog has died, because hung workers
@@ -30,13 +30,13 @@ class Probe(NamedTuple):
 
 
 def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "") -> Probe:
-    """Whether the agent is alive.
+    """Return whether the agent is alive.
 
     Args:
-        alive_at: time of the last iteration of its loop, seconds since the epoch.
-        now: current time, seconds since the epoch.
+        alive_at: when its loop last completed an iteration, in seconds since the epoch.
+        now: the current time, in seconds since the epoch.
         timeout: seconds without an iteration after which the agent is considered stuck.
-        watchdog_fault: why no watchdog watches the workers; empty if there is no fault.
+        watchdog_fault: why no watchdog is watching the workers; empty if there is no fault.
     """
     silent = now - alive_at
     if silent > timeout:
@@ -47,7 +47,7 @@ def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "
 
 
 def ready(status: AgentStatus) -> Probe:
-    """Whether the agent's workers are running."""
+    """Return whether the agent's workers are running."""
     reason = f"{status.phase.value}: {status.reason}" if status.reason else status.phase.value
     return Probe(status.phase is AgentPhase.RUNNING, reason)
 
@@ -59,7 +59,7 @@ class HealthCheckServer(health.HealthCheckServer):
         alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
             other threads.
         port: the port to listen on.
-        timeout: after this many seconds without a newer time, the program is considered stuck.
+        timeout: seconds without a newer time after which the program is considered stuck.
     """
 
     def __init__(self, alive_callback: Callable[[], float], port: int, timeout: Duration) -> None:
@@ -83,14 +83,14 @@ class HealthCheckServer(health.HealthCheckServer):
             self._endpoint.stop()
 
     def prepare(self) -> health.HealthCheckServer:
-        """The underlying endpoint, not started. Raises PluginError if none is installed."""
+        """Create the underlying endpoint, not started yet. Raises PluginError if none is installed."""
         if self._endpoint is None:
             self._endpoint = _make(self._alive_callback, self._port, self._timeout)
         return self._endpoint
 
 
 def create_healthcheck_server(alive_callback: Callable[[], float], port: int, timeout: Duration) -> HealthCheckServer:
-    """A `HealthCheckServer` with these arguments, not started yet. Raises PluginError if no endpoint `http` is
+    """Create a `HealthCheckServer` with these arguments, not started yet. Raises PluginError if no endpoint `http` is
     installed."""
     server = HealthCheckServer(alive_callback, port, timeout)
     server.prepare()
@@ -109,7 +109,7 @@ def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> 
 
 
 class _CallbackView:
-    """An `interfaces.health.AgentView` of a program that reports only when it was last alive, in seconds since the
+    """An `interfaces.health.AgentView` for a program that only reports when it was last alive, in seconds since the
     epoch. Its phase is always `running`."""
 
     def __init__(self, alive_callback: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""What a plugin imports: the marker for its hooks, and the records that its hooks return.
+"""The names that a plugin imports: the marker for its hooks, and the records that its hooks return.
 
 `elastic_core.hooks.spec` describes every hook, with a complete plugin as an example.
 """

@@ -1,5 +1,5 @@
-"""The options of all backends with dynamic rounds, and their defaults. Plugins import this module when they are loaded,
-so it must not import `elastic_core.rendezvous`."""
+"""The options that all backends with dynamic rounds share, and their defaults. Plugins import this module when they are
+loaded, so it must not import `elastic_core.rendezvous`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ _log = get_logger()
 
 
 class Contexts:
-    """Creates each plugin's context once. `values` has the values of all options that plugins added, by name."""
+    """Creates each plugin's context once. `values` maps the names of all options that plugins added to their values."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
@@ -66,7 +66,7 @@ class Contexts:
         self._made: dict[Source, Context] = {}
 
     def of(self, source: Source) -> Context:
-        """The context for a plugin's hooks."""
+        """Return the context for a plugin's hooks."""
         if source not in self._made:
             added = self._manager.added_by(source)
             self._made[source] = Context(
@@ -78,13 +78,13 @@ class Contexts:
         return self._made[source]
 
     def of_record(self, source: Source, options: Values) -> Context:
-        """The context for the functions of a record with these options."""
+        """Return the context for the functions of a record with these options."""
         context = self.of(source)
         return replace(context, options=MappingProxyType({**context.options, **options}))
 
 
 class Notifier:
-    """An `Observer` that passes each fact to all plugins that implement its hook, in the caller's thread."""
+    """An `Observer` that passes each fact, in the caller's thread, to all plugins that implement its hook."""
 
     def __init__(self, manager: PluginManager, contexts: Contexts) -> None:
         self._manager = manager
@@ -106,7 +106,7 @@ class Notifier:
 
 
 def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], tuple[Path, ...]]) -> Observer:
-    """An observer that notifies a watchdog of each round's workers. `log_files` returns a local rank's log files."""
+    """Return an observer that notifies a watchdog of each round's workers. `log_files` returns a local rank's files."""
 
     def notify(fact: Fact) -> None:
         if not isinstance(fact, WorkersStarted):
@@ -122,7 +122,7 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
 
 
 def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
-    """The plugins' health checks that run at this moment."""
+    """Return the plugins' health checks that run at this moment."""
     return [
         HealthCheck(
             item.record.name,
@@ -137,8 +137,8 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
 
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
-    """The variables that plugins contribute to a round's workers. If two plugins set a variable to different values,
-    the first one's is used. An invalid variable is logged, and all variables of that plugin are ignored."""
+    """Return the variables that plugins contribute to a round's workers. If two plugins set a variable differently, the
+    first one's value is used. An invalid variable is logged, and all variables from its plugin are ignored."""
     merged: dict[str, str] = {}
     contributors: dict[str, Source] = {}
     for implementation in manager.implementations("elastic_contribute_environment"):
@@ -151,7 +151,7 @@ def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: C
         for name, value in variables.items():
             first = contributors.setdefault(name, source)
             if merged.setdefault(name, value) != value:
-                reason = f"{first.described} sets {name} to another value, which is used"
+                reason = f"{first.described} sets {name} to a different value, which takes precedence"
                 _log.warning("contribution failed", **source.as_dict(), variable=name, error=reason)
     return merged
 

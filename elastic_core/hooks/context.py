@@ -17,7 +17,7 @@ class Context:
 
     Args:
         run_id: the job's id.
-        options: values of the options that this plugin added; for a factory, also of its record's options.
+        options: values of the options that this plugin added and, for a factory, of its record's options.
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
         log: a logger for the agent's log, which adds the plugin's name to every line.
     """

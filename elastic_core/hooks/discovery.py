@@ -1,4 +1,4 @@
-"""Finds installed plugins without importing them, and the names that the user has blocked or allowed."""
+"""Finds installed plugins without importing them, and reads which names the user has blocked or allowed."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Source:
 
     @property
     def described(self) -> str:
-        """For messages about the plugin itself: `plugin 'etcd' of elastic-etcd 0.1.0`."""
+        """The name to use in messages about the plugin itself: `plugin 'etcd' of elastic-etcd 0.1.0`."""
         return f"plugin {self.plugin!r} of {self}"
 
     @property
     def names(self) -> set[str]:
-        """The normalized names by which users block it: plugin, distribution, and `distribution:plugin`."""
+        """The normalized names by which users block the plugin: plugin, distribution, and `distribution:plugin`."""
         plugin, distribution = normalised(self.plugin), normalised(self.distribution)
         return {plugin, distribution, f"{distribution}:{plugin}"}
 
     def as_dict(self) -> dict[str, str]:
-        """The fields for log lines and JSON."""
+        """Return the fields for log lines and JSON."""
         return {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
 
 
@@ -74,16 +74,16 @@ class Failure:
 
 
 class InvalidPlugin(Exception):
-    """A plugin was imported, but violates a rule for plugins."""
+    """A plugin was imported but violates a rule for plugins."""
 
 
 def failure_of(source: Source, error: BaseException) -> Failure:
-    """The record of a plugin that failed with `error`."""
+    """Return the record for a plugin that failed with `error`."""
     return Failure(source, described_error(error), own_version(), "".join(traceback.format_exception(error)))
 
 
 def described_error(error: BaseException) -> str:
-    """An exception's type and message in one line; for an `InvalidPlugin`, only the message."""
+    """Return an exception's type and message on one line; for an `InvalidPlugin`, only the message."""
     if isinstance(error, InvalidPlugin):
         return str(error)
     text = " ".join(str(error).split())
@@ -92,7 +92,7 @@ def described_error(error: BaseException) -> str:
 
 @functools.cache
 def own_version() -> str:
-    """The version of elastic-core, or `(checkout)` if it is not installed."""
+    """Return the version of elastic-core, or `(checkout)` if it is not installed."""
     from importlib import metadata
 
     try:
@@ -102,7 +102,7 @@ def own_version() -> str:
 
 
 def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
-    """Entry points of both groups, and a failure for each distribution whose `entry_points.txt` cannot be read.
+    """Return both groups' entry points, and a failure for each distribution whose `entry_points.txt` is unreadable.
 
     Only files that mention one of the groups are parsed. A broken file of an unrelated distribution therefore does no
     harm, and large environments stay cheap.
@@ -140,7 +140,7 @@ def _source(plugin: str, distribution: Distribution | None) -> Source:
 
 
 def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
-    """The entry points of one group, ordered by distribution and name."""
+    """Return the entry points of one group, ordered by distribution and name."""
     found = [
         Candidate(_source(point.name, point.dist), point.value.replace(" ", ""), point.load)
         for point in points
@@ -150,7 +150,7 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
 
 
 def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
-    """`found`, plus the core's modules that no entry point names."""
+    """Return `found` plus the core's modules that no entry point names."""
     named = {candidate.target for candidate in found}
     missing = [
         Candidate(
@@ -165,12 +165,12 @@ def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candi
 
 
 def blocked_names(environ: Mapping[str, str]) -> list[str]:
-    """The names of blocked distributions and plugins in `ELASTIC_DISABLE_PLUGINS`."""
+    """Return the names of the distributions and plugins that `ELASTIC_DISABLE_PLUGINS` blocks."""
     return _listed(environ, DISABLE_VARIABLE)
 
 
 def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """The distributions in `ELASTIC_PLUGINS`, to which loading is limited; None: no limit."""
+    """Return the distributions in `ELASTIC_PLUGINS`, to which loading is limited; None for no limit."""
     return _listed(environ, ALLOW_VARIABLE) or None
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option, Record
 
 VERSION = 1
-"""The version of the JSON in docs/reference/json.md. It changes when a key is removed or changes its meaning."""
+"""The version of the JSON format in docs/reference/json.md. It changes when a key is removed or its meaning changes."""
 
 
 def as_dict(manager: PluginManager) -> dict[str, Any]:
-    """The listing for `--json`."""
+    """Return the listing for `--json`."""
     return {
         "version": VERSION,
         "elastic_core": own_version(),
@@ -88,7 +88,7 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def as_text(manager: PluginManager) -> str:
-    """The listing as text, built from `as_dict` so that both have the same content."""
+    """Return the listing as text, built from `as_dict` so that both have the same content."""
     return "\n".join(_lines(as_dict(manager)))
 
 
@@ -110,7 +110,7 @@ def _lines(listing: dict[str, Any]) -> Iterator[str]:
     for by, lines in blocked.items():
         yield from _section(f"Blocked by {by}", lines)
     yield from _section(f"Allowed by {ALLOW_FLAG}", [*map(_absent, listing["allowed_but_not_installed"])])
-    yield from _section("Conflicts (an error if you select the name; such an option is omitted)", conflicts)
+    yield from _section("Conflicts (selecting such a name is an error; such options are omitted)", conflicts)
 
 
 def _release(item: dict[str, Any]) -> str:

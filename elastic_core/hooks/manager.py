@@ -66,7 +66,7 @@ class Implementation:
     hook: pluggy.HookImpl
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call it with those arguments that its signature names."""
+        """Call the implementation with those arguments that its signature names."""
         return self.hook.function(**{name: arguments[name] for name in self.hook.argnames})
 
 
@@ -85,7 +85,7 @@ class PluginManager:
         plugins, handlers = list(plugins), list(handlers)
         sources = sorted({candidate.source for candidate in (*plugins, *handlers)})
         self.allowed = None if allowed is None else tuple(allowed)
-        """The distributions to which loading is limited, as the user wrote them; None: no limit."""
+        """The distributions to which loading is limited, as the user wrote them; None for no limit."""
         unwanted = {normalised(name) for name in blocked}
         admissible = None if allowed is None else {CORE, *map(normalised, allowed)}
         self.blocked: dict[Source, str] = {}
@@ -111,7 +111,7 @@ class PluginManager:
             if candidate.source not in self.blocked:
                 self._admit(candidate)
         self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
-        """The entry points written for torchrun that are not blocked, not yet imported."""
+        """The entry points written for torchrun that are not blocked; not imported yet."""
 
     @classmethod
     def load(
@@ -127,8 +127,8 @@ class PluginManager:
         Args:
             environ: provides `ELASTIC_DISABLE_PLUGINS` and, if `allowed` is None, `ELASTIC_PLUGINS`.
             builtins: modules of the core to load even if no entry point names them.
-            entry_points: used instead of the installed ones; entry points of other groups are ignored.
-            reserved: names that options added by plugins must not have.
+            entry_points: used instead of the installed ones; those in other groups are ignored.
+            reserved: names that plugins must not use for the options that they add.
             allowed: the distributions to which loading is limited, besides the core.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
@@ -176,7 +176,7 @@ class PluginManager:
                 self._pluggy.unregister(name=key)
 
     def _returned(self, key: str, hook: str, expected: type[T]) -> list[T]:
-        """The result of one plugin's registration hook; empty if the plugin does not implement it."""
+        """Return the result of one plugin's registration hook; empty if the plugin does not implement it."""
         found: list[T] = []
         for implementation in self.implementations(hook):
             if implementation.hook.plugin_name == key:
@@ -203,7 +203,7 @@ class PluginManager:
         return tuple(sorted(self._failures, key=lambda failure: failure.source))
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """The hook's implementations in calling order: `tryfirst`, then by distribution and plugin name."""
+        """Return the hook's implementations in calling order: `tryfirst`, then by distribution and plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         return tuple(
             Implementation(self._admitted[found.plugin_name].source, found)
@@ -211,7 +211,7 @@ class PluginManager:
         )
 
     def records(self, kind: type[R]) -> tuple[Provided[R], ...]:
-        """The records of one kind that plugins provide, ordered by name, including conflicting ones."""
+        """Return the records of one kind that plugins provide, ordered by name, including conflicting ones."""
         found: list[Provided[Any]] = [item for item in self._provided if isinstance(item.record, kind)]
         if kind is RendezvousBackendRecord:
             found += selection.without_twins(self._backends_of_stores(), found)
@@ -231,12 +231,12 @@ class PluginManager:
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
-        # The core treats other errors of a store as an outage and retries. For these errors, retrying is pointless.
+        # The core treats other errors from a store as an outage and retries. For these errors, retrying is pointless.
         lasting = (ImportError, *MISTAKES)
         return [Provided(record_of(selection.attributed(item, kind, lasting)), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
-        """The record with that name or alias, and the plugin that provides it.
+        """Return the record with that name or alias, and the plugin that provides it.
 
         Raises:
             PluginError: several plugins provide the name, or none does; the message has a remedy.
@@ -244,18 +244,18 @@ class PluginManager:
         return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 
     def select(self, kind: type[R], name: str) -> R:
-        """The record with that name or alias; errors of its functions name the plugin. Raises as `provided`."""
+        """Return the record with that name or alias; its functions' errors name the plugin. Raises like `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
 
     def backend_named(self, name: str) -> RendezvousBackendRecord | None:
-        """The rendezvous backend with that name or alias; None if `select` raises PluginError."""
+        """Return the rendezvous backend with that name or alias; None if `select` raises PluginError."""
         try:
             return self.select(RendezvousBackendRecord, name)
         except PluginError:
             return None
 
     def about_unknown_allowed(self) -> list[str]:
-        """A message about each of `unknown_allowed`, with the most similar known name."""
+        """Return a message about each of `unknown_allowed`, with the most similar known name."""
         return [
             f"{ALLOW_FLAG}: no installed distribution with plugins is named {name!r}"
             f"{did_you_mean(normalised(name), self._distributions)}"
@@ -263,7 +263,7 @@ class PluginManager:
         ]
 
     def about_unknown_blocks(self) -> list[str]:
-        """A message about each of `unknown_blocks`, with the most similar known name."""
+        """Return a message about each of `unknown_blocks`, with the most similar known name."""
         return [
             f"{DISABLE_VARIABLE}: no installed plugin or distribution is named {name!r}"
             f"{did_you_mean(normalised(name), self._known_names)}"
@@ -271,31 +271,31 @@ class PluginManager:
         ]
 
     def to_install(self, kind: type[Record], name: str) -> str | None:
-        """The distribution of this project to install for a name that no plugin provides; None if none would help."""
+        """Return this project's distribution to install for a name that no plugin provides; None if none would help."""
         if any(name in selection.names_of(item.record) for item in self.records(kind)):
             return None
         return selection.to_install(kind_of(kind), name, self.failures, self.blocked)
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """All names that several plugins provide, by kind of record, followed by `option_conflicts`."""
+        """Return all names that several plugins provide, by kind of record, followed by `option_conflicts`."""
         found = [conflict for kind in KINDS for conflict in selection.conflicts(kind, self.records(kind.record))]
         return (*found, *self.option_conflicts())
 
     def added_options(self) -> list[Option]:
-        """The options that plugins add to `elastic run`, ordered by name, without conflicting ones."""
+        """Return the options that plugins add to `elastic run`, ordered by name, without conflicting ones."""
         contested = {conflict.name for conflict in self.option_conflicts()}
         options = [item.record for item in self._options if normalised(item.record.name) not in contested]
         return sorted(options, key=lambda option: option.name)
 
     def secret_options(self) -> frozenset[str]:
-        """The names of the records' secret options, in lower case with underscores."""
+        """Return the names of the records' secret options, in lower case with underscores."""
         options = [option for item in self._provided for option in item.record.options or ()]
         return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """The added options whose name several plugins use or is reserved; `-` and `_` are equivalent."""
+        """Return the added options whose names are reserved or used by several plugins; `-` and `_` are equal."""
         return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:
-        """The options that one plugin adds."""
+        """Return the options that one plugin adds."""
         return tuple(item.record for item in self._options if item.source == source)

@@ -19,13 +19,13 @@ _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
     *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank", "etcd_prefix"),
 }
-"""Options of torchrun's backends that may be ignored. TLS options may not, because that would disable encryption."""
+"""Options of torchrun's backends that may be ignored. TLS options are not listed, as that would disable encryption."""
 
 
 def type_options(
     options: Sequence[Option] | None, raw: Mapping[str, object], origin: str
 ) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """Typed values for a factory, and the problems found.
+    """Convert raw values into typed values for a factory, and collect the problems.
 
     Args:
         options: the options that the plugin declares; None accepts any option and keeps its value unchanged.
@@ -34,7 +34,7 @@ def type_options(
         origin: the source of `raw`, for messages.
 
     Returns:
-        The value or default of every declared option without a problem; and the problems.
+        The value or default of every declared option without a problem, and the problems.
     """
     if options is None:
         return dict(raw), ()
@@ -51,8 +51,8 @@ def type_options(
 
 
 def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str]:
-    """Names in `raw` that are options of torchrun's backends but not of this one. Command lines written for torchrun
-    may have them, and torchrun ignores options that a backend does not know."""
+    """Return the names in `raw` that are options of torchrun's backends but not of this one. Command lines written for
+    torchrun may have them, and torchrun ignores options that a backend does not know."""
     if options is None:
         return []
     unused = _TORCHRUNS - {option.name for option in options}
@@ -60,13 +60,13 @@ def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str
 
 
 def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[str, object]:
-    """`raw` without the options that are `not_needed`."""
+    """Return `raw` without the options that are `not_needed`."""
     unused = not_needed(options, raw)
     return {name: value for name, value in raw.items() if name not in unused}
 
 
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
-    """The option's value in `raw`, in any spelling of its name; None if it is not given."""
+    """Return the option's value in `raw`, under any spelling of its name; None if it is not given."""
     return next((value for written, value in raw.items() if _key(written) == name), None)
 
 

@@ -1,4 +1,4 @@
-"""The records that registration hooks return: a name for users, a summary, typed options and a factory. Also the kinds
+"""The records that registration hooks return: a name for users, a summary, typed options and a factory. Also, the kinds
 of records: the hook that returns each, the flag that selects it, and the distributions that provide known names."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Option:
     Args:
         default: None means "unset".
         unit: for display ("seconds", "bytes"); empty if there is none.
-        secret: never show the value, neither in `elastic explain` nor in errors.
+        secret: whether to hide the value, both in `elastic explain` and in errors.
         least, most: inclusive bounds of a number.
         above: exclusive lower bound of a number.
     """
@@ -76,12 +76,12 @@ class RendezvousBackendRecord(Record):
 
     Args:
         factory: also receives parameters, whose config includes the record's options.
-        open_backend: receives the same arguments, and creates only the backend, for `elastic status` and `elastic
+        open_backend: receives the same arguments and creates only the backend, for `elastic status` and `elastic
             drain`: a client of an existing store, which never hosts the store and does not join the job. The option
-            `join_timeout`, if declared, bounds the seconds for connecting. In the parameters, the numbers of nodes are
-            placeholders, and `node` is None. None: these commands do not support this backend.
+            `join_timeout`, if declared, bounds the seconds for connecting. In the parameters, the node counts are
+            placeholders, and `node` is None. If `open_backend` is None, these commands do not support this backend.
         serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
-            addresses) and the number of nodes to support. None: `elastic serve` does not support this backend.
+            addresses) and the number of nodes to support. If None, `elastic serve` does not support this backend.
         forkable: whether the agent's process may be forked while the handler exists, as the start method `fork` does
             for functions. False for clients whose threads or connections do not survive a fork.
         defaults: returns values for settings that the user has not set, such as the endpoint, by field of `Settings`,
@@ -89,7 +89,7 @@ class RendezvousBackendRecord(Record):
         problems: returns the problems in the settings that would prevent a job from starting with this backend. They
             are reported together with all other configuration problems, before anything starts.
         hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`; empty if it names a
-            file, for example. Raises ConfigurationError if the endpoint is invalid. None: any endpoint is accepted.
+            file, for example. Raises ConfigurationError if the endpoint is invalid. If None, any endpoint is accepted.
         hosted: whether a node of the job hosts the store, so that nothing answers at the endpoint before the start.
     """
 
@@ -111,7 +111,7 @@ class StoreRecord(Record):
         factory: called for every connection, from several threads. Only one thread at a time uses a connection. If it
             has a `close` method, the core calls it.
         shared: whether other processes reach the same store. If false, the core provides no backend.
-        defaults, problems, hosts_of: those of the backend, see `RendezvousBackendRecord`.
+        defaults, problems, hosts_of: those of the backend; see `RendezvousBackendRecord`.
     """
 
     factory: Callable[[Context], Store]
@@ -130,8 +130,8 @@ class WatchdogRecord(Record):
 
 @dataclass(frozen=True)
 class HealthEndpointRecord(Record):
-    """A health endpoint, selected by `--health`. `factory` also receives an `AgentView`, the port, and the seconds
-    without activity of the agent's event loop after which the agent is considered stuck."""
+    """A health endpoint, selected by `--health`. `factory` also receives an `AgentView`, the port, and the number of
+    seconds without activity in the agent's event loop after which the agent is considered stuck."""
 
     factory: Callable[[Context, AgentView, int, float], HealthCheckServer]
 
@@ -145,7 +145,7 @@ class WorkerStarterRecord(Record):
             starter does not support such work.
         forks: whether it forks the agent's process, which some store clients do not survive.
         explain: receives the same arguments, and returns information for `elastic explain` as a mapping of names to
-            JSON values; None or an empty mapping: no information.
+            JSON values; None or an empty mapping for no information.
     """
 
     factory: Callable[[Context, Work], Starter]
@@ -165,9 +165,9 @@ class CommandRecord(Record):
     """A command, called as `elastic NAME`. The summary is its line in `elastic --help`.
 
     Args:
-        factory: runs the command. It also receives the positional arguments, and returns the exit code; None is 0.
-        options: the command's flags. `context.options` also has those that the plugin adds to `elastic run`. None: the
-            command parses its arguments itself, and receives all of them.
+        factory: runs the command. It also receives the positional arguments, and returns the exit code; None means 0.
+        options: the command's flags. `context.options` also has those that the plugin adds to `elastic run`. If None,
+            the command receives all of its arguments and parses them itself.
         settings: settings of `elastic run` that the command accepts as well, with their flags, variables and config
             file keys. Their values are in `context.settings`.
         operands: the names of the required positional arguments, in order.
@@ -185,7 +185,7 @@ class HealthCheckRecord(Record):
     Args:
         factory: runs the check and returns its result. The context has the options that the plugin adds.
         timeout: seconds after which the check has failed.
-        when: the moments at which it runs; empty: all.
+        when: the moments at which it runs; empty for all.
     """
 
     factory: Callable[[Context], CheckResult]
@@ -195,8 +195,8 @@ class HealthCheckRecord(Record):
 
 @dataclass(frozen=True)
 class RecordKind:
-    """One kind of record. `flag` selects a record by its name; the factory's result must have the methods `made`;
-    `homes` maps known names to the distributions that provide them."""
+    """One kind of record. `flag` selects a record by its name; `made` names the methods that the factory's result must
+    have; `homes` maps known names to the distributions that provide them."""
 
     record: type[Record]
     hook: str
@@ -258,6 +258,6 @@ OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kin
 
 
 def kind_of(record: type[object]) -> RecordKind:
-    """The kind of a record class. Raises KeyError for any other class."""
+    """Return the kind of a record class. Raises KeyError for any other class."""
     by_record: dict[type[object], RecordKind] = {kind.record: kind for kind in KINDS}
     return by_record[record]

@@ -1,4 +1,4 @@
-"""Selects a record by its name, which exactly one plugin must provide: the last one never wins silently."""
+"""Selects a record by its name, which exactly one plugin must provide; the last one never silently wins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """The sources to blame: third-party plugins if there are any, else this project's plugins, else the core."""
+        """The sources to blame: third-party plugins if any, otherwise this project's plugins, otherwise the core."""
         third_party = tuple(source for source in self.sources if source.distribution not in OURS)
         return third_party or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
@@ -57,7 +57,7 @@ class Conflict:
 
     @property
     def remedy(self) -> str:
-        """A shell assignment of the block list that resolves the conflict."""
+        """A shell assignment to the block list that resolves the conflict."""
         last = self.losers[-1]
         others = {name for source in self.sources if source != last for name in source.names}
         both = f"{last.distribution}:{last.plugin}"
@@ -66,24 +66,24 @@ class Conflict:
 
 
 def names_of(record: Record) -> tuple[str, ...]:
-    """The record's name, then its aliases."""
+    """Return the record's name, followed by its aliases."""
     return tuple(dict.fromkeys((record.name, *record.aliases)))
 
 
 def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[Conflict, ...]:
-    """The names and aliases of one kind that several plugins provide."""
+    """Return the names and aliases of one kind that several plugins provide."""
     return _contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
 
 
 def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """The offered records, except those for which the same distribution provides a `native` record of that name, which
-    is preferred because it was written for elastic-core."""
+    """Return the offered records, except those for which the same distribution provides a `native` record with that
+    name, which is preferred because it was written for elastic-core."""
     own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
     return [item for item in offered if (item.source.distribution, item.record.name) not in own]
 
 
 def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """The added options of `elastic run` whose normalized name several plugins use or is in `reserved`."""
+    """Return the options added to `elastic run` whose normalized names several plugins use or are `reserved`."""
     added = [(normalised(item.record.name), item.source) for item in options]
     taken = {name: reserved[name] for name, _ in added if name in reserved}
     return _contested("option", [*added, *taken.items()])
@@ -104,7 +104,7 @@ def select(
     failures: Sequence[Failure],
     blocked: Mapping[Source, str],
 ) -> Provided[R]:
-    """The only record with that name or alias. `failures` and `blocked` are for the message.
+    """Return the only record with that name or alias. `failures` and `blocked` are used in the message.
 
     Raises:
         PluginError: several plugins provide the name, or none does; the message has a remedy.
@@ -121,7 +121,7 @@ def select(
 def attributed(
     provided: Provided[R], kind: RecordKind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
 ) -> R:
-    """The record, with functions whose errors name the plugin, see `attributing`."""
+    """Return the record with functions whose errors name the plugin; see `attributing`."""
     record, named = provided.record, attributing(provided, kind, errors)
 
     @functools.wraps(record.factory)
@@ -140,7 +140,7 @@ def attributed(
 
 
 def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Wraps a function of a record so that its result is read completely and checked to be of that shape."""
+    """Wrap a record's function so that its result is read completely and its shape is checked."""
 
     @functools.wraps(call)
     def described(*args: Any) -> Any:
@@ -175,7 +175,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class AttributedProxy:
-    """A proxy for a factory's result. Errors of the methods in `calls` name the plugin, see `attributing`."""
+    """A proxy for a factory's result. Errors from the methods in `calls` name the plugin; see `attributing`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ def attributing(
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Iterator[None]:
-    """Replaces these errors by a PluginError that names the plugin, so that they do not look like bugs of the core.
+    """Replace these errors with a PluginError that names the plugin, so that they do not look like bugs in the core.
     Errors in `passed_on` are not replaced. Also works as a decorator."""
     try:
         yield
@@ -226,7 +226,7 @@ def _advice(error: BaseException, source: Source) -> str:
 
 
 def _is_theirs(path: str) -> bool:
-    """Whether the file belongs neither to this project nor to the standard library, excluding its site-packages."""
+    """Return whether the file belongs neither to this project nor to the standard library (without site-packages)."""
     installed = "site-packages" in path or "dist-packages" in path
     return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
 
@@ -250,7 +250,7 @@ def _unknown(
 
 
 def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
-    """The distribution of this project that provides the name; None if it is installed, but failed or is blocked."""
+    """Return this project's distribution that provides the name; None if it is installed but failed or is blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
     return None if home in present else home
@@ -262,7 +262,7 @@ SECRET = "secret_file"
 
 @dataclass(frozen=True)
 class Chosen(Generic[R]):
-    """A record that the settings select, with typed values or defaults of its options."""
+    """A record that the settings select, with typed values or defaults for its options."""
 
     record: R
     options: Mapping[str, Any]
@@ -276,7 +276,7 @@ class Selection:
     Args:
         given: options as the user wrote them.
         place: their source, for messages.
-        flags: settings that set options of the same name, if the record declares them and `given` does not have them.
+        flags: settings that set options of the same name if the record declares them and `given` does not contain them.
     """
 
     kind: type[Record]
@@ -286,7 +286,7 @@ class Selection:
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def choose(self, manager: PluginManager) -> Chosen[Any]:
-        """Raises ConfigurationError."""
+        """Select the record and type its options. Raises ConfigurationError."""
         provided = manager.provided(self.kind, self.name)
         record = attributed(provided, kind_of(self.kind))
         values, problems = type_options(record.options, self._written(record), self.place)
@@ -295,7 +295,7 @@ class Selection:
         return Chosen(record, values, provided)
 
     def _written(self, record: Record) -> dict[str, object]:
-        """The record's options, not typed yet."""
+        """Return the record's options, not typed yet."""
         given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
         declared = {SECRET} if record.options is None else {option.name for option in record.options}
         flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
@@ -303,7 +303,7 @@ class Selection:
 
 
 def backend_selection(settings: Settings, place: str = "--rdzv-conf") -> Selection:
-    """The selection of the rendezvous backend."""
+    """Return the selection of the rendezvous backend."""
     flags = {
         "master_addr": settings.master_addr,
         "master_port": settings.master_port,

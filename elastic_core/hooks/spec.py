@@ -430,7 +430,7 @@ def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
 
 @hookspec
 def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
-    """The agent's phase (joining, starting, running, ...), or the reason for it, has changed.
+    """The agent's phase (joining, starting, running, ...) or the reason for it has changed.
 
     Called once per change, in the agent's process and thread. Return quickly: the agent is blocked until the hook
     returns. An exception is logged with the plugin's name and version and has no other effect.
@@ -447,7 +447,7 @@ def elastic_phase_changed(fact: PhaseChanged, context: Context) -> None:
 
 @hookspec
 def elastic_recovered(fact: Recovered, context: Context) -> None:
-    """The workers of this node run again after a failure, a hang or a membership change.
+    """The workers of this node are running again after a failure, a hang or a membership change.
 
     Called once per recovery, in the agent's process and thread, when all workers have started, just before the
     corresponding call of `elastic_phase_changed`. `fact.recovery` has the duration of each step: detect, stop,

@@ -42,7 +42,7 @@ SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"
 NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 _OURS: dict[str, type[RendezvousError]] = {
-    "DistError": RendezvousConnectionError,  # from torch's stores, in which its handlers look up rank 0's address
+    "DistError": RendezvousConnectionError,  # from torch's stores, where its handlers look up rank 0's address
     **{
         ours.__name__: ours
         for ours in (
@@ -89,17 +89,17 @@ _not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the process, 
 
 
 def store_not_shared() -> contextlib.AbstractContextManager[None]:
-    """Wraps calls in which torch chooses the workers' store. Workers do not inherit the variable, because their
-    environment is copied before such a call, and no worker starts during one."""
+    """Return a context for calls in which torch chooses the workers' store. Workers do not inherit the variable,
+    because their environment is copied before such a call, and no worker starts during one."""
     return _not_shared.held()
 
 
 class TorchrunHandler(RendezvousHandler):
     """Adapts a handler that was written for torchrun: replaces its errors, and prevents torch's own handlers from
-    sharing one store with the workers of all rounds. A handler that reports a shared store nevertheless is believed.
+    sharing one store with the workers of all rounds. A handler that still reports a shared store is believed.
 
     Args:
-        foreign: has the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
+        foreign: the handler, with the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
     """
 
     def __init__(self, foreign: Any) -> None:
@@ -132,12 +132,12 @@ class TorchrunHandler(RendezvousHandler):
 
     @property
     def outage_patience(self) -> None:
-        """None, because the first node that finishes may end the store: unlike in torchrun, no exit barrier makes it
-        wait for the other nodes."""
+        """None, because the first node to finish may end the store: unlike in torchrun, no exit barrier makes it wait
+        for the other nodes."""
 
     def shutdown(self) -> bool:
-        """Shut down the foreign handler only if this node has closed the job: the shutdown of torch's handlers closes
-        the job for all nodes. For a node that just leaves, the end of the process releases the resources."""
+        """Shut down the wrapped handler only if this node has closed the job, because shutting down torch's handlers
+        closes the job for all nodes. If a node merely leaves, the end of the process releases the resources."""
         if not self._over:
             return False
         with _our_errors():
@@ -151,7 +151,7 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Replace an error by elastic-core's error with the same class name, or with that of one of its base classes."""
+    """Replace an error with elastic-core's error of the same class name, or of the name of one of its base classes."""
     try:
         yield
     except ElasticError:
@@ -164,14 +164,14 @@ def _our_errors() -> Iterator[None]:
 
 
 def _default_message(kind: type[RendezvousError]) -> str:
-    """torch's handlers raise some errors without a message."""
+    """Return a message for an error that torch's handlers raise without one."""
     if issubclass(kind, RendezvousClosedError):
         return "the job was closed; the rendezvous handler does not report by which node"
     return f"the rendezvous handler raised {kind.__name__} without a message"
 
 
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
-    """The entry point as a backend that accepts any option, as text."""
+    """Return the entry point as a backend that accepts any option, as text."""
 
     def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
         creator = candidate.load()()

@@ -1,6 +1,6 @@
-"""Checks that a plugin's hooks exist and are marked, and that its registration hooks return valid records.
+"""Checks that a plugin's hooks are known and marked, and that its registration hooks return valid records.
 
-Each check raises `InvalidPlugin` with all problems that it finds, before anything of the plugin is used.
+Each check raises `InvalidPlugin` with all problems that it finds, before any part of the plugin is used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """A registration hook's result as a list. Raises unless it consists of valid records of one kind."""
+    """Return a registration hook's result as a list. Raises unless it consists of valid records of one kind."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
     for item in returned:
@@ -82,7 +82,7 @@ def _record_problems(record: Any) -> Iterator[str]:
     if isinstance(record, HealthCheckRecord) and not (isinstance(record.timeout, (int, float)) and record.timeout > 0):
         yield f"expected a timeout above 0 seconds for {record.name!r}, found {record.timeout!r}"
     if isinstance(record, HealthCheckRecord) and not isinstance(record.when, (tuple, list, set, frozenset)):
-        yield f"expected a tuple of CheckMoment as when of {record.name!r}, found {record.when!r}"
+        yield f"expected a tuple of CheckMoment for when in {record.name!r}, found {record.when!r}"
     yield from _option_list_problems(record)
 
 

@@ -1,1 +1,1 @@
-"""Interfaces that plugins implement, and through which the core's packages use each other."""
+"""The interfaces that plugins implement and that the core's packages use to talk to each other."""

@@ -29,8 +29,8 @@ class ForeignStateError(RendezvousStateError):
 
     Args:
         token: identifies that value, so that `set_state` can replace it.
-        others: other nodes may have written it, for example with another secret or another version of elastic-core.
-        secret: the job has a secret, and the value is not signed with it.
+        others: whether other nodes may have written it, for example with another secret or elastic-core version.
+        secret: whether the job has a secret that the value is not signed with.
     """
 
     def __init__(self, message: str, token: Token, others: bool = True, secret: bool = False) -> None:
@@ -49,11 +49,11 @@ class Seal(Protocol):
         ...
 
     def sealed(self, place: str, data: bytes) -> bytes:
-        """The data with a signature."""
+        """Return the data with a signature."""
         ...
 
     def opened(self, place: str, value: bytes) -> bytes | None:
-        """The data without the signature; None if the signature is missing or invalid."""
+        """Return the data without the signature, or None if the signature is missing or invalid."""
         ...
 
     def is_others(self, value: bytes) -> bool:
@@ -61,7 +61,7 @@ class Seal(Protocol):
         ...
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """As `opened`, for the state. Raises ForeignStateError if the signature is missing or invalid."""
+        """Like `opened`, but for the state. Raises ForeignStateError if the signature is missing or invalid."""
         ...
 
 
@@ -80,13 +80,13 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
-        """The state and the token of its last write; None if there is no state yet."""
+        """Return the state and the token of its last write, or None if there is no state yet."""
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write `state` if `token` still identifies the last write (None: if there is no state yet).
+        """Write `state` if `token` still identifies the last write; a token of None expects that there is no state yet.
 
-        Returns the current state, its token, and whether this call wrote it; None if the backend does not know the
+        Returns the current state, its token, and whether this call wrote it, or None if the backend does not know the
         current state. Every write has a unique token.
         """
 
@@ -98,7 +98,7 @@ class Announced:
     Args:
         key: the node's key; every start of an agent creates a new one.
         entry: the node's last announced entry.
-        beats: a number that changes with every heartbeat; each observer times the changes by its own clock. None if the
+        beats: a number that changes with every heartbeat; each observer times the changes on its own clock. None if the
             backend itself drops the entries of failed nodes, for example with a lease.
     """
 
@@ -108,18 +108,18 @@ class Announced:
 
 
 class EntryDroppedError(RendezvousConnectionError):
-    """The store has dropped the entry of a node that is alive. The node announces itself again."""
+    """The store has dropped the entry of a node that is still alive, which must announce itself again."""
 
 
 class RosterBackend(RendezvousBackend):
     """A backend that stores each node's entry under a separate key and pushes changes.
 
-    `wait_for_state` and `wait_for_roster` each have their own calling thread. All other methods share a third one,
-    except `close`, which any thread may call.
+    `wait_for_state` and `wait_for_roster` are each called from a dedicated thread. All other methods are called from a
+    third thread, except `close`, which any thread may call.
     """
 
     def sign_with(self, seal: Seal) -> bool:
-        """Called once if the job has a secret, before all other methods except `close`.
+        """Accept the job's seal. Called once if the job has a secret, before any other method except `close`.
 
         Return True if the backend itself signs each value that it writes. It must then ignore unsigned values, and
         raise ForeignStateError for an unsigned state. If this returns False, the core signs the state and the entries.
@@ -128,41 +128,41 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def announce(self, key: str, entry: bytes) -> int:
-        """Create or replace the entry of `key`, which is then alive. Wakes callers of `wait_for_roster`.
+        """Create or replace the entry for `key`, and mark it alive. Wakes callers of `wait_for_roster`.
 
-        Returns the number of entries (or more) that are older than the first entry of this key; 0 for the oldest.
+        Returns how many entries are older than the first entry for this key, or an upper bound; 0 for the oldest.
         """
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove this node's entry, or one that `roster` returned, if it exists. Wakes callers of `wait_for_roster`."""
+        """Remove this node's entry or one from `roster`, if it exists. Wakes callers of `wait_for_roster`."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         """Send a heartbeat.
 
         Args:
-            leading: this node is the leader (it runs `decide`); also increment the leader counter.
-            look: return the leader counter.
+            leading: whether this node is the leader (it runs `decide`); if so, also increment the leader counter.
+            look: whether to return the leader counter.
 
-        Returns the leader counter if `leading` or `look` is set, else None. Raises EntryDroppedError if the node's
+        Returns the leader counter if `leading` or `look` is set, otherwise None. Raises EntryDroppedError if the node's
         entry no longer exists.
         """
 
     @abc.abstractmethod
     def roster(self) -> tuple[Announced, ...]:
-        """All entries, in the order in which their keys were first announced. Entries that have not changed since the
-        last call may come from a cache; heartbeat numbers may not."""
+        """Return all entries, in the order in which their keys were first announced. Entries that have not changed
+        since the last call may come from a cache; heartbeat numbers may not."""
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        """Block until `token` no longer identifies the state (None: until there is a state), or for `timeout` seconds.
-        Returns whether the state changed. It may return True without a change, but must not miss one."""
+        """Block until `token` no longer identifies the state (or, if None, until a state exists), or until `timeout` is
+        over. Returns whether the state changed. It may return True without a change, but must not miss one."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
-        """Block until at least `more` entries were announced or withdrawn since the last `roster`, or for `timeout`
-        seconds. May return earlier. Returns whether the roster changed; it may return True without a change."""
+        """Block until at least `more` entries have been announced or withdrawn since the last `roster` call, for at
+        most `timeout` seconds. May return earlier. Returns whether the roster changed; True may be a false alarm."""
 
     @property
     def vacant(self) -> bool:
@@ -173,14 +173,14 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def lease_ttl(self) -> Duration | None:
-        """Seconds without a heartbeat after which the backend itself drops a node's entry; None if it never does."""
+        """Seconds without a heartbeat after which the backend itself drops a node's entry, or None if it never does."""
         return None
 
     @property
     def grace(self) -> Duration:
-        """Extra seconds that a node keeps its workers while the store does not answer, beyond the failure timeout after
-        which other nodes consider it failed. Use a value above 0 if the store is more likely to be down for all nodes
-        (so that none of them is considered failed) than for just one. Any thread may call it; it must not block."""
+        """How many seconds beyond the failure timeout a node keeps its workers running while the store does not answer.
+        Use a value above 0 if the store is more likely to be down for all nodes (so that none of them is considered
+        failed) than for just one. Any thread may call it; it must not block."""
         return 0.0
 
     @property
@@ -189,14 +189,14 @@ class RosterBackend(RendezvousBackend):
         return False
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        """Move the store that this process hosts, with its contents, to the first node that can host it. `heirs` has
-        the candidates' keys. Waits until the other nodes have switched to the new host, at most for twice `timeout`
-        seconds. Returns whether another node now hosts the store. By default, a store cannot move."""
+        """Move the store that this process hosts, with its contents, to the first node that can host it. `heirs` lists
+        the candidates' keys. Waits until the other nodes have switched to the new host, for at most twice `timeout`
+        seconds. Returns whether another node now hosts the store. By default, the store cannot move."""
         return False
 
     def store_members(self) -> Sequence[str]:
-        """For `elastic status`: if the job runs its own store cluster, the status of each member, such as
-        `node0:2379 leads`; otherwise empty. Takes a few seconds at most."""
+        """Return each member's status, such as `node0:2379 leads`, if the job runs its own store cluster; otherwise
+        return nothing. Used by `elastic status`. Takes a few seconds at most."""
         return ()
 
     @abc.abstractmethod
@@ -215,19 +215,19 @@ class RoundStores(abc.ABC):
 
     @abc.abstractmethod
     def reserve(self) -> RendezvousStoreInfo:
-        """The address of the workers' store if this node becomes rank 0, reserved until `open` or `release`. A new
+        """Reserve an address for the workers' store, in case this node becomes rank 0, until `open` or `release`. A new
         reservation replaces the previous one and stops the store that this node hosted for an earlier round."""
 
     def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
-        """The address at which this node reaches the workers' store that rank 0 advertises as `host`."""
+        """Return the address at which this node reaches the workers' store that rank 0 advertises as `host`."""
         return host
 
     @abc.abstractmethod
     def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        """Open the round's store. `host` is the address of the workers' store, and is this node's reservation if this
-        node is rank 0 (`is_host`). `name` is the round's number, a hyphen, and a URL-quoted id. It is unique even if
-        the rendezvous store lost its data and round numbers start again. Raises ConfigurationError if this process may
-        not open as many files as the store needs."""
+        """Open the round's store. `host` is the address of the workers' store. If this node is rank 0 (`is_host`), it
+        is this node's own reservation. `name` is the round's number, a hyphen, and a URL-quoted id. It is unique even
+        if the rendezvous store has lost its data and round numbers start over. Raises ConfigurationError if this
+        process is not allowed to open as many files as the store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:

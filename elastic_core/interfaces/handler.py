@@ -26,7 +26,7 @@ _LONGEST_PORT = 5
 
 
 def check_job(run_id: str, min_nodes: int, max_nodes: int) -> None:
-    """Raises ValueError if the run id is empty or the numbers of nodes are invalid."""
+    """Raise ValueError if the run id is empty or the node counts are invalid."""
     if not run_id:
         raise ValueError("the run id is empty; set --rdzv-id")
     if not 1 <= min_nodes <= max_nodes:
@@ -73,17 +73,17 @@ class RendezvousParameters:
         self.config = config
 
     def having(self, config: Mapping[str, Any]) -> RendezvousParameters:
-        """A copy with these options added. An option may have the same name as a parameter."""
+        """Return a copy with these options added. An option may have the same name as a parameter."""
         made = copy.copy(self)
         made.config = {**self.config, **config}
         return made
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The option `key`, or `default`."""
+        """Return the option `key`, or `default` if it is not set."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """The option `key` as a Boolean. Raises ValueError if it is not one."""
+        """Return the option `key` as a Boolean. Raises ValueError if it is not one."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -93,7 +93,7 @@ class RendezvousParameters:
         return found
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """The option `key` as an integer. Raises ValueError if it is not one."""
+        """Return the option `key` as an integer. Raises ValueError if it is not one."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -122,12 +122,12 @@ class RendezvousStoreInfo:
 
         Args:
             local_addr: rank 0's address; defaults to its fully qualified host name.
-            server_port: the port of a server that already runs on rank 0; None chooses a free port without reserving
-                it. To reserve one, pass the port of an `elastic_core.plugin.PortReservation`.
+            server_port: the port of a server that already runs on rank 0; None picks a free port without reserving it.
+                To reserve one, pass the port of an `elastic_core.plugin.PortReservation`.
 
         Raises:
             RendezvousStateError: the store holds an invalid address or port.
-            RendezvousConnectionError and any other error of the store.
+            RendezvousConnectionError and any other error that the store raises.
         """
         if rank == 0:
             store.set(cls.MASTER_ADDR_KEY, local_addr or socket.getfqdn())
@@ -153,8 +153,8 @@ class RendezvousInfo:
 
     Args:
         store: the round's store: empty when the round forms, and usable until the next call of `next_rendezvous` or
-            `shutdown`. With the backends c10d and static it is a `torch.distributed.Store`; with etcd, too, if torch
-            has already been imported when the round forms.
+            `shutdown`. With the c10d and static backends it is a `torch.distributed.Store`, and so it is with etcd if
+            torch has already been imported when the round forms.
         rank: this node's rank.
         world_size: the number of nodes.
         formed: the description of the round on which all members agree; None from handlers that do not provide it,
@@ -169,20 +169,20 @@ class RendezvousInfo:
 
 
 def no_restart_left(max_restarts: int) -> str:
-    """Why a failed group does not restart, as the end of a sentence."""
+    """Return a clause that explains why a failed group is not restarted."""
     if max_restarts == 0:
         return "no restart is allowed (--max-restarts=0)"
     if max_restarts == 1:
-        return "the only restart is used (--max-restarts=1)"
-    return f"all {max_restarts} restarts are used (--max-restarts={max_restarts})"
+        return "the only restart has been used (--max-restarts=1)"
+    return f"all {max_restarts} restarts have been used (--max-restarts={max_restarts})"
 
 
 class Outcome(enum.Enum):
     """How a node's round ended.
 
     RESTART: join the next round. CLOSED: the job is over. FENCED: the store has been unreachable for so long that other
-        nodes may consider this node failed; stop the workers, and join the next round when the store is reachable
-        again. DRAINED: this node was asked to leave.
+    nodes may consider this node failed; stop the workers, and rejoin once the store is reachable again.
+    DRAINED: this node was asked to leave.
     """
 
     RESTART = "restart"
@@ -217,15 +217,15 @@ class Verdict:
 
 class RendezvousHandler(abc.ABC):
     """The agent's side of a rendezvous. The agent's thread calls the methods, with two exceptions: a helper thread
-    calls `next_rendezvous`, which keeps the agent responsive to signals, and any thread may call `shutdown`."""
+    calls `next_rendezvous`, so that the agent stays responsive to signals, and any thread may call `shutdown`."""
 
     @abc.abstractmethod
     def get_backend(self) -> str:
-        """The backend's name."""
+        """Return the backend's name."""
 
     @abc.abstractmethod
     def get_run_id(self) -> str:
-        """The run id of the job."""
+        """Return the job's run id."""
 
     @abc.abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
@@ -238,7 +238,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def is_closed(self) -> bool:
-        """Whether the rendezvous is closed."""
+        """Return whether the rendezvous is closed."""
 
     @abc.abstractmethod
     def set_closed(self) -> None:
@@ -246,7 +246,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:
-        """The number of nodes waiting for the next round."""
+        """Return the number of nodes that are waiting for the next round."""
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
@@ -261,13 +261,13 @@ class RendezvousHandler(abc.ABC):
     @property
     def polled(self) -> bool:
         """Whether the agent must poll `num_nodes_waiting` about once a second while workers run. False if no node can
-        join, or if the handler itself reports joining nodes."""
+        join, or if the handler itself reports nodes that want to join."""
         return True
 
     @property
     def outage_patience(self) -> Duration | None:
-        """Seconds for which `num_nodes_waiting` may fail before the agent stops healthy workers, because other nodes
-        may have formed a round without this node. None: never stop workers for this reason."""
+        """How many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers, because other
+        nodes may have formed a round without this node. If None, the agent never stops workers for this reason."""
         return 60.0
 
 
@@ -275,9 +275,9 @@ class RoundHandler(RendezvousHandler):
     """A handler that also tracks the current round: it notifies the agent when the round ends, and counts the job's
     restarts across all nodes.
 
-    After a round that ended as FENCED, the agent calls `next_rendezvous` again, which waits for the store no longer
-    than for other nodes. The handler processes the agent's reports in the background and retries them during store
-    outages. Any thread may call the methods below. They do not block unless documented otherwise.
+    After a FENCED round, the agent calls `next_rendezvous` again, which waits for the store no longer than it waits for
+    other nodes. The handler processes the agent's reports in the background and retries them during store outages. Any
+    thread may call the methods below. They do not block unless documented otherwise.
     """
 
     @property
@@ -296,16 +296,16 @@ class RoundHandler(RendezvousHandler):
         return not self.hosts_store
 
     def hurry(self) -> None:
-        """The user insists on ending the agent: `shutdown` must not wait for other nodes or move the store."""
+        """Keep `shutdown` from waiting for other nodes or moving the store, because the user insists on ending now."""
 
     @property
     def lifeline(self) -> int:
-        """The file descriptor of a socket whose end notifies the other nodes that this agent has ended; -1 if there is
+        """The descriptor of a socket whose closing notifies the other nodes that this agent has ended; -1 if there is
         none. The guardian, which ends the workers if the agent is killed, holds a copy until they have ended."""
         return -1
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
-        """The attributes of this node that the agent determines; see `interfaces.node.Node`. Called before the first
+        """Set the attributes of this node that the agent determines (see `interfaces.node.Node`), before the first
         `next_rendezvous`. Handlers that get them from `RendezvousParameters.node` may ignore this call."""
         return
 
@@ -324,30 +324,30 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def verdict(self) -> Verdict | None:
-        """How the last round that `next_rendezvous` returned has ended; None while it runs."""
+        """Return how the last round from `next_rendezvous` ended, or None while that round is still running."""
 
     @abc.abstractmethod
     def ask_again(self) -> Instant | None:
-        """When the agent must check the `verdict` again even without a notification: if a store outage lasts until
-        then, the round ends as FENCED. None: never."""
+        """Return when the agent must check `verdict` again even without a notification, or None for never. If a store
+        outage lasts until then, the round ends as FENCED."""
 
     def stop_by(self) -> Instant | None:
-        """The deadline by which the workers of an ended round must have stopped, because the other nodes may form a
-        round without this node; it has passed if they already have. Every answer of the store may change it. None, the
-        default: the other nodes wait as long as it takes."""
+        """Return the deadline for stopping the workers of an ended round, after which the other nodes may form a round
+        without this node; it has passed if they already have. Every answer from the store may change the deadline. None
+        (the default) means that the other nodes wait for as long as it takes."""
         return None
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Workers of this node failed: end the round for all nodes. If no restart is left, or a restart cannot help,
-        the job is closed, and `next_rendezvous` raises RendezvousClosedError.
+        """Report failed workers of this node, which ends the round for all nodes. If no restart is left, or a restart
+        cannot help, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
         Called as soon as the agent notices an exit, and again with all details after the workers have stopped; the
-        second call replaces the first. May also be called after the round has ended."""
+        second report replaces the first. May also be called after the round has ended."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
-        """All workers of this node succeeded. Once the workers of all members have succeeded, the job is closed."""
+        """Report that all workers of this node succeeded. Once all members have reported this, the job is closed."""
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
@@ -357,5 +357,5 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """A status line for users who wait for a round to form or for other nodes to succeed: how many nodes have
+        """Return a status line for users waiting for a round to form or for other nodes to succeed: how many nodes have
         joined, and which ones are missing. Empty if nothing is known."""

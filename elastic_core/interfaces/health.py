@@ -83,7 +83,7 @@ class CheckStatus:
     """The last result of a health check while a job runs.
 
     Args:
-        result: None before the first check.
+        result: the check's result; None before the first check.
         checked_at: when the last check began, in seconds since the epoch; 0 before the first check.
     """
 
@@ -111,9 +111,9 @@ class RoundStatus:
         formed_at, ended_at: seconds since the epoch; `ended_at` is None while the round runs.
         formed_because: why the round formed at that moment.
         ended_because: why it ended; empty while it runs.
-        cause: `failure`, `hang`, `node lost` or `membership` if another round follows; `succeeded`, `failed` or
-            `stopped` if not; empty until the round has ended and the job has decided why.
-        rendezvous: seconds that this node waited for the round to form.
+        cause: `failure`, `hang`, `node lost` or `membership` if another round follows, otherwise `succeeded`, `failed`
+            or `stopped`; empty until the round has ended and the cause has been decided.
+        rendezvous: how many seconds this node waited for the round to form.
     """
 
     number: int
@@ -135,12 +135,12 @@ class Recovery:
     Args:
         round: the number of the new round.
         cause, reason: why the previous round ended.
-        at: when the workers ran again, in seconds since the epoch.
+        at: when the workers were running again, in seconds since the epoch.
         detect: from the first sign (a worker exit, an expired timer, another node's report) until the agent began to
             stop the workers.
         stop: until all workers had stopped.
         rendezvous: until the new round had formed.
-        start: until its workers ran.
+        start: until the new round's workers were running.
     """
 
     round: int
@@ -163,7 +163,7 @@ class AgentStatus:
 
     Args:
         version: increases with every change.
-        phase_since: seconds since the epoch.
+        phase_since: when the phase began, in seconds since the epoch.
         reason: the reason for the phase; may be empty.
         round: the number of the last round; 0 before the first.
         group_rank: this node's group rank in that round; -1 before the first.
@@ -171,7 +171,7 @@ class AgentStatus:
         rounds: the last rounds, oldest first.
         recoveries: the last recoveries, oldest first.
         restarts: the number of restarts so far, by cause.
-        last_failure: the first failure in the last round that failed on this node.
+        last_failure: the first failure in the latest round whose workers failed on this node.
     """
 
     version: int
@@ -197,23 +197,23 @@ class AgentView(Protocol):
     """A health endpoint's view of the agent. Any thread may call the methods; none of them blocks."""
 
     def alive_at(self) -> float:
-        """When the agent's event loop was last known to be alive, in seconds since the epoch. While the loop waits for
-        events, this is the current time."""
+        """Return when the agent's event loop was last known to be alive, in seconds since the epoch. While the loop is
+        waiting for events, this is the current time."""
 
     def watchdog_fault(self) -> str:
-        """Why the configured watchdog does not watch the workers; empty if it does, or if none is configured."""
+        """Return why the configured watchdog is not watching the workers; empty if it is, or if none is configured."""
 
     def template_pid(self) -> int | None:
-        """With `--warm-start`, the id of the process from which workers are forked; None while there is none."""
+        """Return the id of the process from which `--warm-start` forks workers, or None while there is none."""
 
     def not_signed(self) -> int:
-        """The number of locations in the rendezvous store at which a value without a valid signature was found."""
+        """Return at how many places in the rendezvous store a value without a valid signature was found."""
 
     def checks(self) -> Sequence[CheckStatus]:
-        """The last results of the plugins' health checks. Results older than a minute are renewed in the background."""
+        """Return the last results of the plugins' health checks. Those older than a minute are being refreshed."""
 
     def status(self) -> AgentStatus:
-        """The current status."""
+        """Return the current status."""
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after every change of the status, in the agent's thread; `changed` must not block. Returns a
@@ -222,11 +222,11 @@ class AgentView(Protocol):
 
 class HealthCheckServer(abc.ABC):
     """A health endpoint. The agent starts it before the first rendezvous and stops it last. Its factory receives an
-    `AgentView`, the port, and the timeout: an agent whose event loop shows no activity for so many seconds is stuck."""
+    `AgentView`, the port, and the timeout: an agent whose event loop is inactive for that many seconds is stuck."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start to serve requests. Raises OSError if the port is not available."""
+        """Start serving requests. Raises OSError if the port is not available."""
 
     @abc.abstractmethod
     def stop(self) -> None:

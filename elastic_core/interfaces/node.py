@@ -1,4 +1,4 @@
-"""The descriptions of nodes, of rounds and of their members."""
+"""Descriptions of nodes, rounds and their members."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Node:
         rank_hint: the requested group rank (`--node-rank`); None for any.
         max_restarts: the maximum number of restarts after failures.
         labels: free-form labels, for users and rank policies.
-        stop_timeout: seconds that the node may take to stop its workers. While it is alive, the other nodes wait that
-            long before they form a round without it.
+        stop_timeout: how many seconds the node may take to stop its workers. While the node is alive, the other nodes
+            wait that long before they form a round without it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Node:
 
 class Member(NamedTuple):
     """A node that takes part in a round; its group rank is its position among the round's members. A tuple, because
-    every node creates one for each node of the job, and tuples are cheap."""
+    tuples are cheap and every node creates one for each node of the job."""
 
     node: str
     host: str
@@ -57,12 +57,12 @@ class Round:
     """The description of a round on which all its members agree.
 
     Args:
-        number: the first round is 1, and each further one increments it.
+        number: 1 for the first round, incremented for each further round.
         members: in the order of their group ranks.
         restart_count: the number of restarts that failures have used so far.
         reason: why the round formed at that moment.
-        ended: how the previous round ended, as known when this one formed; None for the first round, and from handlers
-            that do not track rounds.
+        ended: how the previous round ended, as known when this one formed; None for the first round, and if the handler
+            does not track rounds.
     """
 
     number: int
@@ -87,9 +87,9 @@ class Candidate:
 
 RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 """Sorts the nodes of the next round by group rank. It receives them in the default order and returns the same objects.
-It is a pure function, which one node of the job calls for each round, in any thread."""
+It must be a pure function; one node of the job calls it for each round, in any thread."""
 
 
 def generated_name(host: str) -> str:
-    """A node name that is unique even among containers, which may share the host name and the process id."""
+    """Return a node name that is unique even among containers, which may share a host name and a process id."""
     return f"{host}:{os.getpid()}.{secrets.token_hex(4)}"

@@ -27,7 +27,7 @@ class RoundFormed:
     formed: Round | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """For reports, without the members."""
+        """Return the record for reports, without the members."""
         return {name: value for name, value in vars(self).items() if name != "formed"}
 
 
@@ -53,7 +53,7 @@ class WorkerExited:
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """A worker of this node failed. Reported once per failed worker, after the group has stopped."""
+    """A worker of this node has failed. Reported once per failed worker, after the group has stopped."""
 
     run_id: str
     failure: ProcessFailure
@@ -86,7 +86,7 @@ class AgentFinished:
 class PhaseChanged:
     """The agent's phase, or the reason for it, has changed; `reason` may be empty.
 
-    `at` is the time of the change, and `sign` that of the first sign of its reason, if earlier; both are monotonic."""
+    `at` is the time of the change, and `sign` is when its reason first showed, if earlier; both are monotonic."""
 
     run_id: str
     phase: AgentPhase
@@ -97,7 +97,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The workers of this node run again, in a new round. `recovery` has the cause and the duration of each step."""
+    """This node's workers are running again in a new round. `recovery` has the cause and each step's duration."""
 
     run_id: str
     node: str
@@ -115,8 +115,8 @@ Fact = (
     | Recovered
 )
 Observer = Callable[[Fact], object]
-"""Called with each fact, in the agent's thread; must not raise."""
+"""A function that the agent's thread calls with each fact; must not raise."""
 
 
 EnvironmentContributor = Callable[["RoundPlan"], Mapping[str, str]]
-"""Returns additional environment variables for the workers of a round."""
+"""A function that returns additional environment variables for a round's workers."""

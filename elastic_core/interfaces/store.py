@@ -1,5 +1,5 @@
-"""Interfaces of the key-value store that the members of a round share, a subset of `torch.distributed.Store`, and of
-the store server that `elastic serve` runs."""
+"""Interfaces for the key-value store that a round's members share (a subset of `torch.distributed.Store`) and for the
+store server that `elastic serve` runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Store(Protocol):
     """Maps text keys to bytes. Names and semantics are torch's, so a torch store is a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """The value. Waits for the key to appear, up to the store's timeout."""
+        """Return the value. Waits for the key to appear, up to the store's timeout."""
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the value."""
@@ -23,20 +23,20 @@ class Store(Protocol):
         """Add to a counter that starts at 0. Returns its new value."""
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if the value is `expected` (empty: if the key is absent). Returns the resulting value, or
-        `expected` if the key was absent and still is, as torch's stores do."""
+        """Write `desired` if the value is `expected`; an empty `expected` requires that the key is absent. Like torch's
+        stores, returns the resulting value, or `expected` if the key was absent and still is."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys exist."""
+        """Return whether all keys exist."""
 
     def delete_key(self, key: str) -> bool:
         """Remove the key. Returns whether it existed."""
 
     def num_keys(self) -> int:
-        """The number of keys."""
+        """Return the number of keys."""
 
 
 class StoreServer(Protocol):
@@ -51,7 +51,7 @@ class StoreServer(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """The served host and port, joined by a colon; the port is the actual one. Read after `start`."""
+        """The `host:port` being served, with the actual port. Read it after `start`."""
 
     def stop(self) -> None:
         """Stop the server and close all its connections. Idempotent."""

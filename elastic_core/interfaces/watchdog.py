@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expiry:
-    """A worker hangs.
+    """A hung worker, as a watchdog reports it.
 
     Args:
         worker_pid: the worker's process, or another process in the worker's session.
-        scope: what the worker was about to do: the timer's scope.
+        scope: the timer's scope, which names what the worker was about to do.
         reason: how the hang was detected, as text that follows "hang: "; empty for an expired timer.
-        late: seconds since the worker should have made progress, if known.
+        late: how many seconds ago the worker should have made progress, if known.
     """
 
     worker_pid: int
@@ -34,7 +34,7 @@ class WatchedWorker:
 
     Args:
         local_rank: its rank on this node.
-        global_rank: its rank in the job; it names the log files.
+        global_rank: its rank in the job; part of the log files' names.
         pid: its process id, which is also the id of its session. Processes that it starts share the session.
         logs: the files with its output, stdout before stderr; empty without the flags `-r` and `-t`.
     """
@@ -48,7 +48,7 @@ class WatchedWorker:
 class Watchdog(abc.ABC):
     """Created once per agent, before the first worker starts. `stop` is called once, after all workers have ended.
 
-    A watchdog need not track which workers still run: the agent ignores reports about workers that have ended.
+    A watchdog need not track which workers are still running, because the agent ignores reports about ended workers.
     """
 
     @abc.abstractmethod
@@ -61,22 +61,22 @@ class Watchdog(abc.ABC):
 
     @abc.abstractmethod
     def worker_environment(self) -> Mapping[str, str]:
-        """Variables with which clients in the workers find this watchdog. Called before every round."""
+        """Return the environment variables through which workers find this watchdog. Called before every round."""
 
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
-        """The workers of a new round have started, and those of earlier rounds have ended. Called once per round, after
-        `start`, in the agent's thread, so it must not block. An error is only logged (`plugin failed`). Optional:
-        timer-based watchdogs learn about workers from their requests.
+        """Handle a new round: its workers have started, and those of earlier rounds have ended. Called once per round,
+        after `start`, in the agent's thread, so it must not block. An exception is only logged (`plugin failed`).
+        Optional: timer-based watchdogs learn about workers from their requests.
 
         Args:
             workers: this node's workers, in the order of their local ranks.
         """
 
     def fault(self) -> str:
-        """Why a started watchdog does not watch; empty if it does. Any thread may call it; it must not block."""
+        """Return why a started watchdog is not watching; empty if it is. Any thread may call it; it must not block."""
         return ""
 
     def scratch(self) -> Sequence[str]:
-        """Absolute paths of private folders that `stop` removes. If the agent is killed, the guardian removes them with
-        their contents. Called once, after `start`."""
+        """Return the absolute paths of private folders that `stop` removes. If the agent is killed, the guardian
+        removes them with their contents. Called once, after `start`."""
         return ()

@@ -57,13 +57,13 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class WorkerSample:
-    """A running worker's progress so far; a source that is not watched stays 0.
+    """A running worker's progress so far. Sources that are not watched stay 0.
 
     Args:
         written: bytes of output.
         cpu: CPU seconds of all its processes; may decrease when one of them ends.
         beats: a number that changes with every heartbeat of the worker.
-        held_up: its output is blocked by the console, so silence does not mean that it hangs.
+        held_up: whether the console blocks its output, so that silence does not mean a hang.
     """
 
     local_rank: int
@@ -77,7 +77,7 @@ class WorkerSample:
 @dataclass(frozen=True)
 class Leftover:
     """A remaining process: a worker, or a process that a worker started. `state` is the kernel's one-letter process
-    state, and `waits_in` the kernel function in which the process sleeps (empty if unknown)."""
+    state, and `waits_in` is the kernel function in which the process sleeps (empty if unknown)."""
 
     pid: int
     state: str
@@ -99,12 +99,12 @@ class Launch:
     """One worker about to start.
 
     Args:
-        environment: its complete environment; it inherits no variables.
-        stdout, stderr: the descriptors to write to; None: the agent's.
+        environment: the worker's complete environment; it inherits no other variables.
+        stdout, stderr: the descriptors to write to; None for the agent's own.
         result: the file for a function's return value, in a folder that is private to the agent.
-        mark: a descriptor that the worker must hold open from start to end. If the agent is killed, the guardian
-            identifies the worker by it.
-        cpus: the CPUs to run on; empty: any.
+        mark: a descriptor that the worker must hold open from start to end. If the agent is killed, this is how the
+            guardian finds the worker.
+        cpus: the CPUs to run on; empty for any.
     """
 
     local_rank: int
@@ -126,7 +126,7 @@ class Child(Protocol):
         ...
 
     def own_sentinel(self) -> int | None:
-        """A new file descriptor that becomes readable when the child has ended; None: the process id can be watched."""
+        """Return a new descriptor that becomes readable when the child ends; None if its process id can be watched."""
         ...
 
 
@@ -144,7 +144,7 @@ class Starter(Protocol):
         ...
 
     def result(self, launch: Launch) -> object:
-        """The return value of a worker that has ended with exit code 0; None if workers have none."""
+        """Return what a worker that ended with exit code 0 returned, or None if workers return nothing."""
         ...
 
 
@@ -152,16 +152,16 @@ class WorkerProcesses(Protocol):
     """The processes of one node's workers, round after round. Used from one thread."""
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
-        """Start a worker for each of the plan's ranks, or none at all. Returns the process ids by local rank."""
+        """Start a worker for each of the plan's ranks, or none if one fails. Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """File descriptors, one of which becomes ready when a worker has ended or `reap` has other work."""
+        """Return file descriptors, one of which becomes ready when a worker has ended or `reap` has other work."""
 
     def reap(self) -> list[WorkerExit]:
-        """The exits since the last call, in their most likely order. Does not block."""
+        """Return the exits since the last call, in their most likely order. Does not block."""
 
     def running(self) -> list[int]:
-        """Local ranks of the workers that have not ended."""
+        """Return the local ranks of the workers that have not ended."""
 
     def ask(self, signum: int) -> None:
         """Ask the workers to end: send the signal to the main process of each running worker, and to all processes that
@@ -173,10 +173,10 @@ class WorkerProcesses(Protocol):
     def kill_workers(self) -> None:
         """Send SIGKILL to all processes of this round's workers except helpers. A helper is a process that a worker
         started and that ignores or blocks both SIGINT and SIGTERM, such as multiprocessing's resource tracker, which
-        ends by itself after the processes that it serves, and removes their shared memory."""
+        exits by itself after the processes that it serves and removes their shared memory."""
 
     def samples(self) -> list[WorkerSample]:
-        """One sample for each running worker."""
+        """Return one sample for each running worker."""
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
         """Send SIGKILL to a hung worker and to the processes that it started, except helpers (see `kill_workers`), and
@@ -184,33 +184,33 @@ class WorkerProcesses(Protocol):
 
         Args:
             pid: the worker's process, or another process in the worker's session.
-            ask: first record the worker's stacks. This takes up to about half a second, or two seconds more if another
-                program must read them. If false, the call does not block.
+            ask: whether to record the worker's stacks first. This takes up to about half a second, or two seconds more
+                if another program must read them. If false, the call does not block.
 
         Returns the worker's local rank, or None if this round has no such process or the worker was killed already."""
 
     def leftovers(self) -> list[Leftover]:
-        """Processes of this round that still exist, including descendants of ended workers."""
+        """Return this round's remaining processes, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """File descriptors, one of which becomes readable when a leftover has ended. Empty where unsupported."""
+        """Return descriptors, one of which becomes readable when a leftover has ended. Empty where unsupported."""
 
     def drain(self) -> int | None:
         """Read the rest of the round's output after all its processes have ended. Returns a descriptor that becomes
-        readable when all output is delivered; None if there is nothing to wait for. Idempotent."""
+        readable when all output is delivered, or None if there is nothing to wait for. Idempotent."""
 
     def delivered(self) -> int:
-        """A count that grows while output is being delivered; it distinguishes a slow console from a stalled one."""
+        """Return a count that grows while output is being delivered, which tells a slow console from a stalled one."""
 
     def finish(self) -> None:
         """Release the round's resources. Undelivered output is dropped and logged."""
 
     def failures(self) -> dict[int, ProcessFailure]:
-        """The workers of the latest round that have failed, by global rank. Before `finish`, their last lines may be
+        """Return the failed workers of the latest round, by global rank. Before `finish`, their last lines may be
         missing."""
 
     def return_values(self) -> dict[int, Any]:
-        """After `finish`: the functions' return values by global rank (None for scripts)."""
+        """Return the functions' return values by global rank (None for scripts). Call it after `finish`."""
 
     def close(self) -> None:
         """End helper processes and remove temporary files. No worker may be running. Idempotent."""

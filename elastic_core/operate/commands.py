@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 ANSWER: Duration = 10.0
-"""Seconds to wait for an answer from the store."""
+"""How many seconds to wait for an answer from the store."""
 
 ROOM = 1000
-"""The smallest number of nodes that a served store is sized for."""
+"""The smallest number of nodes for which a served store is sized."""
 
 _JOB = {
     "rdzv_backend": f"the job's backend; by default {choices.BACKEND}",
@@ -112,7 +112,7 @@ EXPLAIN = (_JSON,)
 
 
 def explain_help() -> str:
-    """The output of `elastic explain --help`."""
+    """Return the output of `elastic explain --help`."""
     return command_help(
         """\
 usage: elastic explain [--json] [flags of elastic run] [script]

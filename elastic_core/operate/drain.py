@@ -1,4 +1,4 @@
-"""`elastic drain NODE`: asks a node to leave, and waits until it has left."""
+"""`elastic drain NODE`: asks a node to leave and waits until it has left."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def drain(
     """Ask the node that matches `word` to leave.
 
     Args:
-        timeout: seconds to wait until it has left; 0: do not wait.
+        timeout: how many seconds to wait until it has left; 0 returns immediately.
         tell: receives lines to print.
 
     Raises:
-        NotFoundError: there is no such node, or no such job.
+        NotFoundError: there is no such node or no such job.
         RendezvousTimeoutError: the node was asked to leave, but did not leave in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
@@ -66,7 +66,7 @@ def drain(
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
-    """The live node with this id; or else the only one on this host, or with this rank in the running round.
+    """Return the live node with this id, or else the only one on this host or with this rank in the running round.
 
     Raises:
         NotFoundError: no node matches, or several do; the message lists the nodes.
@@ -88,7 +88,7 @@ def _names(entries: Sequence[Entry]) -> str:
 
 
 def ask(backend: RosterBackend, node: Entry) -> State:
-    """Mark the node as draining, and return the new state.
+    """Mark the node as draining and return the new state.
 
     Raises:
         RendezvousConnectionError, RendezvousStateError.
@@ -117,7 +117,7 @@ def _asked(node: Entry, state: State, timeout: Duration) -> str:
 
 
 def departure(node: Entry, job: JobObservation) -> str | None:
-    """How the node left; None while it is still a member."""
+    """Return how the node left; None while it is still a member."""
     if all(entry.key != node.key for entry in job.entries):
         return f"{node.node} has left"
     beat = job.beat(node.key)

@@ -1,6 +1,6 @@
 """Observes a job from outside, without writing to its store, and measures all times on the observer's clock.
 
-A watcher reads the store repeatedly until it has seen a heartbeat of every node, or the time for one is over.
+A watcher reads the store repeatedly until it has seen a heartbeat from every node or the time for one has passed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class HeartbeatState:
     """The state of a node's heartbeat.
 
     Args:
-        age: seconds since its last heartbeat was seen, or since the watcher started if none was; None if the store
+        age: seconds since its last heartbeat was seen, or since the watcher started if none has been; None if the store
             itself drops the entries of failed nodes.
-        seen: whether a heartbeat was seen.
+        seen: whether a heartbeat has been seen.
         late: whether the node is considered failed: its heartbeat timed out, or the job has recorded it as lost and no
-            heartbeat was seen.
+            heartbeat has been seen.
     """
 
     age: Duration | None = None
@@ -63,9 +63,9 @@ class JobObservation:
     Args:
         since: when the watcher started.
         now: when it last read the store.
-        nodes: the registrations in the store, and their heartbeat counters.
+        nodes: the registrations in the store, with their heartbeat counters.
         state: the job's state; None if no job has written one.
-        first: the first value seen of each counter.
+        first: the first value seen for each counter.
         not_signed: how many values in the store are not signed with the job's secret.
     """
 
@@ -77,10 +77,10 @@ class JobObservation:
     not_signed: int = 0
 
     def after_look(self, state: bytes | None, announced: Sequence[Announced], now: Instant) -> JobObservation:
-        """The observation after another read of the store.
+        """Return the observation after another read of the store.
 
         Raises:
-            RendezvousStateError: the state has another version, or is not a state.
+            RendezvousStateError: the state has a different version or is not a state.
         """
         known = None if state is None else decoded_state(state)
         found = tuple(Registration(item.key, _entry(item), item.beats) for item in announced)
@@ -113,7 +113,7 @@ class JobObservation:
         return frozenset((*state.gone, *behind))
 
     def beat(self, key: str) -> HeartbeatState:
-        """The heartbeat of one entry."""
+        """Return the heartbeat of one entry."""
         counter = self.nodes.counters.get(key)
         if counter is None:
             return HeartbeatState()
@@ -123,7 +123,7 @@ class JobObservation:
 
     @property
     def roster(self) -> Roster:
-        """The roster, as the nodes' own policy would see it."""
+        """The roster as the nodes' own policy would see it."""
         return tuple(ObservedEntry(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
@@ -145,13 +145,13 @@ class JobObservation:
 
     @property
     def deadline(self) -> Instant:
-        """When to stop waiting for heartbeats: the failure timeout, or, if the job has already recorded all silent
-        nodes as lost, the time for one heartbeat."""
+        """When to stop waiting for heartbeats: after the failure timeout or, if the job has already recorded all silent
+        nodes as lost, after the time for one heartbeat."""
         return later(self.since, self.longest if self.silent - self.past else _FOR_ONE_BEAT * self.nodes.interval)
 
 
 def _entry(announced: Announced) -> Entry | None:
-    """The decoded entry; None if it is invalid. Nodes ignore such entries, too."""
+    """Return the decoded entry, or None if it is invalid. Nodes also ignore such entries."""
     try:
         entry = decoded_entry(announced.entry)
     except RendezvousStateError:
@@ -176,7 +176,7 @@ class Watcher:
         return replace(seen, not_signed=self.seal.refused if self.seal else 0)
 
     def watch(self, job: JobObservation) -> JobObservation:
-        """Read the store until every node's heartbeat was seen, or the deadline has passed."""
+        """Read the store until every node's heartbeat has been seen or the deadline has passed."""
         while job.silent and job.now < job.deadline:
             self.pause(job.pause)
             job = self.look(job)
@@ -191,7 +191,7 @@ def observed(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
-    """A watcher of the job, and its observation. `timeout`: seconds for the store to answer.
+    """Yield a watcher of the job, and its observation. `timeout`: how many seconds the store may take to answer.
 
     Raises:
         NotFoundError: no job with this id has used this endpoint.

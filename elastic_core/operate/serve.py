@@ -41,8 +41,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """A descriptor from which signal numbers can be read, one byte each. Python writes the byte as soon as a signal
-    arrives; a Python signal handler would not run while the main thread waits."""
+    """Yield a descriptor from which signal numbers can be read, one byte each. Python writes the byte as soon as a
+    signal arrives; a Python signal handler would not run while the main thread waits."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}
@@ -58,7 +58,7 @@ def _noting() -> Iterator[int]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """The byte in the pipe is enough."""
+    """Do nothing, because the byte in the pipe is enough."""
 
 
 def _next(signals: int) -> signal.Signals:
@@ -69,18 +69,18 @@ def _next(signals: int) -> signal.Signals:
 
 
 def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
-    """The backend's store, not started yet. Raises ConfigurationError if the backend is not installed, or has no store
-    to serve."""
+    """Return the backend's store, not started yet. Raises ConfigurationError if the backend is not installed or has no
+    store to serve."""
     record = manager.select(RendezvousBackendRecord, backend)
     if record.serve is None:
         able = named_backends(manager, lambda other: other.serve is not None)
         raise ConfigurationError(
-            Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; those that have one: {able}")
+            Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; these backends do: {able}")
         )
     return record.serve(endpoint, nodes)
 
 
 def serving_endpoint(text: str) -> str:
-    """`[HOST:]PORT` as `HOST:PORT`; without a host, on all addresses."""
+    """Convert `[HOST:]PORT` to `HOST:PORT`; without a host, the store is served on all addresses."""
     port = text.strip().removeprefix(":")
     return f"0.0.0.0:{port}" if port.isdigit() else text.strip()

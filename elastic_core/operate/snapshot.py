@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Phase(str, enum.Enum):
-    """The job's phase. GATHERING: no round runs, and the next one has not formed yet."""
+    """The job's phase. GATHERING: no round is running, and the next one has not formed yet."""
 
     GATHERING = "gathering"
     RUNNING = "running"
@@ -32,10 +32,10 @@ class Phase(str, enum.Enum):
 class NodeStanding(str, enum.Enum):
     """A node's standing in the job.
 
-    RUNNING: member of the running round. DONE: member whose workers have succeeded. STOPPING: its round has ended, and
-    it has not joined the next one yet. JOINED: ready for the next round. WAITING: waits for the running round to end.
-    SPARE: waits, because the round is full. DRAINING: was asked to leave. REFUSED: is not allowed to join. LATE: its
-    heartbeat has timed out. GONE: was lost or has left. LEAVING: the job is over, but the node's agent still runs.
+    RUNNING: member of the running round. DONE: member whose workers have succeeded. STOPPING: its round has ended, but
+    it has not joined the next one yet. JOINED: ready for the next round. WAITING: waiting for the running round to end.
+    SPARE: waiting because the round is full. DRAINING: was asked to leave. REFUSED: is not allowed to join. LATE: its
+    heartbeat has timed out. GONE: was lost or has left. LEAVING: the job is over, but the agent is still running.
     """
 
     RUNNING = "running"
@@ -73,13 +73,13 @@ class Snapshot:
 
     Args:
         run_id, backend, endpoint: the job and its rendezvous.
-        round: number of the last round that formed; 0 for none.
+        round: the number of the last round that formed; 0 for none.
         formed_because: why it formed when it did.
         nodes: how many nodes the job may have; None before its first round.
         members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
         missing: names of former members that were lost and have not rejoined.
-        restarts, max_restarts: restarts used, and allowed.
+        restarts, max_restarts: the restarts used and allowed.
         last_end: why the last round ended, if one has.
         failures: worker failures in that round, by global rank; the root cause comes first.
         unreadable: keys of entries that this version cannot read.
@@ -109,7 +109,7 @@ class Snapshot:
     store_members: tuple[str, ...] = ()
 
     def standing(self, *standings: NodeStanding) -> tuple[NodeView, ...]:
-        """The nodes with one of these standings, members first."""
+        """Return the nodes with one of these standings, members first."""
         return tuple(view for view in (*self.members, *self.others) if view.standing in standings)
 
     @property
@@ -119,7 +119,7 @@ class Snapshot:
 
 
 def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[str, ...] = ()) -> Snapshot:
-    """The job as it was observed."""
+    """Return a snapshot of the observed job."""
     state = job.state or State()
     nodes = NodeRange(state.min_nodes, state.max_nodes) if 1 <= state.min_nodes <= state.max_nodes else None
     entries = {entry.key: entry for entry in job.entries}
@@ -195,8 +195,8 @@ def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange
 
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
-    """Names of missing nodes. A node that was restarted has another key, but the same name. A drained node is not
-    missing. Some seconds after a node is lost, the store drops its entry; then only the last round's end names it."""
+    """Return the names of missing nodes. A node that was restarted has a new key but the same name. A drained node is
+    not missing. Seconds after a node is lost, the store drops its entry; then only the last round's end names it."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import End
 
 VERSION = 1
-"""Schema version of `as_dict`. It is raised when a field changes its meaning or is removed, not when one is added."""
+"""Schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when one is added."""
 
 _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
 
@@ -33,13 +33,13 @@ def status(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
-    """A snapshot of the job. Arguments and errors are those of `observed`."""
+    """Return a snapshot of the job. Arguments and errors are those of `observed`."""
     with observed(settings, manager, timeout, clock, pause) as (watcher, job):
         return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as JSON values. docs/reference/status.md describes the schema."""
+    """Return the snapshot as JSON values. docs/reference/status.md describes the schema."""
     failures = dict(snapshot.failures)
     first = ChildFailedError("", failures).get_first_failure()[1] if failures else None
     closed = snapshot.closed
@@ -99,7 +99,7 @@ def _end(end: End) -> dict[str, Any]:
 
 
 def as_text(snapshot: Snapshot) -> str:
-    """The output of `elastic status`."""
+    """Return the output of `elastic status`."""
     lines = [f"job {snapshot.run_id} ({snapshot.backend} at {snapshot.endpoint})", *_summary(snapshot)]
     views = (*snapshot.members, *snapshot.others)
     if views:

@@ -1,4 +1,4 @@
-"""The job that a command operates on: its settings, and its opened backend."""
+"""The job on which a command operates: its settings and its opened backend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settings:
-    """The job's settings from a command line, resolved as for `run`. Raises ConfigurationError if one is missing."""
+    """Resolve the job's settings from a command line, as for `run`. Raises ConfigurationError if one is missing."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
     origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
     settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
@@ -43,16 +43,16 @@ def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settin
 
 
 def parameters(settings: Settings, manager: PluginManager, patience: Duration) -> RendezvousParameters:
-    """The parameters for opening the job's backend. `patience`: seconds that connecting may take.
+    """Return the parameters for opening the job's backend. `patience`: how many seconds connecting may take.
 
     Raises:
-        ConfigurationError: the backend is not installed or cannot be observed from outside, or an option is wrong.
+        ConfigurationError: the backend is not installed or cannot be observed from outside, or an option is invalid.
     """
     chosen, name = backend_selection(settings).choose(manager), settings.rdzv_backend
     if chosen.record.open_backend is None:
         able = named_backends(manager, lambda other: other.open_backend is not None)
         raise ConfigurationError(
-            Problem("--rdzv-backend", f"jobs on the backend {name!r} cannot be observed; those on these can: {able}")
+            Problem("--rdzv-backend", f"jobs on the backend {name!r} cannot be observed; supported backends: {able}")
         )
     config = {**chosen.options, "join_timeout": patience}
     return RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
@@ -60,8 +60,8 @@ def parameters(settings: Settings, manager: PluginManager, patience: Duration) -
 
 @contextlib.contextmanager
 def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tuple[RosterBackend, HmacSeal]]:
-    """The job's backend, closed on exit, and its seal. As for nodes, a backend that has only `get_state` and
-    `set_state` is wrapped in one with a roster."""
+    """Yield the job's backend, which is closed on exit, and its seal. As for nodes, a backend that has only `get_state`
+    and `set_state` is wrapped in one with a roster."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` has checked it
     seal = seal_of(params)
@@ -74,6 +74,6 @@ def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tup
 
 
 def named_backends(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
-    """The names of the installed backends for which `is_able` is true, for messages."""
+    """Return the names of the installed backends for which `is_able` is true, for messages."""
     names = [item.record.name for item in manager.records(RendezvousBackendRecord) if is_able(item.record)]
     return ", ".join(names) or "none"

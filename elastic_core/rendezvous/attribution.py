@@ -1,5 +1,5 @@
 """Failure attribution: which failures are a cause, and which may follow from the loss of a peer. This is a guess from
-the failures' texts. It only decides whether a failure may cost no restart, and which failure is shown first."""
+the failures' texts. It only affects whether a failure may cost no restart and which failure is shown first."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PHRASES = (
     "distnetworkerror",
     "diststoreerror",
 )
-"""Parts of the messages of communication libraries when a peer is lost, in lower case."""
+"""Lower-case phrases from communication libraries' messages about the loss of a peer."""
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Whether at least one worker certainly failed by itself. A worker with an exit code and no message may have lost a
-    peer, and so may one that aborted, as collectives do. A worker that the agent killed because it hung failed by
+    """Return whether at least one worker certainly failed by itself. A worker with an exit code but no message may have
+    lost a peer, and so may one that aborted, as collectives do. A worker that the agent killed as hung failed by
     itself."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 

@@ -1,6 +1,6 @@
-"""State and entries as bytes: JSON with a version, never pickle. A state's seats follow its JSON. Every field is
-checked, because it comes from the network, and bounded, because a state must fit into a store with a limit of 1.5 MiB,
-such as etcd. Other bytes raise RendezvousStateError."""
+"""Encodes states and entries as bytes: JSON with a version, never pickle. A state's seats follow its JSON. Every field
+is checked, because it comes from the network, and bounded, because a state must fit into a store with a limit of 1.5
+MiB, such as etcd. Any other bytes raise RendezvousStateError."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255
 _MOST_UNREACHABLE = 64
 _LONGEST_TEXT = 4096
-_LONGEST_STACK = 8192  # characters; every node of the job reads it
+_LONGEST_STACK = 8192  # characters; every node in the job reads it
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
-_ALL_FAILURES = 64 * 1024  # characters of all of them together, without names
-_IN_ENTRY = 4 * 1024  # the same in an entry; a character may take 12 bytes
+_ALL_FAILURES = 64 * 1024  # characters for all failures together, without names
+_IN_ENTRY = 4 * 1024  # the same for an entry; a character may take 12 bytes
 _FAILURES_IN_ENTRY = 2
 _MOST_ITEMS = 2**16
 _GREATEST = 2**63
@@ -82,7 +82,7 @@ _NAMES = ("key", "node", "host", "address", "role")
 
 
 def encoded_state(state: State) -> bytes:
-    """A line of JSON, then the packed seats."""
+    """Encode the state as a line of JSON, followed by the packed seats."""
     document = {
         "version": VERSION,
         "round": state.round,
@@ -106,11 +106,11 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """The state in the bytes. `known`: the seats of an earlier state; if the bytes contain the same ones, which the end
-    of a round does not change, they are not parsed again. Raises RendezvousStateError."""
+    """Decode a state. `known` are an earlier state's seats: if the bytes contain the same ones, which the end of a
+    round does not change, they are not parsed again. Raises RendezvousStateError."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
-        _refuse("state", "one that is signed, for nodes that have the secret (--rdzv-secret-file)", data)
+        _refuse("state", "a signed one, for nodes that have the secret (--rdzv-secret-file)", data)
     head, _, rest = data.partition(b"\n")
     document = _loaded(head, "state")
     try:
@@ -138,7 +138,7 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
             origin=_name(document["origin"]),
         )
     except _UNFIT as error:
-        _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)
+        _refuse("state", f"a missing field or one of the wrong type ({error})", data, error)
 
 
 def encoded_entry(entry: Entry) -> bytes:
@@ -156,7 +156,7 @@ def encoded_entry(entry: Entry) -> bytes:
 
 
 def decoded_entry(data: bytes) -> Entry:
-    """The entry in the bytes. Raises RendezvousStateError."""
+    """Decode an entry. Raises RendezvousStateError."""
     _check_length(data, LONGEST_ENTRY, "entry")
     document = _loaded(data, "entry")
     try:
@@ -169,17 +169,17 @@ def decoded_entry(data: bytes) -> Entry:
         check_entry(entry)
         return entry
     except _UNFIT as error:
-        _refuse("entry", f"a field that is missing or of the wrong type ({error})", data, error)
+        _refuse("entry", f"a missing field or one of the wrong type ({error})", data, error)
 
 
 def check_entry(entry: Entry) -> None:
-    """Raises ValueError if other nodes would reject a name or a number in the entry."""
+    """Raise ValueError if other nodes would reject a name or a number in the entry."""
     for name in _NAMES:
         text = getattr(entry, name)
         if len(text) > _LONGEST_NAME or not text.isprintable():
-            raise ValueError(f"expected a {name} of {_LONGEST_NAME} printable characters at most, found {text[:60]!r}")
+            raise ValueError(f"expected a {name} of at most {_LONGEST_NAME} printable characters, found {text[:60]!r}")
     if not 1 <= entry.local_world_size < 2**31:
-        raise ValueError(f"expected a worker, found {entry.local_world_size}")
+        raise ValueError(f"expected at least one worker, found {entry.local_world_size}")
     if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
         raise ValueError(f"expected two ports, found {entry.port} and {entry.lifeline}")
     least = min(entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout)
@@ -202,14 +202,14 @@ def _round_of(item: Any) -> RoundId:
 def _items(values: Any) -> list[Any]:
     items: list[Any] = _typed(values, list)
     if len(items) > _MOST_ITEMS:
-        raise ValueError(f"expected {_MOST_ITEMS} items at most, found {len(items)}")
+        raise ValueError(f"expected at most {_MOST_ITEMS} items, found {len(items)}")
     return items
 
 
 def _name(value: Any) -> str:
     text: str = _typed(value, str)
     if len(text) > 2 * _LONGEST_NAME or not (text.isprintable() or not text):
-        raise ValueError(f"expected {2 * _LONGEST_NAME} printable characters at most, found {_shown(text)}")
+        raise ValueError(f"expected at most {2 * _LONGEST_NAME} printable characters, found {_shown(text)}")
     return text
 
 
@@ -218,23 +218,23 @@ def _names(values: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
-    """User-facing text, truncated if too long. Lone surrogates are replaced because they cannot be encoded."""
+    """Return user-facing text, truncated if too long. Lone surrogates are replaced because they cannot be encoded."""
     text: str = _typed(value, str)
     return text[:longest].encode("utf-8", "replace").decode()
 
 
 def _check_length(data: bytes, longest: int, what: str) -> None:
     if len(data) > longest:
-        _refuse(what, f"{len(data)} bytes, more than the {longest} that it may have", data)
+        _refuse(what, f"{len(data)} bytes, which exceeds the limit of {longest}", data)
 
 
 def _loaded(data: bytes, what: str) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        _refuse(what, "what is no JSON", data, error)
+        _refuse(what, "data that is not JSON", data, error)
     if not isinstance(document, dict):
-        _refuse(what, f"JSON that is no object but {type(document).__name__}", data)
+        _refuse(what, f"a JSON {type(document).__name__} instead of an object", data)
     if type(document.get("version")) is not int or document["version"] != VERSION:
         _refuse(what, f"version {_shown(document.get('version'))}", data)
     return document
@@ -252,7 +252,7 @@ def _dumped(document: Mapping[str, Any]) -> bytes:
 
 
 def _fields(failure: ProcessFailure, longest: int) -> dict[str, Any]:
-    """The failure's fields, with at most `longest` characters of texts in total."""
+    """Return the failure's fields, with at most `longest` characters of text in total."""
     shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
     shown = {name: value[:_LONGEST_NAME] if isinstance(value, str) else value for name, value in shown.items()}
     share = longest // 4
@@ -265,12 +265,12 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         raise TypeError(f"expected {' or '.join(k.__name__ for k in kinds)}, found {_shown(value)}")
     if isinstance(value, (int, float)) and not -_GREATEST <= value < _GREATEST:  # neither is NaN
-        raise ValueError(f"expected a number of 64 bits, found {_shown(value)}")
+        raise ValueError(f"expected a 64-bit number, found {_shown(value)}")
     return value
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value from the network, which may be deep, long, or a number that Python does not print."""
+    """Show the start of a value from the network, which may be deep, long, or a number too big for Python to print."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__
@@ -299,7 +299,7 @@ def _closed_of(item: Any) -> Closed:
 
 
 def _report(report: Report, most: int, longest: int) -> list[Any]:
-    """The report, with at most `most` failures and `longest` characters of texts."""
+    """Return the report's fields, with at most `most` failures and `longest` characters of text."""
     failures = report.failures[:most]
     shown = [_fields(failure, longest // len(failures)) for failure in failures]
     return [report.key, report.node, shown, report.certain, report.number]
@@ -318,8 +318,8 @@ def _reported_of(item: Any) -> Reported:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """The failure as other nodes will see it: with the end of its texts, and the beginning of its stack if it is a
-    cause."""
+    """Return the failure as other nodes will see it: with the end of its texts, and with the start of its stack if it
+    is a cause."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -1,4 +1,4 @@
-"""Connection health: whether the store answers this node and, if not, since when, and what follows. Pure."""
+"""Connection health: whether the store answers this node and, if not, since when and with what consequences. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _PAUSES = Backoff(first=0.05, longest=1.0)
-_SLOW = 0.2  # failure timeouts; if an answer takes longer, the store or this node was away
+_SLOW = 0.2  # failure timeouts; if an answer takes longer, the store or this node was unavailable
 _LATE = 0.5  # intervals; a node that checks a deadline later than this was suspended
 
 
 @dataclass(frozen=True)
 class Connection:
-    """See above. In all methods, `asked` is when the unanswered operation began, or None.
+    """The health of one connection. In all methods, `asked` is when the unanswered operation began, or None.
 
     Args:
-        since: when the first failed attempt after the last answer began; None if the store answered the last one.
-        outage: why the store could last not be reached; None once the node had nothing left to do.
-        failures: failed attempts since the node last had nothing left to do.
+        since: when the first failed attempt after the last answer began; None if the last attempt was answered.
+        outage: why the store was last unreachable; None once the node has had nothing left to do.
+        failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
-        logged: whether the outage was logged.
-        away_at: when a slow answer last showed that the store had been away.
-        extended: until when a node that was suspended waits for an answer before it stops its workers.
+        logged: whether the outage has been logged.
+        away_at: when a slow answer last showed that the store had been unavailable.
+        extended: how long a node that was suspended waits for an answer before it stops its workers.
     """
 
     settings: RendezvousSettings
@@ -41,24 +41,24 @@ class Connection:
     extended: Instant | None = None
 
     def was_outage(self, asked: Instant, now: Instant) -> bool:
-        """Whether an answer that arrives now shows that the store or this node was away or suspended."""
+        """Return whether an answer that arrives now shows that the store or this node was away or suspended."""
         return self.outage is not None or self._slept(asked, now)
 
     def _slept(self, asked: Instant, now: Instant) -> bool:
-        """Whether the answer took long. A store that is always slow is not away: at most one slow answer per failure
-        timeout counts."""
+        """Return whether the answer took long. A store that is always slow is not away, so at most one slow answer per
+        failure timeout counts."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
         return now - asked > _SLOW * timeout and not lately
 
     def answered(self, asked: Instant, now: Instant) -> Connection:
-        """The store has answered the operation. Other operations may still fail."""
+        """Record that the store has answered the operation. Other operations may still fail."""
         away_at = now if self._slept(asked, now) else self.away_at
         return replace(self, since=None, retry_at=None, extended=None, away_at=away_at)
 
     def failed(self, asked: Instant, outage: Exception | None, now: Instant) -> Connection:
-        """The operation has failed; `outage` if the store was not reached. Any other fault may mean an outage too,
-        because a third-party backend may raise its own errors."""
+        """Record that the operation has failed; `outage` is set if the store was unreachable. Any other fault may also
+        mean an outage, because a third-party backend may raise its own errors."""
         failures = self.failures + 1
         return replace(
             self,
@@ -69,28 +69,28 @@ class Connection:
         )
 
     def faults_forgotten(self) -> Connection:
-        """The node has nothing left to do: forget past faults."""
+        """Forget past faults, because the node has nothing left to do."""
         return replace(self, outage=None, failures=0, logged=False) if self.failures or self.logged else self
 
     def retry_due(self, now: Instant) -> bool:
-        """Whether it is time for an attempt."""
+        """Return whether it is time for another attempt."""
         return self.retry_at is None or now >= self.retry_at
 
     def retry_now(self) -> Connection:
-        """The agent has asked for something: the next attempt is due now."""
+        """Make the next attempt due now, because the agent has asked for something."""
         return replace(self, retry_at=None) if self.retry_at is not None else self
 
     def silent_since(self, asked: Instant | None) -> Instant | None:
-        """When the node began to wait for an answer; None if it is not waiting."""
+        """Return when the node began to wait for an answer; None if it is not waiting."""
         return asked if self.since is None else self.since
 
     def should_log(self, asked: Instant | None, now: Instant) -> bool:
-        """Whether to log the outage: once, after the heartbeat timeout."""
+        """Return whether to log the outage, which happens once, after the heartbeat timeout."""
         since = self.silent_since(asked)
         return since is not None and now - since >= self._patience and not self.logged
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
-        """When to check for an outage again: the thread that calls the store may hang."""
+        """Return when to check for an outage again, because the thread that calls the store may hang."""
         since = self.silent_since(asked)
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 
@@ -99,18 +99,18 @@ class Connection:
         return self.settings.timeout.heartbeat.total_seconds()
 
     def fence_at(self, asked: Instant | None, grace: Duration, now: Instant) -> Instant:
-        """When this node stops its workers unless the store answers. `grace`: seconds beyond the failure timeout."""
+        """Return when this node stops its workers unless the store answers. `grace`: see `RosterBackend.grace`."""
         since = self.silent_since(asked)
         due = self._due(now if since is None else since, grace)
         return due if self.extended is None else max(due, self.extended)
 
     def _due(self, since: Instant, grace: Duration) -> Instant:
-        """The last answered heartbeat may be an interval older than `since`, the first unanswered attempt."""
+        """Allow for a last answered heartbeat that is one interval older than `since`, the first unanswered attempt."""
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
     def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:
-        """Whether the node must stop its workers because it has not reached the store for too long. A process that was
-        suspended could not receive an answer, so it gets one more interval."""
+        """Return whether the node must stop its workers because it has not reached the store for too long. A process
+        that was suspended could not receive an answer, so it gets one more interval."""
         since = self.silent_since(asked)
         due = None if since is None else self._due(since, grace)
         if due is None or now < due:

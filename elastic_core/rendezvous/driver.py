@@ -1,11 +1,11 @@
-"""The driver performs what a node asks for, and returns the outcome to it. It decides nothing.
+"""The driver, which performs the operations that a node requests and returns their outcomes. It decides nothing.
 
 It has up to three threads, each started when it is first needed. The operating thread asks the node for the next
-operation, performs it, and rests. Two watchers wait for changes in the store: one for changes of the state, one for
-changes of the roster while the node wants to know of them.
+operation, performs it, and rests. Two watchers wait for changes in the store: one for changes of the state and, while
+the node needs to know about them, one for changes of the roster.
 
-One lock guards the node. No thread holds it during a store operation, so a caller gets an answer immediately, even
-while the store hangs.
+One lock guards the node. No thread holds it during a store operation, so callers get an immediate answer even while the
+store hangs.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.node import Node
 
 T = TypeVar("T")
-_LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a watcher notices a lost connection
+_LONGEST_WAIT: Duration = 30.0  # bounds each wait for news, so that a watcher notices a lost connection
 _AFTER_ERROR: Duration = 1.0
 _MANY = 20
-_BREATH: Duration = 0.1  # for each thread to end, even after the deadline: the whole process may have been suspended
+_BREATH: Duration = 0.1  # for each thread to end, even after the deadline, in case the whole process was suspended
 _STATE, _ROSTER = "state", "roster"
 
 
@@ -59,18 +59,18 @@ _STATE, _ROSTER = "state", "roster"
 class Patience:
     """The longest waits, in seconds."""
 
-    answer: Duration = 5.0  # for an answer of the store, when a caller closes the job or leaves
+    answer: Duration = 5.0  # for an answer from the store, when a caller closes the job or leaves
     outage: Duration = 1.0  # the same, during an outage
-    handover: Duration = 3.0  # for another node to take the store over, and again for all nodes to follow
+    handover: Duration = 3.0  # for another node to take over the store, and again for all nodes to follow
     linger: Duration = 5.0  # for all nodes to learn that the job is over, in the process that hosts the store
     closing: Duration = 10.0  # for the backend to close, which may have to stop a server
     ending: Duration = 2.0  # for the threads to end
-    pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # after news that brought nothing new
+    pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # after a notification that brought nothing new
 
 
 class Driver:
-    """See above. All methods may be called from any thread; `start` and `stop` any number of times. The driver closes
-    the backend."""
+    """Drives one node. All methods may be called from any thread, and `start` and `stop` any number of times. The
+    driver closes the backend."""
 
     def __init__(self, node: Node, backend: RosterBackend, clock: Clock, patience: Patience = Patience()) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class Driver:
         self._operations = Operations(backend)
         self._changed, self._due, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
-        self._outcomes: dict[int, list[Exception | None]] = {}  # of requests that a caller waits for; empty until then
+        self._outcomes: dict[int, list[Exception | None]] = {}  # for requests that a caller awaits; empty until settled
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
         self._woken = False
@@ -90,14 +90,14 @@ class Driver:
         self._dropped = False
         drop_in_forks(self)
 
-    # -- calls of the handler
+    # -- calls from the handler
 
     @property
     def started(self) -> bool:
         return bool(self._threads)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call the listener after every change of the state, an outage or a fault, in a thread of the driver."""
+        """Call the listener after every change of the state, outage or fault, in one of the driver's threads."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class Driver:
             self._start_thread("node", self._operate)
 
     def ask(self, question: Callable[[Node, Instant], T]) -> T:
-        """The node's answer to the question. Returns immediately, even if the store hangs."""
+        """Return the node's answer to the question, immediately even if the store hangs."""
         with self._changed:
             found = question(self._node, self._clock.now())
             notes = self._node.pop_log_lines()
@@ -121,8 +121,8 @@ class Driver:
             return given
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """Give the node a request, and wait until it is carried out. Returns whether that was in time. Raises the error
-        if it never can be."""
+        """Give the node a request, and wait until it is carried out. Returns whether that happened in time. Raises the
+        error if the request cannot be carried out."""
         with self._changed:
             request = self.tell(order)
             outcome = self._outcomes[id(request)] = []
@@ -133,7 +133,7 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns something; None after `until` (None: never)."""
+        """Call `found` after every change until it returns a result, or return None at `until` (None for no limit)."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -144,8 +144,8 @@ class Driver:
                 self._changed.wait(min(left, _LONGEST_WAIT))
 
     def stop(self) -> bool:
-        """Close the backend, and end the threads. Returns False if a store call still hangs. Raises what closing
-        raises."""
+        """Close the backend and end the threads. Returns False if a store call still hangs. Raises any error from
+        closing."""
         with self._changed:
             self._stopping = True
             threads = list(self._threads.values())
@@ -159,7 +159,7 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """Called in a forked child, in which the threads do not exist; one of them may hold the lock."""
+        """Abandon the threads in a forked child, where they do not exist although one of them may hold the lock."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
@@ -201,20 +201,20 @@ class Driver:
                     outcome = self._performed(step)
             except Exception as error:  # noqa: BLE001 - without heartbeats this node would be considered lost
                 self._log_once(error)
-                for kind in (_STATE, _ROSTER):  # perhaps no thread can be started to watch
+                for kind in (_STATE, _ROSTER):  # it may be impossible to start a watcher thread
                     self._note_news(kind)
                 self._sleep(self._patience.pauses.pause(_MANY))
 
     def _performed(self, operation: Operation) -> Callable[[Instant], object]:
-        """Perform the operation without the lock. Returns a function that passes the outcome to the node."""
+        """Perform the operation without holding the lock. Returns a function that passes the outcome to the node."""
         try:
             return partial(self._node.answered, self._operations.perform(operation))
         except Exception as error:  # noqa: BLE001 - the node decides what a fault of one operation means
             return partial(self._node.broke, error)
 
     def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Idle:
-        """Pass the outcome of the last operation to the node, and ask it for the next step. Wake the threads that wait
-        for a change."""
+        """Pass the last operation's outcome to the node, and ask it for the next step. Wakes the threads that wait for
+        a change."""
         node = self._node
         with self._changed:
             before, now = self._shown(), self._clock.now()
@@ -237,7 +237,7 @@ class Driver:
         return step
 
     def _shown(self) -> tuple[object, ...]:
-        """The values whose changes matter to callers and listeners."""
+        """Return the values whose changes matter to callers and listeners."""
         return self._node.state, self._node.connection.outage, self._node.fault, self._node.lingers
 
     def _notify(self) -> None:
@@ -248,7 +248,7 @@ class Driver:
                 reason = f"a listener raised {type(error).__name__}: {error}"
                 get_logger().warning("rendezvous fault", reason=reason, exc_info=error)
 
-    # -- resting, and watching for news
+    # -- resting, and waiting for news
 
     def _rest(self, rest: Idle) -> None:
         with self._changed:
@@ -259,7 +259,7 @@ class Driver:
             self._sleep(rest.until - self._clock.now())
 
     def _wake(self) -> None:
-        """Wake the operating thread. The caller holds the lock."""
+        """Wake the operating thread. The caller must hold the lock."""
         self._woken = True
         self._due.notify()
 
@@ -280,8 +280,8 @@ class Driver:
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, then until the operating thread rests again: before the node has processed a
-        change, the backend would report it again. Returns whether the node could not process the change."""
+        """Wait for a change in the store, then until the operating thread rests again, because the backend would report
+        a change again until the node has processed it. Returns whether the node could not process the change."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
@@ -299,7 +299,7 @@ class Driver:
             return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
-        """Whether to wait for the roster: only while the node rests, because reading it changes what to wait for."""
+        """Return whether to wait for the roster: only while the node rests, because a read changes what to wait for."""
         return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
@@ -307,12 +307,12 @@ class Driver:
             (self._node.state_changed if kind == _STATE else self._node.roster_changed)()
 
     def _known(self, kind: str) -> object:
-        """A value that changes when the node has processed a change."""
+        """Return a value that differs once the node has processed a change."""
         return self._node.token if kind == _STATE else self._node.seen.roster
 
     def _pause(self, useless: int) -> None:
-        """Pause if the node could not process the change (the store is out of reach, or its data cannot be read):
-        otherwise the threads would keep each other busy."""
+        """Pause if the node could not process the change, because the store is unreachable or its data is unreadable.
+        Otherwise the threads would keep each other busy."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
@@ -326,7 +326,7 @@ class Driver:
 
 
 class Operations:
-    """Performs a node's operations on a backend: converts between values and bytes. Used by one thread at a time."""
+    """Performs a node's operations on a backend, converting between values and bytes. Used by one thread at a time."""
 
     def __init__(self, backend: RosterBackend) -> None:
         self._backend = backend
@@ -334,7 +334,7 @@ class Operations:
         self._seats = NOBODY
 
     def perform(self, operation: Operation) -> Any:
-        """The answer to the operation, as `effects` describes it. Raises what the backend raises."""
+        """Return the answer to the operation, as `effects` describes it. Raises the backend's errors."""
         try:
             if isinstance(operation, ReadState):
                 return self._state_of(self._backend.get_state())
@@ -380,7 +380,7 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """The entry; None if it is unreadable. Then its node cannot take part, but other nodes can."""
+        """Return the entry, or None if it is unreadable. Its node then cannot take part, but other nodes can."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -395,8 +395,8 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Three conditions with one lock: something has changed; there is something to do; the node rests. Separate
-    conditions, so that a heartbeat wakes no caller."""
+    """Return three conditions that share a lock: something has changed; there is something to do; the node rests. They
+    are separate so that a heartbeat does not wake any callers."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

@@ -1,4 +1,4 @@
-"""The values that pass between a node and its driver: operations on the backend, requests of the agent, and notes."""
+"""The values that pass between a node and its driver: operations on the backend, agent requests, and log lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Registration(NamedTuple):
-    """One node's entry in the store. `entry`: None if it is unreadable. `beats`: see `Announced`."""
+    """One node's entry in the store. `entry` is None if it is unreadable; for `beats`, see `Announced`."""
 
     key: str
     entry: Entry | None
@@ -24,8 +24,8 @@ class Registration(NamedTuple):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Something else is stored in the place of the state. `others`: it may be the state of other nodes, with another
-    version of elastic-core or another secret. `secret`: this job has one."""
+    """A value that is stored in place of the state. `others`: it may be the state of other nodes, with a different
+    secret or version of elastic-core. `secret`: this job has a secret."""
 
     reason: str
     others: bool
@@ -37,13 +37,13 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class ReadState:
-    """Answer: the state (None, a `State` or `Unreadable`) and the token of its write."""
+    """Read the state. Answer: the state (None, a `State` or `Unreadable`) and the token of its write."""
 
 
 @dataclass(frozen=True)
 class WriteState:
-    """Write the state in the place of the one that `token` names. Answer: the state afterwards, its token, and whether
-    this operation wrote it; None if that is unknown."""
+    """Replace the state that `token` names. Answer: the state afterwards, its token, and whether this operation wrote
+    it, or None if that is unknown."""
 
     state: State
     token: Token | None
@@ -51,26 +51,26 @@ class WriteState:
 
 @dataclass(frozen=True)
 class ReadRoster:
-    """Answer: a tuple of registrations, the oldest first."""
+    """Read the roster. Answer: a tuple of registrations, oldest first."""
 
 
 @dataclass(frozen=True)
 class Announce:
-    """Answer: roughly how many entries are older."""
+    """Announce the node's entry. Answer: roughly how many entries are older."""
 
     entry: Entry
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Answer: None."""
+    """Withdraw an entry. Answer: None."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A heartbeat. Answer: the leaders' counter, or None."""
+    """Send a heartbeat. Answer: the leader counter, or None."""
 
     key: str
     leading: bool
@@ -79,8 +79,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Let another node serve the store; the agent may request this, too. `heirs`: keys of the nodes that may take the
-    store over, in order. Answer: whether one of them has."""
+    """Let another node serve the store; the agent may also request this. `heirs`: keys of the nodes that may take over
+    the store, in order. Answer: whether one of them has done so."""
 
     heirs: tuple[str, ...]
     timeout: float
@@ -91,19 +91,19 @@ Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Heartbea
 
 @dataclass(frozen=True)
 class Idle:
-    """Nothing to do until `until`, or until the state changes; with `roster`, until the roster changes, too."""
+    """Nothing to do until `until` or until the state or, with `roster`, the roster changes."""
 
     until: Instant
     roster: bool = False
 
 
-# -- requests: what the agent asks of the node
+# -- requests from the agent to the node
 
 
 @dataclass(frozen=True)
 class ChangeState:
-    """Change the state by `change(state, *arguments)`: a pure function that returns the same object if there is nothing
-    (more) to change. The node calls it again while other nodes write at the same time.
+    """Replace the state with `change(state, *arguments)`, a pure function that returns the same object if there is
+    nothing left to change. The node calls it again if another node writes at the same time.
 
     Args:
         later: if the round is over, the node reports this in its entry instead; see `Reported`.
@@ -116,7 +116,7 @@ class ChangeState:
 
 @dataclass(frozen=True)
 class Retire:
-    """Withdraw the entry once all earlier requests are done, unless the node wants a round again by then."""
+    """Withdraw the entry once all earlier requests are done, unless the node wants another round by then."""
 
 
 @dataclass(frozen=True)

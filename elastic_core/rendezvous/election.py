@@ -1,8 +1,8 @@
-"""Leader election: which node runs `decide` for all, as one of them sees it. Pure.
+"""Leader election: which node runs `decide` for all nodes, from the point of view of one of them. Pure.
 
-Safety does not depend on having one leader: it only keeps the store quiet. The leader increments the leaders' counter
-with every heartbeat. The state gives the succession order of the nodes. When the counter stops, the next node in that
-order takes the lead. A node further back waits longer, so that not all nodes do so at the same time.
+Safety does not depend on having a single leader, which only keeps the store quiet. The leader increments the leader
+counter with every heartbeat. The state determines the nodes' succession order. When the counter stops, the next node in
+that order takes the lead. Nodes further back wait longer, so that not all of them try at the same time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_DOUBTFUL = 0.5  # failure timeouts of silence, after which a node counts again how many nodes are before it
-_ENOUGH = 2  # looks at a counter that has stopped
-_MOST_FAULTS = 3  # of a leader's work in a row
-_BARRED = 10  # failure timeouts for which a node that could not do the leader's work does not lead
+_DOUBTFUL = 0.5  # failure timeouts of silence, after which a node recounts the nodes that precede it
+_ENOUGH = 2  # observations of a counter that has stopped
+_MOST_FAULTS = 3  # consecutive failures of a leader's work
+_BARRED = 10  # failure timeouts for which a node that has failed as a leader does not lead again
 
 
 def position(state: State, key: str, older: int) -> int:
-    """The node's place in the succession order, 0 for the first: members that are alive, stay and still work come
-    first, in rank order, then all other nodes by age. `older`: roughly how many entries are older."""
+    """Return the node's place in the succession order, from 0: first the live members that are staying and still
+    working, in rank order, then all other nodes by age. `older`: roughly how many entries are older."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -35,7 +35,7 @@ def position(state: State, key: str, older: int) -> int:
 
 
 def ordered_by_age(state: State, key: str) -> bool:
-    """Whether the node's place in the succession order depends on how many entries are older."""
+    """Return whether the node's place in the succession order depends on how many entries are older."""
     return not state.seated(key) or key in _out(state)
 
 
@@ -45,19 +45,19 @@ def _out(state: State) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Election:
-    """What one node knows of the election.
+    """What one node knows about the election.
 
     Args:
-        leading: whether this node leads, as far as it knows.
+        leading: whether this node is the leader, as far as it knows.
         older: roughly how many entries of waiting nodes are older than this node's.
         recount: whether `older` may be out of date.
-        stepping_in: why this node is about to lead; empty if it is not.
-        succession_read: whether a node that is about to lead has read which nodes are before it.
-        counter: the leaders' counter as last seen.
+        stepping_in: why this node is about to take the lead; empty if it is not.
+        succession_read: whether this node, about to take the lead, has read which nodes precede it.
+        counter: the leader counter as last seen.
         doubted: whether this node has counted `older` again during this silence.
-        vacant_since: when the backend first reported that the leader has left.
-        faults: how often in a row this node's work as a leader has failed.
-        barred_until: until then this node does not lead, because it could not do the work.
+        vacant_since: when the backend first reported that the leader had left.
+        faults: how many times in a row this node's work as leader has failed.
+        barred_until: when this node, which could not do the work, may lead again.
     """
 
     settings: RendezvousSettings
@@ -73,35 +73,35 @@ class Election:
     barred_until: Instant | None = None
 
     def patience(self, place: int) -> Duration:
-        """Seconds of silence until the node at this place takes the lead."""
+        """Return how many seconds of silence make the node at this place take the lead."""
         return (1.0 + 0.25 * min(place - 1, 12)) * self.settings.failure_timeout
 
     def looks(self, place: int, beats: int) -> bool:
-        """Whether to read the leaders' counter with the next heartbeat: the first nodes in succession order always
+        """Return whether to read the leader counter with the next heartbeat; the first nodes in succession order always
         do."""
         return place <= 2 or beats % 2 == 0
 
     def paused(self, now: Instant) -> bool:
-        """Whether this node could not do the leader's work a short while ago."""
+        """Return whether this node recently failed to do the leader's work."""
         return self.barred_until is not None and now < self.barred_until
 
     def leads(self) -> Election:
-        """This node leads from now on."""
+        """Record that this node leads from now on."""
         return replace(self, leading=True, stepping_in="", succession_read=False, faults=0)
 
     def lead_lost(self) -> Election:
-        """Another node leads, or should."""
+        """Record that another node leads, or should."""
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """This node, which leads or is about to, has incremented the counter. If two nodes do so, the one that is not
-        first in succession order steps back."""
+        """Record that this node, which leads or is about to, has incremented the counter. If two nodes do so, the later
+        one in succession order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
 
     def seen(self, value: int, now: Instant, place: int) -> Election:
-        """This node, which does not lead, has read the counter."""
+        """Record the counter that this node, which does not lead, has read."""
         before, timeout = self.counter or Counter(value, now), self.settings.failure_timeout
         counter = before.seen(value, now, self.settings.keep_alive_interval)
         silence = now - counter.since
@@ -114,12 +114,12 @@ class Election:
         return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
-        """The leader could not increment the counter either."""
+        """Restart the wait after an outage, in which the leader could not increment the counter either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Record whether the backend saw the leader leave. The next node need not wait for silence; nodes after it
-        wait longer."""
+        """Record whether the backend saw the leader leave. The next node then need not wait for silence, and nodes
+        after it wait longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
@@ -128,12 +128,12 @@ class Election:
         return replace(seen, stepping_in="the leader has left") if due and not seen.stepping_in else seen
 
     def worked(self) -> Election:
-        """The leader has done all its work."""
+        """Record that the leader has done all its work."""
         return replace(self, faults=0) if self.faults else self
 
     def failed(self, now: Instant) -> Election:
-        """A part of the leader's work has failed, though the store answers. After some failures in a row this node lets
-        other nodes try."""
+        """Record that part of the leader's work has failed, though the store answers. After a few failures in a row,
+        this node lets other nodes try."""
         if not self.leading:
             return self
         if self.faults + 1 < _MOST_FAULTS:

@@ -1,5 +1,5 @@
 """The handler, the agent's interface to the rendezvous. It passes calls to the node through the driver, reserves the
-port of the workers' store, and opens the round's store."""
+workers' store's port, and opens the round's store."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
 
 _PROBE: Duration = 2.0  # seconds for another node to answer at all
-_PROBE_AGAIN: Duration = 30.0  # between two probes by a node that cannot reach members of the round
+_PROBE_AGAIN: Duration = 30.0  # between probes by a node that cannot reach members of the round
 _MOST_PROBED = 64
-_SEEING_NODES = 64  # if there are more nodes, a waiting node does not read the roster for each `progress`
+_SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster for every `progress`
 
 
 class DynamicRendezvousHandler(RoundHandler):
-    """Rounds over a backend.
+    """Forms rounds over a backend.
 
     Args:
         node: describes this node to other nodes.
-        stores: gives every round its store.
-        incarnation: unique for each start of an agent of this node; unset: a random text.
-        name: by which the backend was selected; unset: its own.
-        seal: signs what the node writes; unset: nothing is signed.
+        stores: provides each round's store.
+        incarnation: unique for each start of this node's agent (default: a random text).
+        name: the name by which the backend was selected (default: the backend's own).
+        seal: signs what the node writes (default: nothing is signed).
 
     Raises:
-        ConfigurationError: other nodes could not read a name of the node.
+        ConfigurationError: other nodes could not read one of the node's names.
     """
 
     def __init__(
@@ -114,16 +114,16 @@ class DynamicRendezvousHandler(RoundHandler):
         node: described.Node | None = None,
         stores: RoundStores | None = None,
     ) -> DynamicRendezvousHandler:
-        """A handler for `backend`. The arguments and their order are torch's, up to `keep_alive_max_attempt`.
+        """Create a handler for `backend`. The arguments and their order are torch's, up to `keep_alive_max_attempt`.
 
         Args:
-            store: contains the rounds' stores, each under its own prefix.
-            local_addr: the address that this node advertises; unset: the one that its default route uses.
-            node: describes this node; unset: a node with one worker, named by host and process.
-            stores: gives every round its store, instead of `store`.
+            store: holds the rounds' stores, each under a separate prefix.
+            local_addr: the address that this node advertises (default: the one that its default route uses).
+            node: describes this node (default: a node with one worker, named after its host and process).
+            stores: provides each round's store, instead of `store`.
 
         Raises:
-            ValueError: a bound does not hold.
+            ValueError: an argument is out of bounds.
         """
         settings = RendezvousSettings(
             run_id,
@@ -158,7 +158,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """Signs for this node, and counts unsigned values."""
+        """The seal that signs for this node and counts unsigned values."""
         return self._seal
 
     @property
@@ -179,7 +179,7 @@ class DynamicRendezvousHandler(RoundHandler):
             raise
 
     def _formed(self, where: RendezvousStoreInfo, unreachable: tuple[str, ...]) -> State:
-        """The state in which this node is a member of the next round."""
+        """Wait for and return the state in which this node is a member of the next round."""
         while True:
             again = later(self._clock.now(), _PROBE_AGAIN) if unreachable else None
             state = self._come_to(lambda node: node.membership.formed if node.membership.running else None, again)
@@ -189,7 +189,7 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state; None after `until`. Raises RendezvousError if it never will."""
+        """Wait until `found` returns a state, or return None at `until`. Raises RendezvousError if it never will."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -203,7 +203,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.wait(look, deadline)
 
     def _unreachable(self) -> tuple[str, ...]:
-        """Keys of members that this node cannot reach, of those that it has reason to check."""
+        """Return the keys of members that this node cannot reach, among those that it has reason to check."""
         suspects, host = self._driver.ask(lambda node, now: (node.suspects(_MOST_PROBED), node.host))
         places = {seat.key: RendezvousStoreInfo(seat.member.address, seat.port) for seat in suspects}
         if host in places:
@@ -225,8 +225,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:
-        """Whether the job is closed, by the state in the store now. Raises RendezvousConnectionError after some seconds
-        without an answer."""
+        """Return whether the job is closed, according to the current state in the store. Raises
+        RendezvousConnectionError after a few seconds without an answer."""
         if not self._known_closed():
             self._carry_out(lambda node: node.reread())
         return self._known_closed()
@@ -235,17 +235,17 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.state is not None and node.state.closed is not None)
 
     def set_closed(self) -> None:
-        """Close the job. Raises RendezvousConnectionError after some seconds without an answer; the node still closes
-        the job when the store answers."""
+        """Close the job. Raises RendezvousConnectionError after a few seconds without an answer; the node then still
+        closes the job when the store answers."""
         self.close("it was closed on request", succeeded=False)
 
     def close(self, reason: str, succeeded: bool) -> None:
-        """As `set_closed`, with a reason."""
+        """Like `set_closed`, with a reason."""
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
-        """How many waiting nodes the next round has room for. The leader knows this from its last heartbeat; other
-        nodes read the roster now. Raises RendezvousConnectionError."""
+        """Return how many waiting nodes the next round has room for. The leader knows this from its last heartbeat;
+        other nodes read the roster now. Raises RendezvousConnectionError."""
         if not self._leads():
             self._carry_out(lambda node: node.request(RefreshRoster()))
         return self._driver.ask(lambda node, now: node.waiting())
@@ -254,7 +254,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Give the node a request, and wait until it is carried out. Raises the reason if that is impossible."""
+        """Give the node a request, and wait until it is carried out. Raises an error if that is impossible."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -273,7 +273,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._left and self._stopped
 
     def _leave_for_good(self) -> bool:
-        """Leave the job. Returns whether other nodes can know of it."""
+        """Leave the job. Returns whether other nodes can learn of it."""
         if not self._driver.ask(lambda node, now: node.shut_down()) or not self._driver.started:
             return True
         if self._hurried:
@@ -369,13 +369,13 @@ class DynamicRendezvousHandler(RoundHandler):
 
 
 def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> Sequence[described.Candidate]:
-    """The candidates as the policy orders them. If it fails, log that, and keep their order."""
+    """Return the candidates in the policy's order. If the policy fails, log that and keep their order."""
     given = tuple(candidates)
     try:
         found = list(policy(given))
         if sorted(map(id, found)) == sorted(map(id, given)):
             return found
-        reason = f"expected the {len(given)} nodes in another order, found {len(found)} of them"
+        reason = f"expected the same {len(given)} nodes in a new order, found {len(found)} nodes"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
         reason = f"it broke: {type(error).__name__}: {error}"
     get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")
@@ -383,7 +383,7 @@ def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> 
 
 
 def _checked(entry: Entry) -> Entry:
-    """The entry. Raises ConfigurationError if other nodes could not read it."""
+    """Return the entry. Raises ConfigurationError if other nodes could not read it."""
     try:
         check_entry(entry)
     except ValueError as error:
@@ -392,7 +392,7 @@ def _checked(entry: Entry) -> Entry:
 
 
 def anonymous_node(host: str = "") -> described.Node:
-    """A node that is named by its host and process."""
+    """Describe a node named after its host and process."""
     host = host or socket.gethostname()
     return described.Node(described.generated_name(host), host)
 
@@ -404,21 +404,21 @@ def create_handler(
     stores: RoundStores | None = None,
     name: str = "",
 ) -> DynamicRendezvousHandler:
-    """A handler over `backend`, with the options of `params` (see `BACKEND_OPTIONS`). The node advertises
-    `params.local_addr`; if that is unset, the local address of the route to the hosts in the endpoint.
+    """Create a handler over `backend` with the options in `params` (see `BACKEND_OPTIONS`). The node advertises
+    `params.local_addr` (default: the local address of the route to the hosts in the endpoint).
 
     Args:
-        store: contains the rounds' stores; None if `stores` is given.
-        stores: gives every round its store.
-        name: what `get_backend()` returns; unset: the backend's own. A plugin with aliases passes `params.backend`.
+        store: holds the rounds' stores; None if `stores` is given.
+        stores: provides each round's store.
+        name: what `get_backend()` returns (default: the backend's name). Plugins with aliases pass `params.backend`.
 
     Raises:
-        ConfigurationError: a bound does not hold.
+        ConfigurationError: an option is out of bounds.
         ValueError: neither `store` nor `stores` is given.
     """
     node = params.node or anonymous_node()
     if stores is None and store is None:
-        raise ValueError("expected a store, or an object that gives every round one, found neither")
+        raise ValueError("pass either a store or an object that provides each round's store")
     given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
     settings, seal = settings_of(params), seal_of(params)
     if not seal.signs and params.max_nodes > 1 and is_remote(params.endpoint):

@@ -1,18 +1,18 @@
-"""Handing the store over: its host leaves, and another node serves the store from then on, with all its data.
+"""Handing over the store: its host leaves, and another node serves the store from then on, with all its data.
 
-1. The host ends the epoch: in the place of the next version of the state it writes a marker with the keys of its heirs,
-   the nodes that may take over. No version can follow, and all nodes that wait for one wake.
+1. The host ends the epoch: in place of the next version of the state, it writes a marker with the keys of its heirs,
+   the nodes that may take over. No version can follow, and all nodes that wait for one wake up.
 2. The first heir serves a new store, copies the newest state into it, and writes its address into the old store. If it
-   does not do so in time, the next heir does the same. Only one of them can write the address.
-3. All nodes, the old host too, connect to the new store and announce themselves in its new epoch. Then the old host
-   leaves.
+   does not do so in time, the next heir does. Only one of them can write the address.
+3. All nodes, including the old host, connect to the new store and announce themselves in its new epoch. Then the old
+   host leaves.
 4. The new host leaves pointers at the endpoint, so that new nodes find it: a store that it serves there, if the address
-   belongs to its machine and is free; otherwise a marker in the store that another node has begun there.
+   belongs to its machine and is free, or otherwise a marker in the store that another node has started there.
 
 If no heir takes over in time, the host writes that the store stays, and the nodes begin a new epoch in it. They do the
-same if a marker leads back to the same store, or to an address where no store answers and whose host does not check its
-pointer here any more. That host may only have been cut off. When it finds that nodes have continued at the endpoint
-without it, it ends its own epoch by a marker that leads there.
+same if a marker leads back to the same store, or to an address where no store answers and whose host has stopped
+checking its pointer here. That host may only have been cut off. When it finds that nodes have continued at the endpoint
+without it, it ends its own epoch with a marker that leads there.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Seal
     from elastic_core.rendezvous.store_connection import StoreConnection
 
-HEIR_PATIENCE: Duration = 0.5  # for the heir before to take over
-POINTER_PATIENCE: Duration = 12.0  # for the host of a store to check its pointer again
+HEIR_PATIENCE: Duration = 0.5  # for the previous heir to take over
+POINTER_PATIENCE: Duration = 12.0  # for a store's host to check its pointer again
 _PAUSES = Backoff(first=0.05, longest=5.0)
 _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that no node writes
 
 
 class StoreMoved(Exception):
-    """The store is elsewhere."""
+    """The store has moved elsewhere."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
@@ -61,41 +61,41 @@ class StoreMover(Protocol):
         ...
 
     def stop_serving(self) -> None:
-        """Stop the store of `serve`: another node was faster."""
+        """Stop the store that `serve` started, because another node was faster."""
         ...
 
     def moved(self, where: str) -> None:
-        """Connect there from now on, or to the endpoint if no store answers there. Raises ConfigurationError if `where`
-        is not an address."""
+        """Connect to `where` from now on, or to the endpoint if no store answers there. Raises ConfigurationError if
+        `where` is not an address."""
         ...
 
     def connected_to(self, where: str) -> bool:
-        """Whether the current connection leads there."""
+        """Return whether the current connection leads to `where`."""
         ...
 
     def at_the_endpoint(self) -> Iterable[StoreConnection]:
-        """Connections to stores at the endpoint other than the current one. If an address is this machine's and free,
-        begin a store there first; it is returned once, and ends with `close`."""
+        """Return connections to stores at the endpoint other than the current one. If an address is this machine's and
+        free, start a store there first; that store is returned once, and ends with `close`."""
         ...
 
 
 def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:
-    """How many other heirs come before the node with these keys; None if it is not an heir. Nodes at the endpoint come
-    first, since new nodes look for the store there."""
+    """Return how many heirs precede the node with these keys; None if it is not an heir. Nodes at the endpoint come
+    first, because new nodes look for the store there."""
     place = next((place for place, key in enumerate(heirs) if key in set(own)), None)
     return place if place is None or listed else place + len(heirs)
 
 
 class Pointer:
-    """A thread that keeps pointers at the endpoint to the store that this process serves elsewhere, until `close`. It
-    checks them when a store at the endpoint ends, and from time to time.
+    """A thread that, until `close`, maintains pointers at the endpoint to the store that this process serves elsewhere.
+    It checks them from time to time and whenever a store at the endpoint ends.
 
     Args:
         where: the address of the store.
 
     Attributes:
-        overtaken_at: a store at the endpoint in which other nodes have agreed on another state; empty if there is none.
-            The thread ends when it finds one.
+        overtaken_at: a store at the endpoint in which other nodes have agreed on a different state; empty if there is
+            none. The thread ends when it finds one.
     """
 
     def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
@@ -107,13 +107,13 @@ class Pointer:
         threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
 
     def close(self) -> None:
-        """Write no more pointers. Waits for the current one, but no longer than a second. Idempotent."""
+        """Stop writing pointers. Waits for a write in progress, but for no longer than a second. Idempotent."""
         self._closed.set()
         if self._pointing.acquire(timeout=_LAST):
             self._pointing.release()
 
     def anew(self) -> Pointer:
-        """A new pointer to the same address, after `close`."""
+        """Return a new pointer to the same address, after `close`."""
         return Pointer(self._mover, self._run_id, self._seal, self._where)
 
     def _keep(self) -> None:
@@ -141,13 +141,13 @@ class Pointer:
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
-        reason = "the nodes of this store join those"
+        reason = "this store's nodes are joining them"
         try:
             found = versions.newest(connection.store)
             if found is None:
                 return
             if self._seal.is_others(found[0]):
-                reason = "those have a secret, and the nodes of this store have none"
+                reason = "those nodes have a secret, but this store's nodes do not"
             else:
                 self.overtaken_at = connection.where
                 self._closed.set()
@@ -158,7 +158,7 @@ class Pointer:
             get_logger().warning("job split", endpoint=connection.where, moved=self._where, reason=reason)
 
     def _rest(self, connections: Sequence[StoreConnection], pause: Duration) -> None:
-        """Wait for the pause, or until the first of these stores ends."""
+        """Wait for the length of the pause, or until the first of these stores ends."""
         try:
             if connections:
                 connections[0].fetch(_NEVER, pause, self._closed)

@@ -1,12 +1,12 @@
-"""Lifelines: how an agent learns immediately, and without the store, that another agent has ended.
+"""Lifelines: how an agent learns, immediately and without the store, that another agent has ended.
 
-Each agent listens at its own port, and accepts no connection. Each member of a round connects to the next one. The
+Each agent listens on its own port and accepts no connections. Each member of a round connects to the next one. The
 kernel completes the connection, and closes it when the last process that holds the listening socket has ended: the
 agent, or the guardian, which holds it until the workers of a killed agent have ended. Neither side sends anything.
 
 A closed connection proves nothing, and neither does a failed attempt to reconnect: the network may be down. But if the
-machine then *refuses* a connection, it is running, and no process listens there any more. Only a refusal counts, and
-only by a machine to which there was a connection before.
+machine then *refuses* a connection, it is running, and no process is listening there any more. Only a refusal counts,
+and only from a machine to which there was a connection before.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seats import Seat
 
 _ANSWER: Duration = 2.0  # seconds for the other machine to answer
-_QUIET = 60  # seconds after which the kernels exchange a packet, because firewalls drop idle connections
+_QUIET = 60  # seconds between the kernels' keepalive packets, because firewalls drop idle connections
 _MOST_ENDS = 8  # connections to one seat that may end before this agent gives up
-_WAITING = 64  # the length of the queue of connections, none of which is accepted
+_WAITING = 64  # the length of the connection queue, from which none is accepted
 
 
 class Lifeline:
     """One agent's own lifeline, and its watch over another agent's.
 
     Args:
-        watched: returns the member to watch; None: no member.
+        watched: returns the member to watch, or None.
         lost: called with the key of an agent that has ended, in a separate thread.
     """
 
@@ -46,7 +46,7 @@ class Lifeline:
         self._open = False
         self._changed = threading.Condition()
         self._seat: Seat | None = None
-        self._turn = self._taken = 0  # counts the members to watch; the last one that the thread has seen
+        self._turn = self._taken = 0  # a count of the members to watch, and the last count that the thread has seen
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -58,8 +58,8 @@ class Lifeline:
         return -1 if self._own is None else self._own.fileno()
 
     def listen(self, address: str) -> int:
-        """Listen there, and end older connections; the agent that watches this one reconnects. Returns the port; 0 if
-        listening fails: other nodes then learn of the end of this agent by its heartbeats."""
+        """Listen on the address, and end older connections; the agent that watches this one reconnects. Returns the
+        port, or 0 if listening fails. Other nodes then learn of the end of this agent from its missing heartbeats."""
         if self._own is None or self._closed:
             return 0
         try:
@@ -69,14 +69,14 @@ class Lifeline:
                 self._own.setblocking(False)
                 self._open = True
             with contextlib.suppress(BlockingIOError):
-                for _ in range(_WAITING + 1):  # otherwise connections of nodes that have left would fill the queue
+                for _ in range(_WAITING + 1):  # otherwise connections from nodes that have left would fill the queue
                     self._own.accept()[0].close()
             return int(self._own.getsockname()[1])
         except OSError:
             return 0
 
     def look(self) -> None:
-        """Watch the member that this agent should watch now. Returns immediately."""
+        """Start watching the member that this agent should watch now. Returns immediately."""
         with self._changed:
             seat = None if self._closed else self._watched()
             if seat == self._seat:
@@ -100,14 +100,14 @@ class Lifeline:
             self._own.close()
 
     def drop(self) -> None:
-        """Called in a forked child, which must not keep its parent's sockets open."""
+        """Close the sockets in a forked child, which must not keep its parent's sockets open."""
         self._changed, self._thread, self._closed = threading.Condition(), None, True
         for held in (self._own, self._connection):
             if held is not None:
                 held.close()
 
     def _let_go(self) -> None:
-        """End the connection, and wake the thread."""
+        """Close the connection and wake the thread."""
         self._changed.notify_all()
         if self._connection is not None:
             with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class Lifeline:
                 met = self._follow(seat, turn, met)
 
     def _follow(self, seat: Seat, turn: int, met: str) -> str:
-        """Watch a member until its agent has ended, or this agent gives up, or it should watch another member. Returns
+        """Watch a member until its agent has ended, this agent gives up, or another member should be watched. Returns
         the key of the last member to which there was a connection."""
         for _ in range(_MOST_ENDS):
             try:
@@ -145,7 +145,7 @@ class Lifeline:
         return met
 
     def _hold(self, seat: Seat, turn: int) -> None:
-        """Connect, and wait for the end of the connection. Raises OSError if it cannot connect."""
+        """Connect, and wait for the connection to end. Raises OSError if the attempt to connect fails."""
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)

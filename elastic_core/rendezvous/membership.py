@@ -1,4 +1,4 @@
-"""A node's membership: the round that it is in or wants, and what the state means for it. Pure."""
+"""A node's membership: the round that it is in or wants, and what the state means for the node. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DRAINED = "this node was asked to leave (drain)"
 class JoinStatus(enum.Enum):
     """How far a node has come with joining the next round.
 
-    MEMBER: the round has formed, and includes the node. GATHERING: no round runs. WAITING: a round runs that will end
-    for this node. SPARE: a full round runs. CLOSED, DRAINED, REFUSED: the node will get no round.
+    MEMBER: the round has formed and includes the node. GATHERING: no round is running. WAITING: the running round will
+    end to admit this node. SPARE: the running round is full. CLOSED, DRAINED, REFUSED: the node gets no round.
     """
 
     MEMBER = "member"
@@ -39,12 +39,12 @@ class JoinStatus(enum.Enum):
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether another round has to end first, for however long that takes."""
+        """Whether another round has to end first, however long that takes."""
         return self in (JoinStatus.WAITING, JoinStatus.SPARE)
 
 
 def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinStatus:
-    """The status of the node, which wants a round newer than `after`."""
+    """Return the status of the node, which wants a round newer than `after`."""
     if state.closed:
         return JoinStatus.CLOSED
     if state.refusal(key):
@@ -59,15 +59,15 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
-    """The last round, if the node, which wants a round newer than `after`, has missed it: the node is not a member, or
-    the round ended before the node looked. Otherwise None. A node that has missed a round has to announce that it wants
-    a newer one, because its entry is out of date."""
+    """Return the last round if the node, which wants a round newer than `after`, has missed it: the node is not a
+    member, or the round ended before the node looked. Otherwise return None. A node that has missed a round must
+    announce that it wants a newer one, because its entry is out of date."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 
 
 def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
-    """Why the node has to leave its round; None while the round runs."""
+    """Return why the node has to leave its round; None while the round is running."""
     if state.closed:
         return Verdict(
             Outcome.CLOSED,
@@ -82,13 +82,13 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
         return None
     if state.round != round_id or state.end is None:
         again = state.round.number <= round_id.number
-        why = "because the store lost its data" if again else "without this node, which other nodes considered gone"
+        why = "because the store lost its data" if again else "without this node, which the other nodes considered lost"
         return Verdict(Outcome.RESTART, f"round {state.round} formed {'again ' if again else ''}{why}")
     return of_end(state)
 
 
 def of_end(state: State) -> Verdict | None:
-    """Why the last ended round ended; None if no round has ended."""
+    """Return why the last round to end did so; None if no round has ended."""
     if state.end is None:
         return None
     failed, lost = state.end.cause is Cause.FAILURE, state.end.cause is Cause.LOST
@@ -107,12 +107,12 @@ class Membership:
         running: whether it is in a round.
         done: whether its workers have succeeded.
         joins: whether it wants a round.
-        join_by: until when it waits for one to form.
-        contact_by: until when it waits for the first answer of the store.
+        join_by: when it stops waiting for a round to form.
+        contact_by: when it stops waiting for the store's first answer.
         was_closed: whether the job was over when it first looked.
-        cut_off: whether it stops its workers because it could not reach the store.
+        cut_off: whether it is stopping its workers because it could not reach the store.
         left: why it has left the job; empty if it has not.
-        shut: whether its handler was shut down.
+        shut: whether its handler has been shut down.
     """
 
     round: RoundId = NO_ROUND

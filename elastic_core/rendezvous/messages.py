@@ -1,4 +1,4 @@
-"""A node's messages for users: why it gets no round, why it leaves its round, and which nodes are missing. Pure."""
+"""A node's messages to users: why it gets no round, why it leaves its round, and which nodes are missing. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
-    """The store did not answer. `outage` and `fault`: the reason, as far as the node knows."""
+    """Return the error for a store that did not answer because of `outage` and `fault`, as far as the node knows."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
     reason = f": {type(fault).__name__}: {fault}" if fault else ""
@@ -40,7 +40,7 @@ def no_answer(outage: Exception | None, fault: Exception | None, seconds: Durati
 def no_contact(
     outage: Exception | None, fault: Exception | None, settings: RendezvousSettings
 ) -> RendezvousConnectionError:
-    """The store has never answered. `outage` and `fault`: see `no_answer`."""
+    """Return the error for a store that has never answered. For `outage` and `fault`, see `no_answer`."""
     seconds, option = settings.first_contact
     reason = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer"))
     where = f" at {settings.endpoint}" if settings.endpoint not in reason else ""
@@ -53,20 +53,20 @@ def no_contact(
 def no_place(
     state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
 ) -> RendezvousError:
-    """The node will get no round: it is drained or refused, or the job is closed. `was_closed`: the job was already
-    closed when the node first looked. `has_run`: the node has been in a round."""
+    """Return the error for a node that gets no round because it is drained or refused or the job is closed.
+    `was_closed`: the job was already closed when the node first looked. `has_run`: the node has been in a round."""
     if status is JoinStatus.DRAINED:
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:
         return RendezvousStateError(
-            f"this node may not take part: {state.refusal(key)}; give every agent its own name with --node-id (or its "
-            "own --node-rank, with the static backend)"
+            f"this node is not allowed to take part: {state.refusal(key)}; give every agent a unique --node-id "
+            "(or --node-rank, with the static backend)"
         )
     assert state.closed is not None
     reason = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
     if state.closed.succeeded and not was_closed and not has_run:
         return RendezvousGracefulExitError(f"{reason}; this node was not needed")
-    advice = "; for a new job choose another --rdzv-id" if was_closed else ""
+    advice = "; for a new job, choose another --rdzv-id" if was_closed else ""
     if has_run and state.closed.succeeded:
         advice = "; this node's workers are not among those that succeeded"
     error = RendezvousClosedError(reason + advice)
@@ -76,7 +76,7 @@ def no_place(
 
 
 def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
-    """The round did not form in time. `seen` describes the nodes that have joined."""
+    """Return the error for a round that did not form in time. `seen` describes the nodes that have joined."""
     least, most = settings.min_nodes, settings.max_nodes
     wanted = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     return RendezvousTimeoutError(
@@ -87,19 +87,19 @@ def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
 
 
 def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | None) -> Verdict:
-    """The node stops its workers, because it could not reach the store for this many seconds."""
+    """Return the verdict for a node that stops its workers after this many seconds without reaching the store."""
     answer = f"the last answer was: {outage}" if outage else "it does not answer"
     return Verdict(
         Outcome.FENCED,
-        f"the rendezvous store was out of reach for {seconds:.1f} s; after {failure_timeout:g} s without a heartbeat, "
-        f"nodes that reach the store consider this node lost; {answer}",
+        f"the rendezvous store was unreachable for {seconds:.1f} s; after {failure_timeout:g} s without a heartbeat, "
+        f"nodes that can reach the store consider this node lost; {answer}",
     )
 
 
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Which nodes have joined and which are missing, in one line; empty if the node does not know."""
+    """Return one line about which nodes have joined and which are missing; empty if the node does not know."""
     if state is None:
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
@@ -108,7 +108,7 @@ def progress(
     if status is JoinStatus.SPARE:
         return f"round {state.round} is full with {len(state.busy)} nodes; this one is a spare"
     if status is JoinStatus.WAITING:
-        return f"round {state.round} runs with {len(state.busy)} nodes; this one waits for the next"
+        return f"round {state.round} runs with {len(state.busy)} nodes; this one is waiting for the next"
     if gathering is None:
         return ""
     wanted = settings.min_nodes if gathering.joined < settings.min_nodes else settings.max_nodes
@@ -121,7 +121,7 @@ def progress(
 
 
 def _work_left(state: State, roster: Roster) -> str:
-    """For a member of a running round: which members still work."""
+    """Describe, for a member of a running round, which members are still working."""
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (
@@ -132,7 +132,7 @@ def _work_left(state: State, roster: Roster) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first eight names."""
+    """Return the first eight names as text."""
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

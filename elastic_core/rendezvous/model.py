@@ -1,7 +1,7 @@
-"""What nodes agree on and what each of them announces: the state, and the entries.
+"""The state on which the nodes agree, and the entry that each of them announces.
 
-Only the functions here change the state. Each is pure and returns the state that should follow, or the same object if
-nothing changes, so that a node can repeat the change after a lost answer.
+Only the functions here change the state. Each is pure and returns the next state, or the same object if nothing
+changes, so that a node can repeat the change after a lost answer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class RoundId(NamedTuple):
-    """Identifies a round. A number alone does not: after a store has lost its data, numbers are used again. False
-    before the first round; as text, the number.
+    """Identifies a round. A number alone does not, because numbers are reused after a store has lost its data. It is
+    false before the first round, and its text form is the number.
 
     Args:
         number: counted from 1; 0 before the first round.
@@ -43,13 +43,13 @@ class RoundId(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name for keys in a store: see `RoundStores.open`."""
+        """A name for use in a store's keys; see `RoundStores.open`."""
         return f"{self.number}-{quote(self.by, safe='')}"
 
 
 NO_ROUND = RoundId()
 MOST_REPORTS = 8
-"""In a state: all nodes read them, and users need no more."""
+"""The most reports in a state: all nodes read them, and users need no more."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Report:
     """One node's report of its failed workers.
 
     Args:
-        certain: the loss of a peer was not the cause.
-        number: counts the node's reports. A later one replaces an earlier one.
+        certain: whether the loss of a peer was certainly not the cause.
+        number: counts the node's reports; a later report replaces an earlier one.
     """
 
     key: str
@@ -70,13 +70,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Reported:
-    """A node's report about a round that another node has ended already. It is a part of the node's entry, and the
-    leader puts it into the state: if many nodes fail or leave at the same time, one write is enough.
+    """A node's report about a round that another node has already ended. It is part of the node's entry, and the leader
+    copies it into the state, so that one write suffices if many nodes fail or leave at the same time.
 
     Args:
-        failure: of its workers.
+        failure: the report of its failed workers, if any.
         leaves: why the node leaves the job; empty if it stays.
-        ended: keys of members whose agents have ended, as this node's lifeline shows.
+        ended: keys of members whose agents have ended, according to this node's lifeline.
     """
 
     round: RoundId
@@ -87,17 +87,17 @@ class Reported:
 
 @dataclass(frozen=True)
 class Entry:
-    """What one node announces, under a key that only it writes.
+    """The entry that one node announces, under a key that no other node writes.
 
     Args:
-        key: unique for every start of an agent: the node's name and an incarnation.
+        key: the node's name and an incarnation, unique for each start of an agent.
         node: the node's name.
-        address, port: of the workers' store if this node becomes rank 0.
-        stop_timeout: seconds that this node may take to stop its workers.
-        after: the last round that it knows of.
+        address, port: the workers' store's if this node becomes rank 0.
+        stop_timeout: how many seconds this node may take to stop its workers.
+        after: the last round that the node knows of.
         waits: whether it waits for a round newer than `after`; False while it is in that one.
         done: the round in which all its workers succeeded.
-        reported: about the last round that it was in.
+        reported: its report about the last round that it was in.
         unreachable: keys of members of the last round that this node could not reach.
         lifeline: the port at `address` where other nodes watch whether its agent is alive; 0 if they cannot.
     """
@@ -122,7 +122,7 @@ class Entry:
 
     @classmethod
     def of(cls, node: Node, key: str) -> Entry:
-        """The entry of a node that has been in no round yet."""
+        """Return the entry of a node that has not been in a round yet."""
         return cls(
             key=key,
             node=node.name,
@@ -151,7 +151,7 @@ class Entry:
 
     @property
     def seat(self) -> Seat:
-        """The place of this node in a round."""
+        """This node's place in a round."""
         member = Member(self.node, self.host, self.address, self.role, self.local_world_size)
         return Seat(self.key, member, self.port, self.lifeline)
 
@@ -168,7 +168,7 @@ class Cause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class End:
-    """Why a round ended. `counted`: a restart was used for it."""
+    """How a round ended. `counted`: whether a restart has been used for it."""
 
     cause: Cause
     by: str
@@ -179,13 +179,13 @@ class End:
     @property
     def cause_unclear(self) -> bool:
         """Whether this is a failure that the loss of a node may have caused. The nodes find out when a member's
-        heartbeats stop, or when the next round forms."""
+        heartbeats stop or when the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The job is over. `by` is a node's name."""
+    """The end of the job. `by` is the name of the node that closed it."""
 
     by: str
     reason: str
@@ -194,23 +194,23 @@ class Closed:
 
 @dataclass(frozen=True)
 class State:
-    """Everything the nodes agree on.
+    """Everything on which the nodes agree.
 
     Args:
         round: the last round that formed.
-        open: whether it still runs.
+        open: whether that round is still running.
         seats: its members in rank order.
-        gone: keys of members that were lost or left since it formed.
+        gone: keys of members that have been lost or have left since it formed.
         done: keys of members whose workers have succeeded.
         draining: keys of nodes that were asked to leave.
-        end: why the last ended round has ended; kept while the next one runs.
-        restarts: failures that were forgiven so far.
-        max_restarts: how many failures are forgiven: the most that a member of the last round allows.
-        reason: why the round formed just then.
-        refused: keys that may not take part, and why.
-        min_nodes, max_nodes: bounds of the job, as configured on the node that formed the round; 0 before the first.
-        serial: counted up with every change: of two states of one store, the later one has the greater.
-        origin: the key of the node that wrote the first state: distinguishes the job from an earlier one with its id.
+        end: how the last round that ended did so; kept while the next one runs.
+        restarts: how many failures have been forgiven so far.
+        max_restarts: how many failures are forgiven, the most that any member of the last round allows.
+        reason: why the round formed at that moment.
+        refused: keys of nodes that may not take part, and why.
+        min_nodes, max_nodes: the job's bounds, as configured on the node that formed the round; 0 before the first.
+        serial: incremented by every change; of two states in one store, the later one has the greater serial.
+        origin: the key of the node that wrote the first state; distinguishes jobs with the same id.
     """
 
     round: RoundId = NO_ROUND
@@ -231,20 +231,20 @@ class State:
     origin: str = ""
 
     def seated(self, key: str) -> bool:
-        """Whether the node is a member of the last round."""
+        """Return whether the node is a member of the last round."""
         return self.seats.rank(key) is not None
 
     def rank(self, key: str) -> int | None:
-        """The group rank that the node has, or had, in the last round."""
+        """Return the group rank that the node has, or had, in the last round."""
         return self.seats.rank(key)
 
     def refusal(self, key: str) -> str:
-        """Why the node may not take part; empty if it may."""
+        """Return why the node may not take part; empty if it may."""
         return dict(self.refused).get(key, "") if self.refused else ""
 
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:
-        """Grows with every change. If a store contains a smaller one than before, it has lost data."""
+        """A value that grows with every change. A store that contains a smaller one than before has lost data."""
         return self.round.number, self.closed is not None, not self.open, self.restarts, self.serial
 
     @functools.cached_property
@@ -255,9 +255,9 @@ class State:
         return tuple(key for key in keys if key not in out) if out else keys
 
     def neighbour(self, key: str) -> Seat | None:
-        """The member that this one watches: the next one in rank order that is neither gone nor done, so that each lost
-        agent is reported by exactly one node. None if there is no such member, if this node is not a member, or if the
-        job is closed."""
+        """Return the member that this one watches: the next one in rank order that is neither gone nor done, so that
+        exactly one node reports each lost agent. Returns None if there is no such member, if this node is not a member,
+        or if the job is closed."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -265,15 +265,15 @@ class State:
         return next((seat for seat in following if seat.key not in out), None)
 
     def names(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """The names of these members."""
+        """Return the names of these members."""
         return tuple(self.seats[rank].member.node for key in keys if (rank := self.rank(key)) is not None)
 
 
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """The next round; the node that writes it adds an identifier. `announced`: the keys of all entries. Forget drained
-    and refused nodes without an entry, but not drained members of the last round, which may only be cut off."""
+    """Return the next round; the node that writes it adds an identifier. `announced`: the keys of all entries. Forgets
+    drained and refused nodes without an entry, but not drained members of the last round, which may only be cut off."""
     taken = Seats.of(seats)
     return replace(
         state,
@@ -290,7 +290,7 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """The round ends because its membership changes. If it has ended already, more members are gone."""
+    """End the round because its membership changes. If it has already ended, only add to the members that are gone."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -301,9 +301,9 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
 
 
 def failed(state: State, round_id: RoundId, report: Report) -> State:
-    """Workers of a node failed in this round, which ends for all nodes. A second report of a node replaces its first.
-    Reports of several nodes about one round use one restart together. A failure in a round that has ended for another
-    cause followed from that cause, and is not reported."""
+    """End the round for all nodes because a node's workers failed in it. A node's second report replaces its first.
+    Several nodes' reports about one round use a single restart. A failure in a round that has ended for another reason
+    is a consequence, and is not reported."""
     if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
@@ -313,13 +313,13 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
     else:
         return state
     incurable = not all(failure.curable for failure in report.failures)
-    alone = len(state.seats) == 1  # no peer whose loss could be the cause
+    alone = len(state.seats) == 1  # there is no peer whose loss could be the cause
     return counted_failure(amended, incurable) if report.certain or incurable or alone else amended
 
 
 def _is_new(report: Report, end: End) -> bool:
-    """Whether the report adds to what is known of the end. A node may find that a failure did not follow from a loss
-    after all. Of many reports the certain ones are kept."""
+    """Return whether the report adds to what is known about the end. A node may find out that a failure did not follow
+    from a loss after all. If there are many reports, the certain ones are kept."""
     known = next((other for other in end.reports if other.key == report.key), None)
     if known is None:
         full = len(end.reports) >= MOST_REPORTS
@@ -329,7 +329,7 @@ def _is_new(report: Report, end: End) -> bool:
 
 
 def _with_report(end: End, report: Report) -> End:
-    """The first report that is certain gives the reason."""
+    """Add the report. The first report that is certain determines the reason."""
     others = [r for r in end.reports if r.key != report.key]
     if len(others) >= MOST_REPORTS:
         others.remove([r for r in others if not r.certain][-1])
@@ -340,20 +340,20 @@ def _with_report(end: End, report: Report) -> End:
 
 
 def counted_failure(state: State, incurable: bool = False) -> State:
-    """Use a restart for the failure that ended the round, once; close the job when none is left."""
+    """Use a restart, once, for the failure that ended the round, or close the job if none is left."""
     end = state.end
     if state.closed or end is None or (end.counted and not incurable):
         return state
     if incurable:
-        return closed(state, end.by, f"{end.reason}; a restart cannot cure it", succeeded=False)
+        return closed(state, end.by, f"{end.reason}; a restart would not help", succeeded=False)
     if state.restarts >= state.max_restarts:
         return closed(state, end.by, f"{end.reason}; {no_restart_left(state.max_restarts)}", succeeded=False)
     return replace(state, restarts=state.restarts + 1, end=replace(end, counted=True))
 
 
 def followed(state: State, cause: Cause, by: str, reason: str) -> State:
-    """The failure that ended the round followed from the loss of a member, so it uses no restart. The reports are kept,
-    because they show users what the loss has done."""
+    """Record that the failure that ended the round followed from the loss of a member, so that it uses no restart. The
+    reports are kept, because they show users the effects of the loss."""
     end = state.end
     if state.closed or end is None or not end.cause_unclear:
         return state
@@ -361,7 +361,7 @@ def followed(state: State, cause: Cause, by: str, reason: str) -> State:
 
 
 def why(report: Report) -> str:
-    """The report's failure in words."""
+    """Describe the report's failure."""
     first = next((f for f in report.failures if f.caused_by is None), None)
     if first is None:
         return f"workers of {report.node} failed"
@@ -369,15 +369,15 @@ def why(report: Report) -> str:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """The workers' failures that ended the last round, by global rank: first those that certainly did not follow from
-    others, in the order of the reports."""
+    """Return the worker failures that ended the last round, by global rank. Those that certainly did not follow from
+    others come first, in the order of the reports."""
     reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
     causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
     return {failure.global_rank: failure for failures in causes_first for failure in failures}
 
 
 def left(state: State, key: str, reason: str) -> State:
-    """A node leaves. If its workers ran, the round ends for all nodes."""
+    """Record that a node leaves. If its workers were running, the round ends for all nodes."""
     if not state.seated(key) or key in state.done:
         return state
     node = state.names([key])[0]
@@ -387,8 +387,8 @@ def left(state: State, key: str, reason: str) -> State:
 
 
 def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
-    """The workers of these members have succeeded in this round. The round continues if such a member leaves, and the
-    job is over when all members have succeeded."""
+    """Record that the workers of these members have succeeded in this round. The round continues if such a member
+    leaves, and the job is over when all members have succeeded."""
     if state.closed or state.round != round_id or not state.open:
         return state
     done = set(state.done)
@@ -397,30 +397,30 @@ def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
 
 
 def drained(state: State, key: str) -> State:
-    """A user asks a node to leave. The leader ends the round if that node's workers run."""
+    """Record that a user asks a node to leave. The leader ends the round if that node's workers are running."""
     if state.closed or key in state.draining:
         return state
     return replace(state, draining=(*state.draining, key))
 
 
 def refused(state: State, keys: Collection[tuple[str, str]]) -> State:
-    """These nodes, each with the reason, may not take part."""
+    """Exclude these nodes, each for the given reason."""
     new = tuple(item for item in keys if not state.refusal(item[0]))
     return replace(state, refused=state.refused + new) if new and not state.closed else state
 
 
 def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
-    """The job is over for good."""
+    """Close the job for good."""
     if state.closed:
         return state
     return replace(state, open=False, closed=Closed(by, reason, succeeded))
 
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
-    """What the store should contain, if a node has read `known` there before and reads `found` now. That is `found`,
-    unless the store has lost data. Otherwise it is the later of the two; the end of the job and the used restarts are
-    always kept. The end of an earlier job with the same id does not count. If another node has begun the job again
-    since, and a round of it runs, only a node that `runs` the known round overrules that one."""
+    """Return the state that the store should contain if a node has previously read `known` there and now reads `found`.
+    That is `found`, unless the store has lost data. Then it is the later of the two, except that the end of the job and
+    the used restarts are always kept. The end of an earlier job with the same id is ignored. If another node has since
+    started the job over and its round is running, only a node that `runs` the known round overrules that round."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin

@@ -1,16 +1,16 @@
-"""One node's side of the rendezvous, without I/O: everything that it knows and wants. It has no clock, store, thread or
-randomness. Its driver calls it, and passes the time on the node's own monotonic clock as `now`:
+"""One node's side of the rendezvous, without I/O: everything that the node knows and wants. It has no clock, store,
+threads or randomness. Its driver calls it and passes the time on the node's own monotonic clock as `now`:
 
-- when the agent wants something (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
+- when the agent makes a request (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
 - when the store reports a change (`state_changed`, `roster_changed`),
 - when the operation that the node asked for has an outcome (`answered`, `broke`).
 
-`next` returns one operation on the backend, or a rest. The node keeps what it wants as a level, not as an edge: the
-entry that should be stored, the requests that should be carried out. So after a lost answer, an outage or a refused
-write it reads what is stored, and continues from there.
+`next` returns one operation on the backend, or a rest. The node's wants are level-triggered, not edge-triggered: the
+entry that should be stored, and the requests that should be carried out. After a lost answer, an outage or a refused
+write, it reads what is stored and continues from there.
 
 All changes happen in this class. The values and pure functions that it uses are in `connection` (does the store
-answer), `election` (which node leads), `observation` (what it sees of other nodes) and `policy` (membership).
+answer), `election` (which node leads), `observation` (what the node sees of other nodes) and `policy` (membership).
 """
 
 from __future__ import annotations
@@ -69,40 +69,40 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seats import Seat
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_IDLE: Duration = 5.0  # the longest rest of a node that wants nothing
-_HEARD: Duration = 0.5  # for each place in the succession order, for the leader to write what a node reports
+_IDLE: Duration = 5.0  # the longest rest for a node that wants nothing
+_HEARD: Duration = 0.5  # per place in the succession order: time for the leader to write a node's report
 _MOST_PLACES = 4
-_ATTEMPTS = 3  # refused writes after which a node that leaves no longer tries to write its own departure
-_AFTER: Duration = 0.01  # requests are retried a little later than everything else, which they must not block
+_ATTEMPTS = 3  # refused writes after which a leaving node no longer tries to write its own departure
+_AFTER: Duration = 0.01  # requests are retried slightly later than everything else, so as not to block it
 
 
 class Node:
-    """See above. All attributes are values, so that a shallow copy of a node is another node.
+    """One node. All attributes are immutable values, so that a shallow copy of a node is an independent node.
 
     Args:
-        entry: what this node announces, before its first round.
+        entry: the entry that this node announces before its first round.
 
     Attributes:
         state, token: the state as last read, and the token of its write; None before.
-        registered: this node's entry in the store; None if it has none, as far as it knows.
-        entry: the entry that it should have.
-        lingers: whether it hosts the store of a job that is over, and other nodes still use it.
-        gathering: what the next round waits for, as last seen; None if this node has not looked.
-        fault: the last fault other than an outage; None once the node had nothing left to do.
+        registered: this node's entry in the store; None if there is none, as far as the node knows.
+        entry: the entry that should be in the store.
+        lingers: whether it hosts the store of a finished job while other nodes still use that store.
+        gathering: what the next round is waiting for, as last seen; None if this node has not looked.
+        fault: the last fault other than an outage; None once the node has had nothing left to do.
     """
 
     def __init__(self, entry: Entry, settings: RendezvousSettings) -> None:
         self.key = entry.key
         self.settings = settings
-        # The state, and whether it may have changed. What to write back into a store that has lost it.
+        # The state, whether it may have changed, and what to write back into a store that has lost it.
         self.state: State | None = None
         self.token: Token | None = None
         self._state_stale = True
         self._to_give_back: tuple[State, Token | None] | None = None
         self._give_back_at = LONG_AGO
         self.repair = Repair(settings)
-        # This node's entry: the one that should be stored (if it registers), the one that is, and the one that was
-        # before an outage.
+        # This node's entry: the one that should be stored (if it registers), the one that is stored, and the one that
+        # was stored before an outage.
         self.entry = entry
         self._registers = False
         self.registered: Entry | None = None
@@ -122,7 +122,7 @@ class Node:
         self.election = Election(settings)
         self.membership = Membership()
         self.lingers = False
-        # Requests that are not done yet, and the outcome of those that are.
+        # Requests that are not done yet, and the outcomes of those that are.
         self._requests: tuple[Request, ...] = ()
         self._looks: tuple[RefreshRoster, ...] = ()
         self._looking: tuple[RefreshRoster, ...] = ()
@@ -140,10 +140,10 @@ class Node:
         self.fault: Exception | None = None
         self._notes: tuple[LogLine, ...] = ()
 
-    # -- calls of the agent
+    # -- calls from the agent
 
     def begin(self, now: Instant) -> None:
-        """The agent begins to join: the node waits `join_timeout` for a round."""
+        """Begin to join for the agent: the node waits `join_timeout` for a round."""
         join_by = later(now, self.settings.timeout.join.total_seconds())
         contact_by = later(now, self.settings.first_contact[0])
         self.membership = replace(
@@ -151,8 +151,8 @@ class Node:
         )
 
     def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = (), lifeline: int = 0) -> None:
-        """The agent wants a round newer than its last one. `where`: the workers' store if this node gets rank 0.
-        `unreachable`: keys of members of the last round that it cannot reach. `lifeline`: see `Entry`."""
+        """Request a round newer than the last one for the agent. `where`: the workers' store's address if this node
+        gets rank 0. `unreachable`: keys of members of the last round that it cannot reach. `lifeline`: see `Entry`."""
         if self.membership.left or self.membership.shut:
             return
         self._give_up_round()
@@ -178,8 +178,8 @@ class Node:
         self._hurry()
 
     def _give_up_round(self) -> None:
-        """End the last round if this node asks for a new one while it is still running: programs written for torch's
-        handlers never report. Does nothing if the node has reported, or if the round is over."""
+        """End the last round if this node asks for a new one while that round is still running, because programs
+        written for torch's handlers never report. Does nothing if the node has reported or the round is over."""
         name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
@@ -187,37 +187,37 @@ class Node:
             self.request(ChangeState(_given_up, (self.key, round_id, cause, name, reason)))
 
     def reaches(self, unreachable: Sequence[str]) -> None:
-        """The agent has checked again which members it cannot reach."""
+        """Update the members that the agent, after another check, cannot reach."""
         self.entry = replace(self.entry, unreachable=tuple(unreachable))
         self._hurry()
 
     def step_back(self) -> None:
-        """The agent gives up joining."""
+        """Stop joining, because the agent has given up."""
         self.membership = replace(self.membership, joins=False, running=False)
         self._retire()
 
     def fail(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Workers of this node failed."""
+        """Report failed workers of this node."""
         shown = tuple(bounded(failure) for failure in failures.values())
         self._reports += 1
         report = Report(self.key, self.entry.node, shown, is_certain(failures), self._reports)
         self.request(ChangeState(model.failed, (self.membership.round, report), {"failure": report}))
 
     def succeed(self) -> None:
-        """All workers of this node succeeded."""
+        """Report that all workers of this node succeeded."""
         self.membership = replace(self.membership, done=True)
         if not self.membership.left:
             self.entry = replace(self.entry, done=self.membership.round)
             self._hurry()
 
     def leave(self, reason: str) -> Request:
-        """The node leaves the job for good; a join ends. Its entry stays for as long as its workers may run, because
+        """Leave the job for good, and stop joining. The node's entry stays for as long as its workers may run, because
         other nodes wait for them to stop. Returns the request that is settled once other nodes can know."""
         request = self._depart(reason)
         return request if self.membership.running else self._retire()
 
     def retire(self, reason: str) -> Request:
-        """Like `leave`, once no worker is running here any more."""
+        """Like `leave`, once no workers are running here any more."""
         self._depart(reason)
         return self._retire()
 
@@ -237,23 +237,23 @@ class Node:
         return self.request(ChangeState(_as_it_is))
 
     def shut_down(self) -> bool:
-        """The node never takes part again. Returns whether the store has ever answered."""
+        """Never take part again. Returns whether the store has ever answered."""
         self.membership = replace(self.membership, shut=True)
         return self.state is not None
 
     def linger(self) -> None:
-        """This process hosts the store. If the job is over, watch whether other nodes still have to learn that."""
+        """If the job is over, check whether other nodes still have to learn that from the store in this process."""
         self.lingers = self.connection.outage is None and self.state is not None and self.state.closed is not None
         self._roster_stale = True
 
     def hand_over(self, timeout: Duration) -> Request:
-        """This process hosts the store, and ends. Its first heirs are the members that are not about to leave too."""
+        """Hand over the store of this process, which is ending. Members that are not also about to leave come first."""
         state = self.state or State()
         out = {self.key, *state.draining}
         return self.request(HandOver(tuple(key for key in state.busy if key not in out), timeout))
 
     def lost(self, key: str) -> None:
-        """The agent with this key has ended, and so have its workers. This node reports that, even if it does not
+        """Report that the agent with this key has ended, and so have its workers. This node does so even if it does not
         lead."""
         self.seen = self.seen.knows_ended(key)
         self._roster_stale = True
@@ -276,25 +276,25 @@ class Node:
         self.connection = self.connection.retry_now()
         self._requests_at = LONG_AGO
 
-    # -- news and outcomes
+    # -- notifications and outcomes
 
     def state_changed(self) -> None:
-        """Another node may have written the state."""
+        """Note that another node may have written the state."""
         self._state_stale = True
         self.connection = self.connection.retry_now()
 
     def roster_changed(self) -> None:
-        """Another node may have announced or withdrawn an entry."""
+        """Note that another node may have announced or withdrawn an entry."""
         self._roster_stale = True
 
     def answered(self, answer: Any, now: Instant) -> None:
-        """The operation that `next` returned was carried out. `effects` describes its answer."""
+        """Process the answer to the operation that `next` returned; see `effects`."""
         operation, asked = self._end_operation(now)
         away, silent = self.connection.was_outage(asked, now), self.connection.silent_since(asked)
         self.connection = self.connection.answered(asked, now)
         if away:
             self._expect_all_back(now)
-            if self._enough is not None:  # members could not return in the meantime, so they get that time again
+            if self._enough is not None:  # members could not rejoin in the meantime, so they get that time again
                 self._enough = (self._enough[0], later(self._enough[1], now - (silent or now)))
         if self._asked_for != "work":
             self._answers = True
@@ -314,7 +314,7 @@ class Node:
             self._beaten(operation, answer, now)
 
     def broke(self, error: Exception, now: Instant) -> None:
-        """The operation that `next` returned failed. What the node read before may be out of date."""
+        """Process the failure of the operation that `next` returned. Everything read earlier may be out of date."""
         _, asked = self._end_operation(now)
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
@@ -326,7 +326,7 @@ class Node:
         if outage is None:
             self._log_fault(error)
         else:
-            self._unregister()  # the store may have lost its data when it answers again
+            self._unregister()  # by the time the store answers again, it may have lost its data
             self._extend_join(now)
         self.connection = self.connection.failed(asked, outage, now)
         if self._asked_for == "request":
@@ -338,8 +338,8 @@ class Node:
                 self._note("warning", "leads no more", reason=f"{type(error).__name__}: {error}")
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
-        """Requests are retried during an outage. One that fails for another reason is dropped after a failure timeout,
-        so that it does not block later requests."""
+        """Retry requests during an outage. A request that fails for another reason is dropped after a failure timeout,
+        so that it does not block later ones."""
         self._requests_at = later(self.connection.retry_at or LONG_AGO, _AFTER)
         if outage:
             return
@@ -354,8 +354,8 @@ class Node:
         self.fault = error
 
     def _on_state_read(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
-        """If the store knows less than this node does, it has lost data, perhaps because its host was restarted. The
-        first node that notices writes back what it knows."""
+        """Process a state. If the store knows less than this node, it has lost data, perhaps because its host was
+        restarted. The first node to notice writes back the state that it knows."""
         if self.state is not None and token == self.token:
             return
         if isinstance(found, Unreadable):
@@ -373,14 +373,14 @@ class Node:
             self._has_lost_data(now)
             self._to_give_back = (due, token)
             return
-        if state == self.state and state.round and not was_spoilt:  # another node has written it back
+        if state == self.state and state.round and not was_spoilt:  # another node has restored it
             self._has_lost_data(now)
-        elif self.state is not None and state.round != self.state.round:  # perhaps written back to an empty store
+        elif self.state is not None and state.round != self.state.round:  # perhaps restored to an empty store
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
         self._adopt_state(state, token, now)
 
     def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
-        """Something else has overwritten the state; see `repair`."""
+        """Handle a state that something else has overwritten; see `repair`."""
         first = self.repair.since is None
         self.repair, remedy = self.repair.sees(found, self.state, now)
         if remedy is Remedy.PASS_OVER:
@@ -399,8 +399,8 @@ class Node:
         self.connection = self.connection.failed(now, None, now)
 
     def _adopt_state(self, state: State, token: Token | None, now: Instant) -> None:
-        """This is the state in the store. The node has to read the roster again: a roster that it read before the state
-        would lack a node that has announced itself in between."""
+        """Adopt the state in the store. The node then has to read the roster again, because a roster read before the
+        state would lack a node that has announced itself in between."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, Repair(self.settings)
@@ -414,8 +414,8 @@ class Node:
         self._follow()
 
     def _follow(self) -> None:
-        """If the round that this node wants has formed, it is a member now. If that round formed from an older entry
-        with another address, the node has to end it."""
+        """Become a member of the round that this node wants, if it has formed. If it formed from an older entry with
+        another address, the node has to end it."""
         state = self.state
         if not self.membership.joins or state is None:
             return
@@ -430,7 +430,7 @@ class Node:
             self.request(ChangeState(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
 
     def _catch_up(self) -> None:
-        """If a round has formed and ended without this node, it wants a newer one."""
+        """Request a newer round if one has formed and ended without this node."""
         over = None if self.state is None else missed(self.state, self.key, self.entry.after)
         if over is not None:
             self.entry = replace(self.entry, after=over)
@@ -475,8 +475,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """The nodes before this one should have taken the lead, and have not. Presume the first of them lost, unless
-        its heartbeats continue: then it is alive, and cannot lead."""
+        """Presume the first node before this one lost, because those nodes should have taken the lead and have not. If
+        its heartbeats continue, it is alive but cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -502,7 +502,7 @@ class Node:
             self.election = self.election.lead_lost()
 
     def _beaten(self, operation: Heartbeat, count: int | None, now: Instant) -> None:
-        """Also read the roster: a leader checks the heartbeats once in each interval."""
+        """Process a heartbeat's answer. A leader also reads the roster, to check the heartbeats once per interval."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
@@ -517,14 +517,14 @@ class Node:
             self.election = election.seen(count, now, place)
 
     def _come_back(self, now: Instant) -> None:
-        """The store has dropped this node's entry, and perhaps those of other nodes that are alive."""
+        """Recover from the store's loss of this node's entry, and perhaps of other live nodes' entries."""
         self._note("warning", "entry dropped")
         self._expect_all_back(now)
         self._unregister()
 
     def _unregister(self) -> None:
-        """The entry has to be written again. The old one may say that the node waits for the round that it is in now:
-        if the store has lost that round, the node would get a seat in another one while its workers run."""
+        """Mark the entry to be written again. The old one may still claim that the node waits for the round that it is
+        now in. If the store has lost that round, the node would get a seat in another one while its workers run."""
         self.registered = None
         if self._stored_before is None or not self.membership.round:
             return
@@ -535,28 +535,28 @@ class Node:
             self._stored_before = in_its_round
 
     def _has_lost_data(self, now: Instant) -> None:
-        """The next heartbeat shows whether the store has lost this node's entry, too."""
+        """Check with the next heartbeat whether the store has also lost this node's entry."""
         self._expect_all_back(now)
         self._beat_at = now
 
     def _expect_all_back(self, now: Instant) -> None:
-        """The store was away or suspended, and may have dropped all entries because no heartbeat arrived. Until the
-        nodes have had time to announce themselves again, a node without an entry is not considered lost. No node could
-        send heartbeats or lead in the meantime, either."""
+        """Give all nodes time to announce themselves again before a node without an entry is considered lost. The store
+        was away or suspended, so it may have dropped all entries for lack of heartbeats, and no node could send
+        heartbeats or lead in the meantime."""
         self.seen, self.election = self.seen.after_outage(now), self.election.after_outage(now)
         if self.state is not None and self.state.round:
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
 
     def _extend_join(self, now: Instant) -> None:
-        """The join timeout is for gathering: it starts again when the round for which the node waited ends."""
+        """Restart the join timeout when the round for which the node waited ends, since it only limits gathering."""
         if self._waits:
             join_by = later(now, self.settings.timeout.join.total_seconds())
             self.membership = replace(self.membership, join_by=join_by)
 
-    # -- what it does next
+    # -- deciding what to do next
 
     def next(self, now: Instant, vacant: bool = False) -> Operation | Idle:
-        """One operation, whose outcome the driver reports before it calls `next` again, or a rest. `vacant`: see
+        """Return one operation, whose outcome the driver reports before it calls `next` again, or a rest. `vacant`: see
         `RosterBackend`."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
             self.election = self.election.leader_left(vacant, now, self._place)
@@ -598,7 +598,7 @@ class Node:
         return Heartbeat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
 
     def _restore(self) -> Operation | None:
-        """After an outage the node first restores its entry, even when the state cannot be read."""
+        """Restore the node's entry, which comes first after an outage, even if the state cannot be read."""
         if not self._registers or self.registered is not None or self._stored_before is None:
             return None
         return self._announce(self._stored_before)
@@ -616,8 +616,8 @@ class Node:
         return WriteState(*self._to_give_back)
 
     def _serve(self, now: Instant) -> Operation | None:
-        """The first request that is not done. The node reports a failure before it is ready for the next round:
-        otherwise the round would end for another cause."""
+        """Work on the first request that is not done. The node reports a failure before it is ready for the next round;
+        otherwise the round would end for another reason."""
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
@@ -635,8 +635,8 @@ class Node:
         return None
 
     def _amended(self, request: ChangeState, now: Instant) -> Operation | None:
-        """Write the changed state, or report the change to the leader. None if the request is settled, or waits until
-        `_requests_at`."""
+        """Write the changed state, or report the change to the leader. Returns None if the request is settled or waits
+        until `_requests_at`."""
         state = self.state or State()
         try:
             changed = request.change(state, *request.arguments)
@@ -658,7 +658,7 @@ class Node:
             self._requests_at = due
         elif leaves and self._refusals < _ATTEMPTS and self._roster_stale:
             return self._look()
-        elif leaves and self._refusals < _ATTEMPTS:  # also write the reports of all other nodes
+        elif leaves and self._refusals < _ATTEMPTS:  # also write all other nodes' reports
             changed = request.change(with_reports(self.seen.roster, state), *request.arguments)
             return WriteState(self._counted(changed), self.token)
         else:
@@ -666,14 +666,14 @@ class Node:
         return None
 
     def _counted(self, changed: State) -> State:
-        """The changed state with its serial number. A new round gets an id that no other write has."""
+        """Return the changed state with its serial number. A new round gets an id that no other write has."""
         if changed.round.number > (self.state or State()).round.number:
             self._rounds_formed += 1
             changed = replace(changed, round=changed.round._replace(by=f"{self.key}.{self._rounds_formed}"))
         return replace(changed, serial=changed.serial + 1, origin=changed.origin or self.key)
 
     def _report(self, **facts: Any) -> None:
-        """Put this into the entry; see `Reported`."""
+        """Add this report to the entry; see `Reported`."""
         reported, round_id = self.entry.reported, self.membership.round
         before = reported if reported is not None and reported.round == round_id else Reported(round_id)
         self.entry = replace(self.entry, reported=replace(before, **facts))
@@ -689,7 +689,7 @@ class Node:
             return None
         state, reported = self.state or State(), self.entry.reported
         ended = sorted(filter(state.seated, self.seen.ended)) if self._leaves_to_leader(state) else []
-        ended.sort(key=lambda key: key not in state.busy)  # an entry has room for some
+        ended.sort(key=lambda key: key not in state.busy)  # an entry has room for only a few
         if ended != list(reported.ended if reported else ()):
             self._report(ended=tuple(ended))
         return None if self.registered == self.entry else self._announce(self.entry)
@@ -699,8 +699,8 @@ class Node:
         return Announce(entry)
 
     def _step_in(self) -> Operation | None:
-        """Increment the leaders' counter before writing anything: a write may move the next node up in the succession
-        order, and that node must not find that the counter has stopped."""
+        """Increment the leader counter before writing anything, because a write may move the next node up in the
+        succession order, and that node must not find a stopped counter."""
         is_next = self._place == 1  # it must know whether the first node sends heartbeats
         recounts = self.election.recount and (is_next or ordered_by_age(self.state or State(), self.key))
         if self.registered is None or not (self.election.stepping_in or recounts):
@@ -715,7 +715,7 @@ class Node:
         return ReadRoster()
 
     def _work(self, now: Instant) -> Operation | None:
-        """The leader's work. The first node in succession order leads without waiting for silence."""
+        """Do the leader's work. The first node in succession order leads without waiting for silence."""
         waits = self.election.leading or self.registered is None or self.election.paused(now)
         if not waits and self._place == 0:
             self.election = self.election.leads()
@@ -735,7 +735,7 @@ class Node:
         return None if dead is None else Withdraw(dead)
 
     def _leaves_to_leader(self, state: State) -> bool:
-        """Whether the leader writes which agents have ended, as this node reports: the round is over already, and the
+        """Return whether to leave it to the leader to write which agents have ended: the round is already over, and the
         leader's own agent has not ended."""
         first = next((key for key in state.busy if key not in state.draining), None)
         return not (state.open or self.election.leading or first in (None, self.key) or first in self.seen.ended)
@@ -745,7 +745,7 @@ class Node:
         return position(self.state or State(), self.key, self.election.older)
 
     def _judge(self, now: Instant) -> None:
-        """Decide what should follow. This node carries it out if it leads."""
+        """Decide on the next step, which this node carries out if it leads."""
         state, roster = self.state or State(), self.seen.roster
         if not enough(roster, state, self.settings):
             self._enough = None
@@ -774,27 +774,27 @@ class Node:
 
     @property
     def wants_roster(self) -> bool:
-        """Whether it needs to know of changes of the roster."""
+        """Whether the node needs to know about changes of the roster."""
         return self.election.leading or self.lingers
 
     @property
     def lacking(self) -> int:
         """How many announcements wake a leader while nodes gather: half of those still missing, so that a thousand
-        nodes wake it ten times instead of a thousand. It also reads the roster with every heartbeat."""
+        nodes wake it ten times, not a thousand times. It also reads the roster with every heartbeat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1
         return max(1, (len(wait.missing) or wait.wanted - wait.joined) // 2)
 
-    # -- questions of the handler
+    # -- queries from the handler
 
     @property
     def join_status(self) -> JoinStatus:
-        """How far it has come with joining the next round."""
+        """How far the node has come with joining the next round."""
         return join_status(self.state or State(), self.key, self.entry.after, self.settings.max_nodes)
 
     def obstacle(self, now: Instant) -> RendezvousError | ElasticError | None:
-        """Why the node will not get the round that it wants; None while it may."""
+        """Return why the node will not get the round that it wants; None while it still may."""
         member, state = self.membership, self.state
         if member.shut:
             return RendezvousGracefulExitError("the rendezvous was shut down on this node")
@@ -818,8 +818,8 @@ class Node:
 
     @property
     def join_deadline(self) -> Instant | None:
-        """Until when it waits for the round; None while it waits for another round to end, and the store answers. It
-        gives up sooner on a store that has never answered, because the endpoint may be wrong."""
+        """When the node stops waiting for the round; None while it waits for another round to end and the store
+        answers. It gives up sooner on a store that has never answered, because the endpoint may be wrong."""
         if self.state is None:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
@@ -829,11 +829,11 @@ class Node:
 
     @property
     def _waits(self) -> bool:
-        """Whether it waits for a round to end."""
+        """Whether the node is waiting for a round to end."""
         return self.membership.joins and self.connection.outage is None and self.join_status.waits_for_others
 
     def verdict(self, now: Instant, grace: Duration = 0.0) -> Verdict | None:
-        """Why the round that it is in has ended for it; None while the round runs. `grace`: see `RosterBackend`."""
+        """Return why the node's round has ended for it; None while it runs. `grace`: see `RosterBackend`."""
         if not self.membership.running or self.state is None:
             return None
         found = verdict(self.state, self.key, self.membership.round)
@@ -846,13 +846,13 @@ class Node:
         return found
 
     def waiting(self) -> int:
-        """How many waiting nodes the next round has room for, as last seen."""
+        """Return how many waiting nodes the next round has room for, as last seen."""
         state = self.state or State()
         room = self.settings.max_nodes - (len(state.busy) if state.open else 0)
         return min(len(waiting(self.seen.roster, state)), max(room, 0))
 
     def progress(self) -> str:
-        """Which nodes have joined and which are missing, in one line."""
+        """Describe in one line which nodes have joined and which are missing."""
         return messages.progress(self.state, self.gathering, self.seen.roster, self.settings, self.key)
 
     @property
@@ -868,8 +868,8 @@ class Node:
         return self.state.seats[0].key if self.state is not None and self.state.seats else ""
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
-        """Members, at most this many, that this node may not be able to reach: of its last round if a lost connection
-        may have ended that, or of a running round that does not include this node because it could not reach them."""
+        """Return up to `most` members that this node may be unable to reach: of its last round if a lost connection may
+        have ended that round, or of a running round that excludes this node because it could not reach them."""
         state = self.state or State()
         failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)
@@ -880,7 +880,7 @@ class Node:
         return tuple(seat for seat in (state.seats[place] for place in ring) if seat.key != self.key)
 
     def notice(self, now: Instant) -> Instant:
-        """Log an outage that has lasted for some time, even while an attempt hangs. Returns when to call this again."""
+        """Log an outage that has lasted for a while, even if an attempt hangs. Returns when to call `notice` again."""
         since = self.connection.silent_since(self._asked_at)
         if since is not None and self.connection.should_log(since, now):
             reason = str(self.connection.outage or "it does not answer")
@@ -889,14 +889,14 @@ class Node:
         return self.connection.next_look(since, now)
 
     def fence_at(self, now: Instant, grace: Duration) -> Instant:
-        """When it stops its workers unless the store answers."""
+        """Return when the node stops its workers unless the store answers."""
         return self.connection.fence_at(self._asked_at, grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
-        """When the workers of its last round have to be gone; None: they may take as long as they need. When this node
-        has been cut off for too long, other nodes may continue without it: its workers then get half a heartbeat
-        interval. They get no time if the node was declared lost, or a round has formed without it. Other nodes wait for
-        a node that has left until its entry is withdrawn. The store may end before that, if the whole job ends."""
+        """Return when the last round's workers must have ended; None for no limit. If this node has been cut off for
+        too long, other nodes may continue without it, so its workers get half a heartbeat interval. They get no time if
+        the node has been declared lost or a round has formed without it. Other nodes wait for a leaving node until its
+        entry is withdrawn. The store may end before that if the whole job ends."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
@@ -907,12 +907,12 @@ class Node:
         return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
 
     def pop_log_lines(self) -> tuple[LogLine, ...]:
-        """New lines for the log."""
+        """Return the new lines for the log."""
         notes, self._notes = self._notes, ()
         return notes
 
     def pop_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
-        """Requests that were settled since the last call, with the reason if they failed."""
+        """Return the requests settled since the last call, each with the reason if it failed."""
         settled, self._settled = self._settled, ()
         return settled
 
@@ -931,8 +931,8 @@ def _as_it_is(state: State) -> State:
 
 
 def _given_up(state: State, key: str, round_id: RoundId, cause: Cause, by: str, reason: str) -> State:
-    """A node gives up its round. If the round has ended by failures of other nodes, these may have followed from the
-    loss of this one, unless its own workers failed, too."""
+    """Give up a node's round. If failures on other nodes have ended the round, they may have followed from the loss of
+    this node, unless its own workers have also failed."""
     if state.round != round_id or not state.seated(key) or key in state.done:
         return state
     if state.open:

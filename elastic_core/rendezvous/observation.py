@@ -1,13 +1,13 @@
-"""What one node (the observer) sees of other nodes, from one read of the roster to the next. Pure. All times are on the
+"""What one node (the observer) sees of other nodes, updated with each read of the roster. Pure. All times are on the
 observer's own clock.
 
-If the store shows heartbeats, a node is late when its counter has not changed for long, in enough looks: an observer
-that could not look has seen nothing.
+If the store shows heartbeats, a node is late when its counter has been unchanged for long enough and for enough reads:
+an observer that could not read has seen nothing.
 
-A store with leases shows no heartbeats, and drops the entries of nodes that are gone. But it may drop all entries by
-mistake: after an outage, after a loss of data, or if it is an etcd cluster (before 3.5.11) whose leader was suspended
-and then ends every lease that was not renewed with *it*. So an observer must not consider other nodes lost before it
-could learn that its own entry has gone too.
+A store with leases shows no heartbeats, and drops the entries of failed nodes. But it may drop all entries by mistake:
+after an outage, after a loss of data, or if it is an etcd cluster (before 3.5.11) whose leader was suspended and then
+revokes every lease that was not renewed with *it*. So an observer must not consider other nodes lost until it has been
+able to learn whether its own entry is gone too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 CONFIRM: Duration = 0.75
-"""Seconds between the end of one lease and that of the next, if a store ends all of them: etcd ends a limited number of
-leases twice a second."""
-SURELY = 1.5  # intervals within which an observer sees a heartbeat of a live node
-DOUBTS = 2  # more looks at nodes that may be late, by an observer that has only just begun to look
+"""Seconds between the ends of two leases if a store ends all of them: etcd revokes a limited number of leases twice a
+second."""
+SURELY = 1.5  # intervals within which an observer sees a live node's heartbeat
+DOUBTS = 2  # extra looks at nodes that may be late, by an observer that has only just begun to look
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Counter:
     looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """After another look. Looks less than half an interval apart count once, because many looks right after an
-        outage see only one moment."""
+        """Return the counter after another look. Looks less than half an interval apart count as one, because many
+        looks right after an outage show only one moment."""
         if value != self.value:
             return Counter(value, now)
         if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
@@ -54,22 +54,22 @@ class Counter:
         return Counter(value, self.since, self.unchanged + 1, now)
 
     def after_outage(self, most: int, now: Instant) -> Counter:
-        """No node could send heartbeats during the outage: keep at most `most` of the looks before it."""
+        """Keep at most `most` of the looks before an outage, during which no node could send heartbeats."""
         return replace(self, unchanged=min(self.unchanged, most), looked=now)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the observer knows of other nodes after its last look.
+    """What the observer knows about other nodes after its last look.
 
     Args:
         interval: seconds between two heartbeats.
-        attempts: how many heartbeats may be missing.
+        attempts: how many heartbeats may be missed.
         counters: the heartbeat counters by key.
-        registrations: what the store contained.
-        roster: the readable entries among these.
-        leased: whether the store drops the entries of nodes that are gone.
-        settled: until then no node is considered lost because it has no entry.
+        registrations: the entries that the store contained.
+        roster: the readable ones among these entries.
+        leased: whether the store drops the entries of failed nodes.
+        settled: when a node without an entry may first be considered lost.
         absent: members without an entry.
         looked: whether the observer has looked at all.
         ended: keys of agents that are known to have ended in this round.
@@ -90,13 +90,13 @@ class Observation:
 
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Observation:
-        """Before the first look."""
+        """Return the observation before the first look."""
         return cls(settings.keep_alive_interval, settings.keep_alive_max_attempt)
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
-        """After another look. A node that has written its entry again is alive, though it has sent no heartbeat since:
-        otherwise one observer would give a seat to a node that returns from an outage, and the next would end that
-        round because it still waits for the heartbeat."""
+        """Return the observation after another look. A node that has rewritten its entry is alive even if it has sent
+        no heartbeat since. Otherwise one observer would give a seat to a node that returns from an outage, and the next
+        would end that round because it is still waiting for the heartbeat."""
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {
@@ -118,8 +118,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Members that the observer saw done, and whose entries have gone before a node recorded that: they succeeded,
-        and are not lost."""
+        """Return members that the observer saw done, and whose entries disappeared before a node recorded that: they
+        succeeded and are not lost."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -133,7 +133,7 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """If a member is newly absent, wait: other entries may disappear too."""
+        """Note the absent members. If one is newly absent, wait, because other entries may also disappear."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}
@@ -141,28 +141,28 @@ class Observation:
         return replace(self, absent=absent, settled=settled)
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
-        """Whether a look that found these entries shows that the store has dropped the observer's `own` entry. Only a
-        store with leases does that; a store without any entry may be one."""
+        """Return whether the entries found show that the store has dropped the observer's `own` entry. Only a store
+        with leases does that; a store without any entries may be one."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
-        """Nodes need a moment to return after an outage: they are late only after some more looks. Reset when the
-        observer first saw each node: of two agents with one name, either may have ended in the meantime."""
+        """Give nodes a moment to return after an outage: they are late only after a few more looks. Also reset when the
+        observer first saw each node, because either of two agents with one name may have ended in the meantime."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
 
     def all_back_by(self, until: Instant) -> Observation:
-        """Until then, a node without an entry is not considered lost, so that nodes have time to announce themselves
+        """Do not consider a node without an entry lost before `until`, so that nodes have time to announce themselves
         again."""
         return replace(self, settled=max(until, self.settled))
 
     def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
-        """The first nodes in succession order would lead if they were alive: they are late until they send a heartbeat
-        again. The nodes between them and the observer may be about to lead, so these get some more looks. A node whose
-        counter has changed recently may be alive though it does not lead: it may have been cut off."""
+        """Consider the first nodes in succession order, which would lead if they were alive, late until they send a
+        heartbeat again. The nodes between them and the observer may be about to lead, so they get a few more looks. A
+        node whose counter has changed recently may be alive though it does not lead: it may have been cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
@@ -173,8 +173,8 @@ class Observation:
         return replace(self, counters={**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
-        """Whether the agent is known to have ended, or its counter has not changed for too long, by the clock and by
-        the number of looks."""
+        """Return whether the agent is known to have ended, or its counter has been unchanged for too long, both by the
+        clock and by the number of looks."""
         if key in self.ended:
             return True
         counter = self.counters.get(key)
@@ -183,28 +183,28 @@ class Observation:
         return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
 
     def age(self, key: str, now: Instant) -> Duration | None:
-        """Seconds since the observer first saw the counter's current value."""
+        """Return how many seconds ago the observer first saw the counter's current value."""
         counter = self.counters.get(key)
         return None if counter is None else now - counter.since
 
     def knows_ended(self, key: str) -> Observation:
-        """The agent with this key has ended, even if it has just sent a heartbeat."""
+        """Record that the agent with this key has ended, even if it has just sent a heartbeat."""
         return replace(self, ended=self.ended | {key})
 
     def forgets(self, key: str) -> Observation:
-        """The entry with this key was withdrawn. If the key returns, its agent is alive."""
+        """Record that the entry with this key was withdrawn. If the key returns, its agent is alive."""
         return replace(self, ended=self.ended - {key}) if key in self.ended else self
 
     def has_unreported(self, state: State) -> bool:
-        """Whether the state or an entry still treats an agent that has ended as alive."""
+        """Return whether the state or an entry still treats an agent that has ended as alive."""
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:
-        """A key whose entry is useless: it has been late for two failure timeouts, or its agent has ended; and it is
-        not in a running round."""
+        """Return a key whose entry is useless: it is not in a running round, and either it has been late for two
+        failure timeouts or its agent has ended."""
         patience = 2 * self.interval * self.attempts
         idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
-        for key in idle:  # also one whose entry cannot be read
+        for key in idle:  # including one whose entry cannot be read
             age = self.age(key, now) if self.late(key, now) else None
             if age is not None and age >= patience:
                 return key

@@ -1,18 +1,18 @@
-"""The whole membership policy: one pure function from what a node sees to what should follow, with its reason.
+"""The whole membership policy: one pure function that maps what a node sees to the next step and its reason.
 
 Any node may run it at any time. That is safe because a node writes the state by compare-and-swap, against the very
-state that it decided about. To keep the store quiet, only the leader runs it (see `election`).
+state on which it based its decision. To keep the store quiet, only the leader runs it (see `election`).
 
 The policy, in order:
 
-- The job is closed: nothing follows.
-- A round runs: end it when a member is lost; close the job when all members are done; end the round when a member is to
-  be drained, or when nodes wait and there is room for them. Record which members are done, so that these are never
-  considered lost. Once a member is done, admit no new node: the job is ending.
-- No round runs: record members whose agents have ended. Form a round when `min_nodes` are ready, and all surviving
-  members have rejoined, or have had the time to do so. The round waits for a live member for as long as that one may
-  take to stop its workers, even if there are enough spares. A new job has no members yet: it waits for the last call,
-  or until `max_nodes` are ready. Nodes that cannot reach each other do not get into one round, if enough others can.
+- The job is closed: do nothing.
+- A round is running: end it when a member is lost; close the job when all members are done; end the round when a member
+  is to be drained, or when nodes are waiting and there is room for them. Record which members are done, so that they
+  are never considered lost. Once a member is done, admit no new nodes, because the job is ending.
+- No round is running: record members whose agents have ended. Form a round when `min_nodes` are ready and all surviving
+  members have rejoined or have had the time to do so. The round waits for a live member for as long as it may take to
+  stop its workers, even if there are enough spares. A new job has no members yet, so it waits for the last call, or
+  until `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough others can.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Write:
-    """Write `state` in the place of the one that was decided about."""
+    """Write `state` in place of the one that the decision is based on."""
 
     state: State
     reason: str
@@ -53,7 +53,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to write now; decide again at `until` (None: when something changes).
+    """Nothing to write now. Decide again at `until`, or when something changes if it is None.
 
     Args:
         joined: how many nodes are ready.
@@ -79,7 +79,7 @@ def decide(
     enough_since: Instant | None,
     settled: Instant = LONG_AGO,
 ) -> Decision:
-    """What should follow.
+    """Decide on the next step.
 
     Args:
         enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the clock of `now`;
@@ -101,7 +101,7 @@ def decide(
 
 
 def with_reports(roster: Roster, state: State) -> State:
-    """The state with what nodes report in their entries: failures, and that they leave."""
+    """Return the state with the nodes' reports from their entries: failures and departures."""
     for key, reported in ((seen.entry.key, seen.entry.reported) for seen in roster):
         if reported is not None and reported.round == state.round:
             state = state if reported.failure is None else failed(state, reported.round, reported.failure)
@@ -110,7 +110,7 @@ def with_reports(roster: Roster, state: State) -> State:
 
 
 def enough(roster: Roster, state: State, settings: RendezvousSettings) -> bool:
-    """Whether `min_nodes` are ready for the next round."""
+    """Return whether `min_nodes` are ready for the next round."""
     return not state.open and len(waiting(roster, state)) >= settings.min_nodes
 
 
@@ -200,20 +200,20 @@ def _while_gathering(
 def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
-    """The latest time to form a round with the nodes that are ready; None for now. Without this wait, spares would take
-    the places of members that still stop their workers, because spares are always ready first. A live member learns of
-    the end of the round within a failure timeout."""
+    """Return when to form a round with the nodes that are ready at the latest; None for now. Without this wait, spares
+    would take the places of members that are still stopping their workers, because spares are always ready first. A
+    live member learns of the end of the round within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
         return later(since, stopping if full else max(stopping, settings.timeout.close.total_seconds()))
-    known = any(state.seated(entry.key) for entry in ready)  # else it is like a new job
+    known = any(state.seated(entry.key) for entry in ready)  # otherwise it is like a new job
     return None if full or known else later(since, settings.timeout.last_call.total_seconds())
 
 
 def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Live agents that have the name of another live agent, with the reason. Only after two failure timeouts: if the
-    other agent had ended, its heartbeats would be late by then, and a lease of it would have expired."""
+    """Return live agents whose name another live agent has, each with the reason. Two failure timeouts must pass first:
+    by then, if the other agent had ended, its heartbeats would be late and its lease would have expired."""
     names = holders(roster, state)
     found = []
     for seen in roster:
@@ -225,8 +225,8 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
 
 
 def _missing(roster: Roster, state: State) -> list[Entry]:
-    """Members of the last round that are alive and have not rejoined: their workers may still run. These include a
-    drained member until it leaves, and a member that was considered lost but sends heartbeats again."""
+    """Return live members of the last round that have not rejoined, because their workers may still be running. These
+    include a drained member until it leaves, and a member that was considered lost but sends heartbeats again."""
     return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
 
 
@@ -238,8 +238,8 @@ def _form(
     settings: RendezvousSettings,
     reason: str,
 ) -> Decision:
-    """A round of the nodes that are ready: first the members of the last one, then the older nodes; the rest are
-    spares. First judge an uncertain failure: if a member is gone, its loss was the cause, and that costs no restart."""
+    """Form a round of the ready nodes: first the last round's members, then the oldest others; the rest are spares.
+    Before that, judge an uncertain failure: if a member is gone, its loss was the cause, which costs no restart."""
     if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
@@ -260,8 +260,8 @@ def _form(
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """The nodes that can reach each other: remove the node with the most broken links, of several the last one, until
-    no broken link is left. All nodes if that leaves fewer than `least`."""
+    """Return the nodes that can reach each other: remove the node with the most broken links (the last of several)
+    until no broken link is left. Returns all nodes if that would leave fewer than `least`."""
     broken = _broken_links(ready)
     worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
     heapq.heapify(worst)
@@ -277,7 +277,7 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
-    """For each node with broken links, the nodes at their other ends; twice if both ends have reported."""
+    """Return, for each node with broken links, the nodes at the other ends, twice if both ends have reported."""
     here = {entry.key for entry in entries}
     found: dict[str, list[str]] = {}
     for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):
@@ -295,8 +295,8 @@ def _who_is_back(state: State, ready: list[Entry]) -> str:
 def _blamed(
     state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
 ) -> State | None:
-    """The state that blames the uncertain failure on the loss of members that are gone; None if there is no such
-    failure, or no such member."""
+    """Return the state that blames the uncertain failure on the loss of members that are gone; None if there is no such
+    failure or no such member."""
     if state.end is None or not state.end.cause_unclear:
         return None
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}

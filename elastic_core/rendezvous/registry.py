@@ -1,4 +1,4 @@
-"""Handlers by the name of their backend: torch's registry, then the installed plugins."""
+"""Finds handlers by backend name: in torch's registry, then in the installed plugins."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
-"""Makes the handler of one job on one node."""
+"""Creates the handler for one job on one node."""
 
 
 class RendezvousHandlerRegistry:
-    """A program's own functions that make handlers, by the name of the backend."""
+    """A program's own functions that create handlers, by backend name."""
 
     def __init__(self) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Raises ValueError if the name is empty, or if another creator is registered under it."""
+        """Register a creator. Raises ValueError if the name is empty or another creator is registered under it."""
         if not backend:
-            raise ValueError("expected the name of a rendezvous backend, found an empty one")
+            raise ValueError("the name of the rendezvous backend is empty")
         if self._creators.get(backend, creator) != creator:
-            raise ValueError(f"expected a free name, found that {backend!r} already has a creator")
+            raise ValueError(f"the rendezvous backend {backend!r} already has a creator")
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Raises ValueError if the backend is not registered, and RuntimeError if the creator returned a handler for
-        another backend."""
+        """Create a handler. Raises ValueError if the backend is not registered, and RuntimeError if the creator returns
+        a handler for another backend."""
         creator = self._creators.get(params.backend)
         if creator is None:
             return self._unregistered(params)
@@ -50,7 +50,7 @@ class _WithInstalled(RendezvousHandlerRegistry):
 
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
         from elastic_core.hooks.context import Context
-        from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here
+        from elastic_core.hooks.manager import PluginManager  # searches for installed plugins; only needed here
         from elastic_core.hooks.options import needed, type_options
         from elastic_core.hooks.records import RendezvousBackendRecord
 
@@ -72,6 +72,6 @@ rendezvous_handler_registry: RendezvousHandlerRegistry = _WithInstalled()
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A handler for `params.backend`, from the registry or else from an installed plugin. Raises ConfigurationError if
-    no plugin has the backend, or an option is invalid."""
+    """Return a handler for `params.backend`, from the registry or else from an installed plugin. Raises
+    ConfigurationError if no plugin has the backend or an option is invalid."""
     return rendezvous_handler_registry.create_handler(params)

@@ -1,9 +1,9 @@
-"""What a node does about a state that something else has overwritten. Pure.
+"""Repair: how a node handles a state that something else has overwritten. Pure.
 
-The nodes' agreement still holds, and the leader writes it back. A node that knows no state waits for that. After some
-intervals it treats the place as empty, unless the foreign state may belong to other nodes. If it is signed with another
-secret, the node challenges those nodes: it overwrites their state. If they are alive they write it back, and this job
-cannot run here.
+The nodes' agreement still holds, and the leader writes it back. A node that knows no state waits for that. After a few
+intervals it treats the place as empty, unless the unknown value may be other nodes' state. If that is signed with
+another secret, the node challenges those nodes by overwriting their state. If they are alive, they write it back, and
+this job cannot run here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_INTERVALS = 5  # for the leader to write the state back
+_INTERVALS = 5  # for the leader to restore the state
 _MOST_CHALLENGES = 3
 
 
 class Remedy(enum.Enum):
-    """PUT_BACK: the leader writes what it knows. WAIT: another node may do that. PASS_OVER: treat the place as empty.
+    """PUT_BACK: the leader restores the state. WAIT: another node may do so. PASS_OVER: treat the place as empty.
     CHALLENGE: overwrite it now. REFUSE: it belongs to other nodes; report that, and wait."""
 
     PUT_BACK = "put back"
@@ -35,11 +35,11 @@ class Remedy(enum.Enum):
 
 @dataclass(frozen=True)
 class Repair:
-    """See above.
+    """The progress of a repair.
 
     Args:
-        since: when the node first saw the foreign state, or last challenged it; None if the state can be read.
-        challenges: how many there were since the node last read a state of this job.
+        since: when the node first saw the unknown value, or last challenged it; None if the state can be read.
+        challenges: how many there have been since the node last read a state of this job.
     """
 
     settings: RendezvousSettings
@@ -47,7 +47,7 @@ class Repair:
     challenges: int = 0
 
     def sees(self, found: Unreadable, known: State | None, now: Instant) -> tuple[Repair, Remedy]:
-        """The node, which knows the state `known`, has read `found`."""
+        """Return what to do if the node knows the state `known` and has read `found`."""
         seen = replace(self, since=now if self.since is None else self.since)
         contested = found.others and found.secret
         if known is not None and (known.round or not contested):
@@ -61,11 +61,11 @@ class Repair:
         return seen, Remedy.REFUSE
 
     def distrusts(self, found: State | None, now: Instant) -> bool:
-        """Whether the challenged nodes may still overwrite this readable state, which has no round."""
+        """Return whether challenged nodes may still overwrite this readable state, which has no round."""
         return bool(self.challenges) and self._may_change(now) and (found is None or not found.round)
 
     def is_due(self, leads: bool, next_at: Instant, now: Instant) -> bool:
-        """Whether the node may write a state back now: a leader does so from time to time."""
+        """Return whether the node may restore a state now; a leader does so from time to time."""
         return self.since is None or bool(self.challenges) or (leads and now >= next_at)
 
     def _may_change(self, now: Instant) -> bool:

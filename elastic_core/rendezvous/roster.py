@@ -25,9 +25,9 @@ class ObservedEntry:
     """An entry as one observer sees it.
 
     Args:
-        late: whether its heartbeat is late; a late node is considered lost.
+        late: whether the node's heartbeat is late; a late node is considered lost.
         since: when the observer first saw the entry's key, on its own clock.
-        ended: late because its agent is known to have ended.
+        ended: whether it is late because its agent is known to have ended.
     """
 
     entry: Entry
@@ -41,8 +41,8 @@ Roster = tuple[ObservedEntry, ...]
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """The entry that owns each node name. Of two live agents with one name, a surviving member owns it (the other one
-    may have been suspended, and was replaced); otherwise the older one that may take part."""
+    """Return the entry that owns each node name. If two live agents share a name, a surviving member owns it (the other
+    one may have been suspended and replaced); otherwise, the older one that is allowed to take part does."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
@@ -53,40 +53,40 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _claim(entry: Entry, state: State) -> int:
-    """The strength of the node's claim to its name."""
+    """Return how strong the node's claim to its name is."""
     if state.seated(entry.key) and entry.key not in state.gone:
         return 2
     return int(is_ready(entry, state))
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
-    """The nodes that are not late, and own their name. A node whose name another one owns waits until that node has
-    left, or is itself refused."""
+    """Return the nodes that are not late and own their names. A node whose name another one owns waits until that other
+    node has left, or is refused."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Whether the node waits for the next round, and knows the last one: an entry that names another round is old, or
-    belongs to a history that the store has lost. A member is not ready before its round has ended, or if it leaves."""
+    """Return whether the node waits for the next round and knows the last: an entry that names another round is old or
+    belongs to a history that the store has lost. A member is not ready before its round ends, or if it leaves."""
     reported = entry.reported
     leaves = reported is not None and reported.leaves and reported.round == state.round
     return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))
 
 
 def waiting(roster: Roster, state: State) -> list[Entry]:
-    """The live nodes that wait for the next round and may be in it."""
+    """Return the live nodes that are waiting for the next round and may be in it."""
     out = {*state.draining, *(key for key, why in state.refused if why)}
     return [e for e in alive(roster, state) if e.key not in out and is_ready(e, state)]
 
 
 def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
-    """The members in rank order.
+    """Return the members in rank order.
 
     Survivors keep their order. If rank 0 has left, the first survivor takes its place, so that no newcomer gets it.
     Newcomers, sorted by host and then by age, take the places of members that have left; the rest are added at the end.
-    A node that asks for a rank (`rank_hint`) gets it if the rank exists; of two such nodes, the one that would have the
-    lower rank without asking.
+    A node that asks for a rank (`rank_hint`) gets it if the rank exists; if two nodes ask for the same rank, it goes to
+    the one that would have the lower rank anyway.
 
     Args:
         entries: the members, oldest first.
@@ -101,7 +101,7 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
 
 
 def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | None) -> list[Entry]:
-    """The members as the rank policy orders them. `order`: without the policy; `before`: see `ordered`."""
+    """Return the members in the rank policy's order. `order`: their default order; `before`: see `ordered`."""
     if policy is None:
         return order
     last_ranks = {key: rank for rank, key in enumerate(before)}
@@ -111,7 +111,7 @@ def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | Non
 
 
 def _with_first(places: list[Entry | None]) -> list[Entry | None]:
-    """The places after the first survivor has moved to rank 0, if that is free."""
+    """Return the places after the first survivor has moved to rank 0, if that rank is free."""
     first = next((place for place, entry in enumerate(places) if entry is not None), 0)
     if first:
         places[0], places[first] = places[first], None
@@ -129,11 +129,11 @@ def _with_hints(order: Sequence[Entry]) -> list[Entry]:
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """A sort key with which node7 comes before node66."""
+    """Return a sort key that puts node7 before node66."""
     return [_digits(part) if part[0] in _DIGITS else (1, 0, part) for part in _NUMBERS.split(name) if part]
 
 
 def _digits(part: str) -> tuple[int, int, str]:
-    """A number is compared by its length, then by its digits without leading zeros, so it may have any length."""
+    """Return a sort key that compares a number of any size by its length, then by digits without leading zeros."""
     digits = part.lstrip("0")
     return 0, len(digits), digits

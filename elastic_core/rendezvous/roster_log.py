@@ -1,16 +1,16 @@
 """The roster in a key-value store: a log of announcements, in which every announcement has its own slot.
 
 A node that announces itself takes a slot by incrementing `slots`, then fills it. A reader processes filled slots in
-order, from where it stopped the last time. So joining costs a node a few operations, and costs a reader one more entry.
+order, from where it last stopped. Joining thus costs a node a few operations, and a reader one more entry.
 
-- A node that dies between these two steps leaves a hole. A reader that has seen a slot taken, but not filled, for 2 s
-  voids it by the same compare_set that would fill it, so only one of the two can succeed. A node that was only slow
-  notices, and takes another slot. If it was so slow that the void slot has been deleted, it can fill a slot that no
-  reader reads any more; it then finds `base` beyond that slot.
+- A node that dies between these two steps leaves a hole. A reader that has seen a slot taken but not filled for 2 s
+  voids it with the same compare_set that would fill it, so only one of the two can succeed. A node that was merely slow
+  notices that, and takes another slot. If it was so slow that the void slot has been deleted, it can fill a slot that
+  no reader reads any more; it then finds `base` beyond that slot.
 - `base` is where live slots begin. A reader increases it when the slots before it are dead, and deletes these in
-  ascending order. If that reader dies in between, the next one deletes the slots that are left right before `base`. A
-  reader whose next slot is empty, and before `base`, reads the log again from `base`: all live entries are there. A
-  node whose entry is far behind the end of the log announces it again, so that `base` can grow.
+  ascending order. If that reader dies in between, the next one deletes the remaining slots right before `base`. A
+  reader whose next slot is empty and before `base` rereads the log from `base`, where all live entries are. A node
+  whose entry is far behind the end of the log announces it again, so that `base` can grow.
 - If the job has a secret, each record is signed for its slot. Readers skip unsigned records.
 - Another node may withdraw an entry. It also resets the entry's heartbeat counter, so that the entry's node, if it is
   alive, notices. From time to time a node also checks that its record still exists.
@@ -51,8 +51,8 @@ VOID = b"-"  # a reader has voided the slot
 CHUNK = 512
 _MOST_AT_ONCE = 4096  # small values in one operation
 _TIDIED_AT_ONCE = 64
-_MOST_TRIES = 256  # slots that may be void, or filled by something else, before one is free
-_FAR_BEHIND = 256  # slots after an entry; beyond that, its node announces it again
+_MOST_TRIES = 256  # slots that may be void or filled by something else before a free one
+_FAR_BEHIND = 256  # slots after an entry, beyond which its node announces it again
 _OTHERS_KEPT = 4096  # slots of nodes with another secret; nodes that are alive announce themselves again before
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
@@ -62,7 +62,7 @@ _MOST_UNREAD = 131_072  # slots; more cannot have been taken since the last look
 
 @dataclass(frozen=True)
 class LogRecord:
-    """An announcement of `key` or, if `entry` is None, its withdrawal. `first` is the key's first slot."""
+    """An announcement of `key`, or its withdrawal if `entry` is None. `first` is the key's first slot."""
 
     key: str
     first: int
@@ -74,7 +74,7 @@ class LogRecord:
 
 
 def decoded_record(value: bytes) -> LogRecord:
-    """The record. Raises ValueError if the value is not one."""
+    """Decode a record. Raises ValueError if the value is not one."""
     first, _, rest = value.partition(b" ")
     key, payload, entry = rest.partition(b" ")
     if not first.isdigit() or len(first) > _MOST_DIGITS or not 0 < len(key) <= _LONGEST_KEY or not key.isascii():
@@ -87,8 +87,8 @@ class _Own:
     """An entry that this node announces.
 
     Args:
-        first, latest: its first slot, and its newest one; `latest` is None if that may not be written.
-        written: what the newest slot contains.
+        first, latest: its first and its newest slot; `latest` is None if that slot may not have been written.
+        written: the content of the newest slot.
         entry: None if this node is about to withdraw it.
         beats: its heartbeat counter.
     """
@@ -114,15 +114,15 @@ class RosterLog:
     Every method raises ForeignWrite if the keys contradict each other, and EpochEnded if the nodes have left the epoch.
 
     Args:
-        keys: of the job, in this epoch.
-        seal: signs the records, and checks them.
+        keys: the job's keys in this epoch.
+        seal: signs and checks the records.
         clock: times holes.
         patience: seconds after which a hole is voided.
-        observes: this process only reads.
+        observes: whether this process only reads.
 
     Attributes:
         cursor: the last slot read.
-        behind: whether later slots were taken but not filled yet.
+        behind: whether later slots have been taken but not yet filled.
     """
 
     def __init__(self, keys: Keys, seal: Seal, clock: Clock, patience: Duration, observes: bool = False) -> None:
@@ -134,7 +134,7 @@ class RosterLog:
         self._own: dict[str, _Own] = {}
         self._base = 0
         self._live: dict[str, _Live] = {}
-        self._withdrawn: dict[int, str] = {}  # the slots of withdrawals, with the counter of the key
+        self._withdrawn: dict[int, str] = {}  # the slots of withdrawals, with the key's counter
         self._others: int | None = None  # the first slot that nodes with another secret may have filled
         self._sighted: list[tuple[int, Instant]] = []
         self.cursor = 0
@@ -144,13 +144,13 @@ class RosterLog:
 
     @property
     def own_keys(self) -> list[str]:
-        """The keys that this node has announced, and not withdrawn."""
+        """The keys that this node has announced and not withdrawn."""
         return [key for key, own in self._own.items() if own.entry is not None]
 
     def announce(self, store: Store, key: str, entry: bytes) -> int:
         """Append an announcement. Returns roughly how many live entries are older."""
         own = self._own.get(key)
-        if own is None or own.entry is None:  # a withdrawal that failed may be stored, and the counter deleted
+        if own is None or own.entry is None:  # a failed withdrawal may be stored and the counter deleted
             own = _Own(first=0)
         elif own.latest is None:
             own.beats = add(store, self._keys.beats(own.first, key), 1)
@@ -173,48 +173,47 @@ class RosterLog:
         if own is not None:
             own.entry = None
             self._append(store, key, own)
-            self._own.pop(key, None)  # only now, so that a withdrawal that fails is repeated
+            self._own.pop(key, None)  # only now, so that a failed withdrawal is repeated
 
     def beat(self, store: Store, key: str) -> None:
-        """Send one heartbeat. Raises EntryDroppedError if the key was not announced in this epoch, or another node has
+        """Send one heartbeat. Raises EntryDroppedError if the key was not announced in this epoch or another node has
         withdrawn it."""
         own = self._own.get(key)
         if own is None:
             raise EntryDroppedError(
-                "expected the entry of this node in the store, found that the store has lost its data; the node "
-                "announces itself again"
+                "the store has lost its data, including this node's entry; the node will announce itself again"
             )
         before, own.beats = own.beats, self._incremented(store, self._keys.beats(own.first, key))
         if own.beats <= before:
             del self._own[key]
-            if own.beats == 1:  # the counter had been deleted, and this has created it again
+            if own.beats == 1:  # the counter had been deleted, and the heartbeat has recreated it
                 delete(store, self._keys.beats(own.first, key))
             raise EntryDroppedError(
-                "expected the entry of this node to stand, found that another node has withdrawn it because it gave no "
-                "beat for long; the node announces itself again"
+                "another node has withdrawn this node's entry because its heartbeats had stopped; the node will "
+                "announce itself again"
             )
         if own.latest is not None and own.entry is not None and not self._is_in_place(store, own, own.latest):
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Check from time to time, in turn, that the record in this slot is not far behind, and that it exists."""
+        """Check, from time to time and in turn, that the record in this slot is not far behind and that it exists."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
         return not due or standing(store, self._keys.slot(slot)) == own.written
 
     def _incremented(self, store: Store, counter: str) -> int:
-        """The counter after one more heartbeat; 0 if something else has written to it: the node then takes another
-        one."""
+        """Return the counter after one more heartbeat, or 0 if something else has written to it; the node then takes
+        another one."""
         try:
             return add(store, counter, 1)
         except RendezvousStateError:
             return 0
 
     def _append(self, store: Store, key: str, own: _Own) -> int:
-        """Write the record into a new slot, and return `base`. Take the next slot if a reader has voided this one, or
-        something else has written there, or it is before `base`: then it was void, and was deleted before this node
-        filled it. The record that this one replaces stays for readers that have not read this far."""
+        """Write the record into a new slot, and return `base`. Takes the next slot if a reader has voided this one, if
+        something else has written there, or if it is before `base`, in which case it was void and was deleted before
+        this node filled it. The record that this one replaces stays for readers that have not read this far."""
         own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
             slot = add(store, self._keys.slots, 1)
@@ -227,19 +226,19 @@ class RosterLog:
                 if base <= slot or not delete(store, self._keys.slot(slot)):
                     break
         else:
-            raise foreign(f"a slot at {self._keys.slots!r} that is free, and after {self._keys.base!r}", f"{slot}")
+            raise foreign(f"a free slot at {self._keys.slots!r}, after {self._keys.base!r}", f"{slot}")
         own.latest, own.written = slot, value
         return base
 
     # -- reading
 
     def read(self, store: Store) -> tuple[Announced, ...]:
-        """All entries, the oldest first, with their current counters. Two store operations if nothing has changed."""
+        """Return all entries, oldest first, with current counters. Takes two operations if nothing has changed."""
         if self._base == 0:
             self._start(store)
         taken, beats = self._look(store)
         while not self._fold(store, taken):
-            self._start(store)  # the slots that it needs may have been taken since the last look
+            self._start(store)  # the slots that it needs may have been taken since the last read
             taken, beats = self._look(store)
         if not self._observes:
             self._tidy(store)
@@ -258,7 +257,7 @@ class RosterLog:
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[str, int]]:
-        """Read in one operation how many slots were taken, and the live entries' counters. Raises EpochEnded."""
+        """Read in one operation how many slots have been taken, and the live entries' counters. Raises EpochEnded."""
         counters = [live.counter for live in self._live.values()]
         values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
@@ -267,26 +266,26 @@ class RosterLog:
         return self._sighted_slots(store, taken), self._counted(store, counters, values)
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
-        """Record when this many slots were first seen taken. If the number does not fit what was read, read the log
-        again from `base`. If it does not fit that either, something else has written one of the two."""
+        """Record when this many slots were first seen taken. If the number contradicts earlier reads, reread the log
+        from `base`. If it contradicts `base` too, something else has written one of the two."""
         if taken < self.cursor and self._live:
             raise foreign(
-                f"a number under the key {self._keys.slots!r} that only grows", f"{taken} after {self.cursor}"
+                f"a number that only grows under the key {self._keys.slots!r}", f"{taken} after {self.cursor}"
             )
         if not 0 <= taken - self.cursor <= _MOST_UNREAD:
             self._start(store)
             self._sighted = []
         if not 0 <= taken - self.cursor <= _MOST_UNREAD:
             both = f"{self._keys.base!r} and {self._keys.slots!r}"
-            raise foreign(f"numbers under the keys {both} that belong together", f"{self._base} and {taken}")
+            raise foreign(f"consistent numbers under the keys {both}", f"{self._base} and {taken}")
         if taken > (self._sighted[-1][0] if self._sighted else self.cursor):
             self._sighted.append((taken, self._clock.now()))
         return taken
 
     def _fold(self, store: Store, taken: int) -> bool:
-        """Process the slots taken. Returns False if the log has to be read again from `base`."""
+        """Process the slots taken. Returns False if the log has to be reread from `base`."""
         holes, ahead = 0, CHUNK
-        while self.cursor < taken and holes < CHUNK:  # each hole takes time: leave some for the next read
+        while self.cursor < taken and holes < CHUNK:  # each hole takes time, so leave some for the next read
             found = self._filled(store, self.cursor + 1, min(taken, self.cursor + ahead))
             ahead = min(CHUNK, 2 * ahead) if found else 1  # there may be more holes
             for value in found:
@@ -303,22 +302,22 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """The values of the filled slots from `first` up to the next hole, for which `multi_get` would wait. Empty if
-        another reader has just deleted one of these slots; `base` is then beyond it."""
+        """Return the values of the filled slots from `first` up to the next hole, for which `multi_get` would wait.
+        Returns none if another reader has just deleted one of these slots; `base` is then beyond it."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]
         return values_of(store, names) or []
 
     def _pass_hole(self, store: Store) -> bool:
-        """Void the hole after the cursor, if it is old. Returns whether it was."""
+        """Void the hole after the cursor if it is old. Returns whether it was."""
         hole, now = self.cursor + 1, self._clock.now()
         late = [taken for taken, since in self._sighted if taken >= hole and now - since >= self._patience]
         if self._observes or not late:
             return False
         some = (hole, (hole + late[-1]) // 2, late[-1])
         if late[-1] - hole > CHUNK and not any(store.check([self._keys.slot(slot)]) for slot in some):
-            raise foreign(f"the slots before {late[-1]} to be filled", f"none filled after {hole - 1}")
+            raise foreign(f"the slots before {late[-1]} to be filled", f"no filled slot after {hole - 1}")
         create(store, self._keys.slot(hole), VOID)
         return True
 
@@ -334,14 +333,14 @@ class RosterLog:
             return
         counter = self._keys.beats(record.first, record.key)
         if record.entry is None:
-            if (live := self._live.get(record.key)) and live.first == record.first:  # else it was announced again
+            if (live := self._live.get(record.key)) and live.first == record.first:  # otherwise it was announced again
                 del self._live[record.key]
             self._withdrawn[slot] = counter
         else:
             self._live[record.key] = _Live(record.first, slot, counter, record.entry)
 
     def _record(self, slot: int, value: bytes) -> LogRecord | None:
-        """The slot's record; None for a void slot or an unsigned record. Raises ValueError."""
+        """Return the slot's record, or None for a void slot or an unsigned record. Raises ValueError."""
         opened = None if value == VOID else self._seal.opened(self._keys.slot(slot), value)
         return None if opened is None else decoded_record(opened)
 
@@ -370,13 +369,13 @@ class RosterLog:
             slot -= 1
 
     def _delete(self, store: Store, slot: int, withdrawn: str | None, counted: set[str]) -> bool:
-        """Delete the slot, but first the counter of the key withdrawn there, since no other record names it."""
+        """Delete the slot, after the counter of the key withdrawn there, which no other record names."""
         if withdrawn is not None and withdrawn not in counted:
             delete(store, withdrawn)
         return delete(store, self._keys.slot(slot))
 
     def _withdrawn_in(self, slot: int, value: bytes) -> str | None:
-        """The counter of the key that this record withdraws; None for any other record."""
+        """Return the counter of the key that this record withdraws; None for any other record."""
         try:
             record = self._record(slot, value)
         except ValueError:
@@ -386,8 +385,8 @@ class RosterLog:
         return self._keys.beats(record.first, record.key)
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
-        """The heartbeats by counter. A counter that something else has overwritten or deleted is 0; its node notices,
-        and takes another one."""
+        """Return the heartbeats by counter. A counter that something else has overwritten or deleted is 0; its node
+        notices that and takes another one."""
         beats = {}
         for counter in counters:
             value = values.get(counter, b"")
@@ -398,7 +397,7 @@ class RosterLog:
 
 
 def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
-    """The values of those keys that exist. Two operations if all exist and the store has `multi_get`."""
+    """Return the values of those keys that exist. Takes two operations if all exist and the store has `multi_get`."""
     there = _there(store, list(keys))
     found: dict[str, bytes] = {}
     for start in range(0, len(there), _MOST_AT_ONCE):
@@ -412,7 +411,7 @@ def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
 
 
 def _there(store: Store, keys: list[str]) -> list[str]:
-    """Those keys that exist. A store only reports whether all keys exist, so ask about halves."""
+    """Return those keys that exist. A store only reports whether all keys exist, so the search bisects."""
     if not keys or store.check(keys):
         return keys
     half = len(keys) // 2
@@ -420,9 +419,9 @@ def _there(store: Store, keys: list[str]) -> list[str]:
 
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
-    """The values of keys that exist, in one operation if the store has `multi_get`. None if one was deleted in the
-    meantime: `multi_get` then waits for as long as `StoreConnection.shorten_timeout` set. Other stores are not asked by
-    `get`, which would wait for the store's own timeout: minutes, in which this node sends no heartbeat."""
+    """Return the values of existing keys, in one operation if the store has `multi_get`. Returns None if one has just
+    been deleted: `multi_get` then waits for as long as `StoreConnection.shorten_timeout` set. Other stores are not
+    asked with `get`, which would wait for the store's own timeout: minutes in which this node sends no heartbeats."""
     several = getattr(store, "multi_get", None)
     if several is None or not keys:
         values = [standing(store, key) for key in keys]

@@ -1,4 +1,4 @@
-"""Stores of rounds: by default, the same store under another prefix for each round."""
+"""Stores for rounds: by default, a single store with a separate prefix for each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PrefixedStore:
-    """The keys of another store that begin with a prefix, as an `interfaces.store.Store`."""
+    """Presents those keys of another store that begin with a prefix as an `interfaces.store.Store`."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix = prefix
@@ -52,13 +52,13 @@ class PrefixedStore:
         return self._store.delete_key(self._key(key))
 
     def num_keys(self) -> int:
-        """The number of keys in the whole store, since a store cannot count those with a prefix."""
+        """Return the number of keys in the whole store, because a store cannot count those with a prefix."""
         return self._store.num_keys()
 
 
 def prefixed(prefix: str, store: Store) -> Store:
-    """The keys of `store` that begin with `prefix`. For a torch store this is a torch store; torch is not imported for
-    any other."""
+    """Return a store of those keys of `store` that begin with `prefix`. For a torch store it is a torch store; for
+    others, torch is not imported."""
     torch_stores: Any = sys.modules.get("torch.distributed")
     if torch_stores is not None and isinstance(store, torch_stores.Store):
         found: Store = torch_stores.PrefixStore(prefix, store)
@@ -67,8 +67,8 @@ def prefixed(prefix: str, store: Store) -> Store:
 
 
 class StoreOnFirstUse:
-    """A store that is made when it is first used, because most jobs never use a round's store. Used from one thread.
-    `prefix`: see `prefixed`; empty: none."""
+    """A store that is created when it is first used, because most jobs never use a round's store. Used from one thread.
+    For `prefix`, see `prefixed`; empty for none."""
 
     def __init__(self, make: Callable[[], Store], prefix: str = "") -> None:
         self._make = make
@@ -77,7 +77,7 @@ class StoreOnFirstUse:
         self._seen: Store | None = None
 
     def close(self) -> None:
-        """Close the store, if it was made."""
+        """Close the store if it was created."""
         close_store(self._made)
 
     def __getattr__(self, name: str) -> Any:
@@ -90,21 +90,21 @@ class StoreOnFirstUse:
 
 
 def close_store(store: object) -> None:
-    """Close the store, if it has a `close`."""
+    """Close the store if it has a `close` method."""
     close = getattr(store, "close", None)
     if close is not None:
         close()
 
 
 class MadeStores(RoundStores):
-    """A store for the members of every round, and the workers' store in rank 0's agent.
+    """Provides a store for each round's members, and the workers' store in rank 0's agent.
 
     Args:
-        make: makes the store that the members of a round share, given the round's name. It is closed before the next
-            round.
+        make: creates the store that a round's members share, given the round's name. That store is closed before the
+            next round.
         address: the address that this node advertises, or a function that looks it up.
         workers: serves the workers' store.
-        host: where this node's workers find the workers' store, instead of the address that rank 0 advertises.
+        host: where this node's workers reach the workers' store, instead of the address that rank 0 advertises.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class MadeStores(RoundStores):
 
 
 class PrefixedStores(MadeStores):
-    """Rounds' stores in one store, each under its own prefix."""
+    """Keeps all rounds' stores in one store, each under a separate prefix."""
 
     def __init__(self, store: Store, run_id: str, address: str | Callable[[], str]) -> None:
         super().__init__(lambda name: prefixed(f"elastic/{run_id}/{name}", store), address)

@@ -1,10 +1,9 @@
-"""Signatures of the values that nodes write into the store: HMAC-SHA256 over the value and its place, with a key that
-is derived from the job's secret and its run id. A client without the secret can neither write nor move a node's value.
-It can only delete or overwrite one, and nodes then treat the place as empty.
+"""Signatures for the values that nodes write into the store: HMAC-SHA256 over the value and its place, with a key
+derived from the job's secret and its run id. A client without the secret can neither forge nor move a node's value. It
+can only delete or overwrite one, and nodes then treat the place as empty.
 
-A place is a name in the backend, such as a version of the state in one epoch of a store. If a place may contain several
-values one after another, the signature does not distinguish an old one that was put back. The state has a serial number
-that does.
+A place is a name in the backend, such as a version of the state in one epoch of a store. If a place may hold several
+values one after another, the signature does not reveal that an old one was put back. The state's serial number does.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ _STATE_PLACE = "state"
 
 
 class HmacSeal:
-    """Signs and checks values of one job. Without a secret it changes nothing. Thread-safe.
+    """Signs and checks one job's values. Without a secret, it does nothing. Thread-safe.
 
     Args:
-        run_id: the job.
-        secrets: the first one signs; a signature with any of them is valid. Empty: nothing is signed.
-        reread: reads the secrets again, in case a value is signed with a new one.
+        run_id: the job's run id.
+        secrets: the first one signs; a signature with any of them is valid. If empty, nothing is signed.
+        reread: rereads the secrets, in case a value is signed with a new one.
 
     Attributes:
-        refused: how many values without a valid signature for their place it has found.
+        refused: how many values without a valid signature for their place have been found.
     """
 
     def __init__(
@@ -66,44 +65,44 @@ class HmacSeal:
         return bool(self._keys)
 
     def sealed(self, place: str, data: bytes) -> bytes:
-        """The bytes with a signature for this place."""
+        """Return the bytes with a signature for this place."""
         if not self._keys:
             return data
         identity, key = next(iter(self._keys.items()))
         return _head(identity, key, place, data) + data
 
     def opened(self, place: str, value: bytes) -> bytes | None:
-        """The bytes without the signature; None if the signature is not valid for this place. Counts and logs each such
-        value once."""
+        """Return the bytes without the signature, or None if the signature is not valid for this place. Each value with
+        an invalid signature is counted and logged once."""
         if not self._keys:
             return value
         head, data = value[:_LENGTH], value[_LENGTH:]
         identity = head[len(MARK) : len(MARK) + _ID]
-        found = "what is not signed"
+        found = "an unsigned value"
         if head.startswith(MARK) and len(head) == _LENGTH:
             key = self._keys.get(identity) or self._newer(place, head).get(identity)
             if key is None:
-                found = "what is signed with another secret"
+                found = "a value signed with another secret"
             elif hmac.compare_digest(head, _head(identity, key, place, data)):
                 return data
             else:
-                found = "what is signed for another place or was changed"
+                found = "a value that was changed or signed for another place"
         self._refuse(place, head, found)
         return None
 
     def is_others(self, value: bytes) -> bool:
-        """Whether the value may have been signed by nodes with another secret or, if this node has no secret, by nodes
-        that have one."""
+        """Return whether the value may have been signed by nodes with another secret or, if this node has no secret, by
+        nodes with one."""
         return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """As `opened`, for a state. Raises ForeignStateError if the signature is not valid."""
+        """Like `opened`, but for the state. Raises ForeignStateError if the signature is not valid."""
         found = self.opened(place, value)
         if found is not None:
             return found
         others = self.is_others(value) or value.startswith(_STATE)
         raise ForeignStateError(
-            f"expected a state that is signed with this job's secret under {place!r}, found {value[:40]!r}; every node "
+            f"expected a state signed with this job's secret under {place!r}, found {value[:40]!r}; every node "
             "of a job needs the same --rdzv-secret-file",
             token,
             others,
@@ -111,11 +110,11 @@ class HmacSeal:
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
-        """The keys, after reading the secrets again if this value is not known to be refused."""
+        """Return the keys, after rereading the secrets unless this value has already been refused."""
         if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())
-            except ElasticError as error:  # perhaps a user is just replacing the file
+            except ElasticError as error:  # perhaps a user is replacing the file right now
                 get_logger().warning("secret not read", reason=str(error))
         return self._keys
 
@@ -127,11 +126,11 @@ class HmacSeal:
             if len(self._logged) >= _MOST_LOGGED:
                 return  # a client keeps writing such values: only count them
             self._logged.add((place, head))
-        get_logger().warning("not signed", place=place, reason=f"found {found}; it is passed over")
+        get_logger().warning("not signed", place=place, reason=f"found {found}; it is ignored")
 
 
 def _keys_of(run_id: str, secrets: Sequence[bytes]) -> dict[bytes, bytes]:
-    """The keys by id, which is a part of each signature."""
+    """Return the keys by id; each signature contains its key's id."""
     keys = [_digest(secret, b"elastic-core rendezvous", run_id.encode()) for secret in secrets]
     return {_digest(key, b"id").hex()[:_ID].encode(): key for key in keys}
 
@@ -142,13 +141,13 @@ def _head(identity: bytes, key: bytes, place: str, data: bytes) -> bytes:
 
 
 def _digest(key: bytes, *parts: bytes) -> bytes:
-    """A digest of the parts, each with its length, so that different lists of parts have different digests."""
+    """Return a digest over all parts and their lengths, so that different lists of parts have different digests."""
     return hmac.digest(key, b"".join(b"%d:%s" % (len(part), part) for part in parts), "sha256")
 
 
 class SignedBackend(RosterBackend):
-    """Signs the states and entries of a backend that does not sign by itself, and closes it. A place there may contain
-    one value after another, so an older signed value that an attacker puts back is accepted."""
+    """Signs the states and entries of a backend that does not do so itself, and closes it. A place there may hold one
+    value after another, so an older signed value that an attacker puts back is accepted."""
 
     def __init__(self, backend: RosterBackend, seal: Seal) -> None:
         self._backend = backend
@@ -227,19 +226,19 @@ def _checked(call: Callable[[], T]) -> T:
 
 
 def seal_of(params: RendezvousParameters) -> HmacSeal:
-    """The job's seal, with the secrets in the file that the option `secret_file` names. Raises ConfigurationError if
-    the file cannot be read, or other users can read it."""
+    """Return the job's seal, with the secrets from the file that the option `secret_file` names. Raises
+    ConfigurationError if the file cannot be read or other users can read it."""
     path = params.get("secret_file")
     reread = partial(_secrets_in, path) if path else tuple
     return HmacSeal(params.run_id, reread(), reread)
 
 
 def _secrets_in(path: str) -> tuple[bytes, ...]:
-    """The secrets in the file, one on each line that is not empty."""
+    """Return the secrets in the file, one per non-empty line."""
     try:
         found = tuple(line for line in (line.strip() for line in read_secret(path).splitlines()) if line)
         if not 1 <= len(found) <= _MOST_SECRETS:
-            raise ValueError(f"expected 1 to {_MOST_SECRETS} secrets in {path}, one on a line, found {len(found)}")
+            raise ValueError(f"expected 1 to {_MOST_SECRETS} secrets in {path}, one per line, found {len(found)}")
         if (shortest := min(map(len, found))) < LEAST_SECRET:
             raise ValueError(
                 f"expected secrets of {LEAST_SECRET} bytes or more in {path}, found one of {shortest}; make one with: "

@@ -1,5 +1,5 @@
 """The seats of a round: one text with a line for each seat, parsed on demand. Every node of a round receives all seats,
-but most nodes read only two. To create ten thousand objects would take longer than everything else in a round."""
+but most nodes read only two. Creating ten thousand objects would take longer than everything else in a round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
 
 class Seat(NamedTuple):
-    """A member's place in a round. `port`: of the workers' store, if the member has rank 0. `lifeline`: the port at
+    """A member's place in a round. `port`: the workers' store's port if the member has rank 0. `lifeline`: the port on
     which other nodes watch whether its agent is alive; 0 if they cannot."""
 
     key: str
@@ -46,7 +46,7 @@ def _member(line: str) -> Member:
 
 
 class _Lazy(Sequence[T]):
-    """A sequence whose items are made on access."""
+    """A sequence whose items are created on access."""
 
     def __init__(self, lines: Sequence[str], make: Callable[[str], T]) -> None:
         self._lines = lines
@@ -79,10 +79,10 @@ class _Lazy(Sequence[T]):
 
 
 class Seats(_Lazy[Seat]):
-    """The seats of a round in rank order. No field holds a tab or a line break; `codec` checks what nodes announce.
+    """The seats of a round in rank order. No field contains a tab or a line break; `codec` checks announced entries.
 
     Args:
-        text: for each seat a line break and its fields, separated by tabs.
+        text: for each seat, a line break and the tab-separated fields.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -91,20 +91,20 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def of(cls, seats: Iterable[Seat]) -> Seats:
-        """These seats, in their order."""
+        """Return these seats, in the given order."""
         return seats if isinstance(seats, Seats) else cls("".join(map(_line, seats)))
 
     @classmethod
     def checked(cls, text: str) -> Seats:
-        """The seats of an untrusted text. Raises ValueError if it is malformed, two seats have the same key, or there
-        are too many."""
-        if text.count("\n") > _MOST:  # a few bytes may unpack to millions
+        """Return the seats in an untrusted text. Raises ValueError if it is malformed, two seats have the same key, or
+        there are too many."""
+        if text.count("\n") > _MOST:  # a few bytes may decompress to millions
             raise ValueError(f"more than {_MOST} members")
         keys = _KEYS.findall(text)
         if len(keys) != text.count("\n") or text[:1] not in ("", "\n"):
-            raise ValueError("a line is not one of a member")
+            raise ValueError("a line does not describe a member")
         if not text.translate(_SEPARATORS).isprintable():
-            raise ValueError("a line has characters that no name has")
+            raise ValueError("a line has characters that are not allowed in names")
         ranks = {key: rank for rank, key in enumerate(keys)}
         if len(ranks) != len(keys):
             raise ValueError("a member has two seats")
@@ -119,7 +119,7 @@ class Seats(_Lazy[Seat]):
         return hash(self.text)
 
     def rank(self, key: str) -> int | None:
-        """The rank of the seat with this key, or None."""
+        """Return the rank of the seat with this key, or None."""
         return self._ranks.get(key)
 
     @property
@@ -138,19 +138,19 @@ class Seats(_Lazy[Seat]):
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """The compressed text, with a checksum: a few bytes for each seat, because most seats are similar."""
+        """The compressed text with a checksum: a few bytes per seat, because most seats are similar."""
         return zlib.compress(self.text.encode(), 1)
 
     @classmethod
     def unpacked(cls, data: bytes, longest: int) -> Seats:
-        """The seats of a packed text of at most `longest` bytes. Raises ValueError for anything else."""
+        """Return the seats in a packed text of at most `longest` bytes. Raises ValueError for anything else."""
         reader = zlib.decompressobj()
         try:
             text = reader.decompress(data, longest)
         except zlib.error as error:
             raise ValueError(f"expected packed seats, found {data[:30]!r}: {error}") from error
         if not reader.eof or reader.unused_data:
-            raise ValueError(f"expected packed seats of at most {longest} bytes, found more or less than that")
+            raise ValueError(f"expected complete packed seats of at most {longest} bytes")
         seats = cls.checked(text.decode())
         seats.packed = data
         return seats

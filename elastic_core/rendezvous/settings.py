@@ -1,4 +1,4 @@
-"""The settings of a rendezvous: bounds, timeouts, heartbeats."""
+"""The settings of a rendezvous: bounds, timeouts and heartbeats."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.node import RankPolicy
 
 LOOPBACK = "127.0.0.1"
-_ANY_PORT = 9  # no packet is sent there
+_ANY_PORT = 9  # no packet is ever sent there
 
 
 def in_seconds(duration: timedelta | float) -> Duration:
-    """The seconds of a timedelta, or of a number of seconds."""
+    """Return a timedelta, or a number of seconds, in seconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
@@ -45,7 +45,7 @@ def _as_timedelta(duration: timedelta | float) -> timedelta:
 
 
 class RendezvousTimeout:
-    """How long each step may take: timedeltas, as in torch. Seconds are accepted, too.
+    """How long each step may take: timedeltas, as in torch, or numbers of seconds.
 
     Args:
         join: how long a round may take to form, not counting the time while another round runs.
@@ -82,16 +82,16 @@ class RendezvousSettings:
 
     Args:
         keep_alive_interval: seconds between two heartbeats.
-        keep_alive_max_attempt: how many heartbeats may be missing before a node is considered lost; at least 2.
+        keep_alive_max_attempt: how many heartbeats may be missed before a node is considered lost; at least 2.
         lease_ttl: see `RosterBackend.lease_ttl`.
-        connect_timeout: seconds that the store may take to answer for the first time; None: as long as a round may take
-            to form.
-        endpoint: where the store is, for messages.
+        connect_timeout: seconds that the store may take to answer for the first time; None for as long as a round may
+            take to form.
+        endpoint: the store's endpoint, for messages.
         join_option: the name of the option that sets the join timeout, for messages.
-        rank_policy: orders the nodes of a round; None: nodes keep their ranks. It never raises.
+        rank_policy: orders a round's nodes, and never raises; if None, nodes keep their ranks.
 
     Raises:
-        ValueError: a bound does not hold.
+        ValueError: a setting is out of bounds.
     """
 
     run_id: str
@@ -115,7 +115,7 @@ class RendezvousSettings:
 
     @property
     def first_contact(self) -> tuple[Duration, str]:
-        """Seconds that the store may take to answer for the first time, and the name of the option that sets this
+        """How many seconds the store may take to answer for the first time, and the name of the option that sets this
         limit."""
         join = self.timeout.join.total_seconds()
         if self.connect_timeout is None or self.connect_timeout >= join:
@@ -131,7 +131,7 @@ class RendezvousSettings:
 
 
 def settings_of(params: RendezvousParameters) -> RendezvousSettings:
-    """The settings in the parameters, with defaults. Raises ConfigurationError, which lists every invalid option."""
+    """Return the parameters' settings, with defaults. Raises ConfigurationError, which lists every invalid option."""
     known = options_of(params, BACKEND_OPTIONS)
     timeout = RendezvousTimeout(
         known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
@@ -150,9 +150,9 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 
 def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str, int]] | None = None) -> str:
-    """The address that this node advertises: `--local-addr`; 127.0.0.1 for a job with one node; otherwise the local
-    address of the route to the first of `places` that has one. These are hosts with ports; unset, the hosts in the
-    endpoint. If there are none, use the default route. Blocks while names are looked up."""
+    """Return the address that this node advertises: `--local-addr`; 127.0.0.1 for a job with one node; otherwise the
+    local address of the route to the first of `places` that has one. These are hosts with ports (default: the
+    endpoint's hosts). If there are none, the default route is used. Blocks while names are looked up."""
     if params.local_addr:
         return params.local_addr
     if params.max_nodes == 1:
@@ -164,7 +164,7 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """The typed values of these options, with defaults. The parameters may come from a program and contain text.
+    """Return the typed values of these options, with defaults. The parameters may come from a program and contain text.
     Raises ConfigurationError, which lists every invalid option."""
     from elastic_core.hooks.options import type_options
 

@@ -1,5 +1,5 @@
 """A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait. It keeps versions
-of the state, and a log of announcements. The store's `wait` pushes changes."""
+of the state and a log of announcements. The store's `wait` pushes changes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
 _AT_ONCE: Duration = 0.001
 _LONGEST_PLACE = 1024
-_MOST_EPOCHS = 3  # that one operation begins
-_MOST_MOVES = 3  # that one operation follows
+_MOST_EPOCHS = 3  # that a single operation begins
+_MOST_MOVES = 3  # that a single operation follows
 
 
 @dataclass
 class _Epoch:
-    """What this process knows of one epoch of the store. A new epoch begins when the store has lost its data, or when
-    something else has overwritten a part of it."""
+    """What this process knows about one epoch of the store. A new epoch begins when the store has lost its data or
+    something else has overwritten part of it."""
 
     keys: Keys
     versions: Versions
@@ -65,26 +65,26 @@ class _Epoch:
 
 
 class StoreBackend(RosterBackend):
-    """A backend over any store.
+    """A backend over any key-value store.
 
     It makes up to three connections when it first needs them: one for operations, and one for each of the two waits. It
-    notices that the store was restarted empty when it connects or, since some clients reconnect by themselves, because
-    counters fell. It then forgets everything, and the next heartbeat raises EntryDroppedError. The same happens if the
-    store came back with older data, or if something else has written contradictory data: the nodes begin a new epoch.
-    This node announces its entries again by itself only if another node has taken over the store, with its data.
+    notices that the store was restarted empty when it connects or, because some clients reconnect by themselves, when
+    counters have fallen. It then forgets everything, and the next heartbeat raises EntryDroppedError. The same happens
+    if the store came back with older data or something else has written contradictory data; the nodes then begin a new
+    epoch. This node announces its entries again by itself only if another node has taken over the store, with its data.
 
     Args:
-        connector: this backend closes it.
-        run_id: the job; jobs with different ids do not see each other in one store.
+        connector: makes the connections; this backend closes it.
+        run_id: the job's run id; jobs with different ids do not see each other in one store.
         name: selects the backend.
-        clock: times how long a slot of the log stays unfilled.
+        clock: times how long a slot in the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is voided.
-        observes: this process only reads, until it announces an entry, sends a heartbeat or writes the state.
-        mover: can move the store; None: the store never moves.
+        observes: whether this process only reads, until it announces an entry, sends a heartbeat or writes the state.
+        mover: can move the store; None if the store never moves.
 
     Every method but `close` raises:
-        RendezvousConnectionError: the store cannot be reached. The next call tries again.
-        RendezvousStateError: something else keeps writing to the job's keys, or has, and this process only reads.
+        RendezvousConnectionError: the store cannot be reached. The next call tries again. RendezvousStateError:
+        something else keeps writing to the job's keys, or has done so and this process only reads.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StoreBackend(RosterBackend):
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
-        self._pushed: tuple[_Epoch, int, bytes] | None = None  # a version that came with its own announcement
+        self._pushed: tuple[_Epoch, int, bytes] | None = None  # a version that came with its notification
         self._state_line = ThreadConnection(connector, aside=True, on_connect=self._check_epoch)
         self._roster_line = ThreadConnection(connector, aside=True, on_connect=self._check_epoch)
         self._main = ThreadConnection(connector, aside=False, on_connect=self._reconnected)
@@ -128,12 +128,12 @@ class StoreBackend(RosterBackend):
 
     def sign_with(self, seal: Seal) -> bool:
         self._seal = seal
-        if self._epoch is not None:  # it is connected already
+        if self._epoch is not None:  # it is already connected
             self._epoch = self._known_as(self._epoch.name)
         return True
 
     def connect(self) -> None:
-        """Connect now rather than at the first use. Fails soon after `close`."""
+        """Connect now rather than on first use. Fails soon after `close`."""
         self._use("connecting", lambda store, epoch: None)
 
     def get_state(self) -> tuple[bytes, Version] | None:
@@ -148,7 +148,7 @@ class StoreBackend(RosterBackend):
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
-            epoch = self._current_epoch(store)  # an older token must not write anything into an emptied store
+            epoch = self._current_epoch(store)  # an old token must not write anything into an emptied store
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
                 return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
@@ -235,16 +235,16 @@ class StoreBackend(RosterBackend):
         return True
 
     def close(self) -> None:
-        """Every blocked call returns immediately: waits with False, others with RendezvousConnectionError. If the
-        connections cannot be cut, waits need 1 s, and other calls may hang."""
+        """Unblock every call immediately: waits return False, and others raise RendezvousConnectionError. If the
+        connections cannot be cut, waits take up to 1 s, and other calls may hang."""
         if self._pointer is not None:
             self._pointer.close()
         for line in (self._main, self._state_line, self._roster_line):
-            line.close()  # before the connector, so that no line reports a fault of the store
+            line.close()  # before the connector, so that no line reports a store fault
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """The leaders' counter. If something else has written to it, the leader resets it: only its changes matter."""
+        """Return the leader counter. A leader resets it if something else wrote to it, because only changes matter."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -259,7 +259,7 @@ class StoreBackend(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
-        trail: dict[str, bool] = {}  # where the operation was directed, and whether it arrived there
+        trail: dict[str, bool] = {}  # where the operation was directed to, and whether it arrived
         for _ in range(_MOST_MOVES):
             try:
                 return self._main.use(doing, lambda store: self._in_epoch(store, operation, takes_part, trail))
@@ -271,9 +271,9 @@ class StoreBackend(RosterBackend):
     def _in_epoch(
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
-        """Carry out the operation in the current epoch; first begin a new one if the nodes have to leave it. Raises
-        Moved if the store is elsewhere now."""
-        assert self._epoch is not None  # `_current_epoch` came first
+        """Carry out the operation in the current epoch, after beginning a new one if the nodes have to leave it. Raises
+        StoreMoved if the store is now elsewhere."""
+        assert self._epoch is not None  # `_current_epoch` has been called
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
         epoch = self._current_epoch(store) if self._epoch is None or not self._epoch.name else self._epoch
@@ -294,13 +294,13 @@ class StoreBackend(RosterBackend):
                     raise
                 self._leave(store, epoch, str(error))
             epoch = self._current_epoch(store)
-        raise foreign("the keys of a job", "that something else keeps writing to them")
+        raise foreign("keys that only this job writes", "other writes")
 
     # -- where the store is, see `handover`
 
     def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
-        """Where a marker leads; empty if the store stays here, because the marker leads nowhere or the nodes have left
-        this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only reads."""
+        """Return where a marker leads; empty if the store stays here, because the marker leads nowhere or the nodes
+        have left this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only reads."""
         if self._has_ended(store, epoch):
             return ""
         try:
@@ -319,7 +319,7 @@ class StoreBackend(RosterBackend):
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
 
     def _is_left(self, store: Store, epoch: _Epoch) -> bool:
-        """Whether the store's host has not checked its pointer here for some time."""
+        """Return whether the store's host has stopped checking its pointer here for some time."""
         looks, now = peek(store, epoch.keys.pointed), self._clock.now()
         if self._unanswered is None or self._unanswered[:2] != (epoch.name, looks):
             self._unanswered = epoch.name, looks, now
@@ -339,11 +339,11 @@ class StoreBackend(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Where the store is from now on; empty: here. When it is this node's turn, this node takes it over. `stays`:
-        this node serves it, and keeps it if no other node takes it over in time. Raises RendezvousConnectionError if
-        no node has taken it over yet."""
+        """Return where the store is from now on; empty for here. When it is this node's turn, this node takes over the
+        store. `stays`: this node serves the store, and keeps it if no other node takes it over in time. Raises
+        RendezvousConnectionError if no node has taken it over yet."""
         if self._mover is None:
-            raise foreign("a store that never moves", "a marker that it has")
+            raise foreign("a store that never moves", "a marker that it has moved")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
         key = epoch.keys.moved
         value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
@@ -358,14 +358,14 @@ class StoreBackend(RosterBackend):
         try:
             host, port = split_host_port(where, 0) if where else ("", 1)
         except ValueError as error:
-            raise foreign(f"a place under the key {key!r}", str(error)) from error
+            raise foreign(f"an address under the key {key!r}", str(error)) from error
         if not port:
-            raise foreign(f"a place with a port under the key {key!r}", repr(where))
+            raise foreign(f"an address with a port under the key {key!r}", repr(where))
         return host and joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
-        """Serve the store in this process, and write that into the old one. Returns what the old one contains
-        afterwards; None if this process cannot serve it."""
+        """Serve the store in this process, and record that in the old one. Returns the record that the old one contains
+        afterwards, or None if this process cannot serve the store."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
@@ -374,7 +374,7 @@ class StoreBackend(RosterBackend):
         forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            with contextlib.suppress(ForeignStateError):  # then the nodes write back what they know
+            with contextlib.suppress(ForeignStateError):  # the nodes then write back the state that they know
                 standing = epoch.versions.standing()
                 if standing is not None:
                     begun.versions.write(connection.store, standing[0], 0)
@@ -391,8 +391,8 @@ class StoreBackend(RosterBackend):
         return forward
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
-        """Raise Moving if other nodes have continued at the endpoint while this store was cut off from it. All nodes
-        here then join them."""
+        """Raise StoreMoving if other nodes have continued at the endpoint while this store was cut off from it. All
+        nodes here then join them."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
@@ -400,7 +400,7 @@ class StoreBackend(RosterBackend):
             raise StoreMoving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
-        """Wait until these nodes have announced themselves in the store where it is now."""
+        """Wait until these nodes have announced themselves in the store at its new location."""
         left = until - self._clock.now()
         while left > 0 and not present <= {item.key for item in self.roster()}:
             epoch = self._epoch
@@ -410,13 +410,13 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """The main connection is new. The two others may still lead to a store that no node uses any more."""
+        """Renew the two other connections, because the main one is new and they may lead to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
 
     def _current_epoch(self, store: Store) -> _Epoch:
-        """The store's current epoch. Forgets the one before, if that is another one."""
+        """Return the store's current epoch. Forgets the previous one if it is different."""
         name = self._name_of_epoch(store)
         before = self._epoch
         if before is None or before.name != name:
@@ -431,7 +431,7 @@ class StoreBackend(RosterBackend):
             self._epoch = epoch
             if before is not None:
                 before.versions.leave(store)
-                self._roster_line.renew()  # it may wait for a slot of the old epoch, which no node will fill
+                self._roster_line.renew()  # it may be waiting for a slot of the old epoch that no node will fill
         assert self._epoch is not None
         return self._epoch
 
@@ -441,13 +441,13 @@ class StoreBackend(RosterBackend):
         return _Epoch(keys, Versions(keys, self._seal, self._observes), log)
 
     def _leave(self, store: Store, epoch: _Epoch, found: str) -> None:
-        """Something else has overwritten data of the epoch: let all nodes leave it."""
+        """Make all nodes leave the epoch, because something else has overwritten its data."""
         if not self._observes:
             get_logger().warning("store spoilt", reason=found)
             self._begin_epoch(store, epoch)
 
     def _begin_epoch(self, store: Store, after: _Epoch) -> None:
-        """Begin a new epoch, unless another node has done so already."""
+        """Begin a new epoch unless another node has already done so."""
         standing = peek(store, after.keys.id)
         if standing is not None and epoch_named(standing) == after.name:
             compare_set(store, after.keys.id, standing, new_epoch())
@@ -459,7 +459,7 @@ class StoreBackend(RosterBackend):
         return epoch_named(create(store, key, new_epoch()))
 
     def _check_epoch(self, store: Store) -> None:
-        name = standing(store, Keys(self._run_id).id)  # none if the store is empty
+        name = standing(store, Keys(self._run_id).id)  # None if the store is empty
 
         if self._epoch is not None and epoch_named(name or b"") != self._epoch.name:
             raise EpochEnded

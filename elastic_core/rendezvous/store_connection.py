@@ -1,4 +1,4 @@
-"""Connections to a store, how they are made, and one thread's line to the store."""
+"""Connections to a store, the connectors that make them, and one thread's line to the store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from elastic_core.support.retry import Backoff
 
 T = TypeVar("T")
-_ABSENT_PATIENCE: Duration = 2.0  # an answer takes less
-_PIECE: Duration = 1.0  # of a wait that cannot be interrupted
+_ABSENT_PATIENCE: Duration = 2.0  # longer than an answer takes
+_PIECE: Duration = 1.0  # the pieces of a wait that cannot be interrupted
 
 
 class StoreConnection:
-    """One connection to a store. Derive from it if a store can do more than this.
+    """One connection to a store. Subclass it for a store that can do more.
 
     Args:
         store: used by one thread at a time.
-        where: the store, for messages.
+        where: the store's location, for messages.
     """
 
     def __init__(self, store: Store, where: str) -> None:
@@ -37,8 +37,8 @@ class StoreConnection:
         self.where = where
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Wait for the key, and return its value. None after `timeout` seconds, soon after `closed` is set, and if the
-        key was deleted again."""
+        """Wait for the key and return its value. Returns None after `timeout` seconds, soon after `closed` is set, or
+        if the key has been deleted again."""
         clock = SystemClock()
         until = later(clock.now(), timeout)
         while not closed.is_set() and (left := until - clock.now()) > 0:
@@ -52,7 +52,7 @@ class StoreConnection:
         return None
 
     def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
-        """The same for a store whose `wait` cannot be used: poll the key, with these pauses."""
+        """Like `fetch`, but for a store whose `wait` cannot be used: poll the key, with these pauses."""
         clock, asked = SystemClock(), 0
         until = later(clock.now(), timeout)
         while not closed.is_set():
@@ -65,13 +65,13 @@ class StoreConnection:
         return None
 
     def shorten_timeout(self, seconds: Duration) -> None:
-        """Let a `multi_get` of a key that has just been deleted wait for this long, if the store can be told so by
-        torch's `set_timeout`."""
+        """Limit how long a `multi_get` waits for a key that has just been deleted, if the store has torch's
+        `set_timeout`."""
         if hasattr(self.store, "multi_get") and hasattr(self.store, "set_timeout"):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def abort(self) -> None:
-        """If possible, let all operations fail now, blocked ones included. Any thread may call it. Idempotent."""
+        """Make all operations fail now if possible, including blocked ones. Any thread may call it. Idempotent."""
 
     def release(self) -> None:
         """Close the client. Idempotent."""
@@ -85,12 +85,12 @@ class StoreConnector(Protocol):
 
     @property
     def where(self) -> str:
-        """The store, for messages."""
+        """The store's location, for messages."""
         ...
 
     @property
     def hosts(self) -> bool:
-        """Whether the store lives in this process, and ends with `close`."""
+        """Whether the store runs in this process and ends with `close`."""
         ...
 
     @property
@@ -99,21 +99,21 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """A new connection. `aside`: it is for waiting, next to the main one, so do not try for long. Raises
-        RendezvousConnectionError: the connector cannot make one, or was closed."""
+        """Return a new connection. `aside`: it is for waiting, alongside the main one, so do not try for long. Raises
+        RendezvousConnectionError if the connector cannot make one or has been closed."""
         ...
 
     def close(self) -> None:
-        """Let `connect` fail, now and later, and stop a store that this process hosts. Idempotent."""
+        """Make `connect` fail from now on, and stop a store that this process hosts. Idempotent."""
         ...
 
 
 class FactoryConnector:
-    """Connections to a store that a function makes, one for each thread that uses it.
+    """Makes connections to a store whose clients a function creates, one for each thread that uses the store.
 
     Args:
-        make: makes a client of the store; may raise anything.
-        where: the store, for messages.
+        make: creates a client of the store; may raise anything.
+        where: the store's location, for messages.
         grace: see `RosterBackend.grace`.
     """
 
@@ -133,24 +133,24 @@ class FactoryConnector:
             raise unreachable_error("connecting", self.where, error) from error
 
     def close(self) -> None:
-        """Nothing to do: callers release their connections."""
+        """Do nothing, because callers release their connections."""
 
 
 def unreachable_error(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
-    """The error for a store operation that failed, without torch's C++ stack trace. Raise it `from error`."""
+    """Return the error for a failed store operation, without torch's C++ stack trace. Raise it `from error`."""
     lines = str(error).strip().splitlines()
     said = lines[0].strip() if lines else type(error).__name__
     return RendezvousConnectionError(f"{doing} at {where} failed: {said}")
 
 
 class ThreadConnection:
-    """One thread's line to the store. It connects when it is first used and after every fault, and another thread can
+    """One thread's line to the store. It connects when it is first used and after every fault, and other threads can
     cut it.
 
     Args:
         connector: makes the connections.
         aside: see `StoreConnector.connect`.
-        on_connect: called with the store of every new connection, before anything else.
+        on_connect: called with every new connection's store, before any other use.
     """
 
     def __init__(self, connector: StoreConnector, aside: bool, on_connect: Callable[[Store], object]) -> None:
@@ -164,14 +164,14 @@ class ThreadConnection:
 
     def use(self, doing: str, operation: Callable[[Store], T]) -> T:
         """Call the operation with the store. After a fault, the next call makes a new connection. Raises
-        RendezvousConnectionError: the store cannot be reached, the operation failed, or the line was closed."""
+        RendezvousConnectionError if the store cannot be reached, the operation failed, or the line was closed."""
         with self._lock:
             return self._tried(doing, lambda connection: operation(connection.store))
 
     def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
-        """Wait for the key, and return its value. None after `timeout` seconds, or if the line was closed. `stands`
-        returns whether to wait for the key at all; it is called once the line is connected. Raises what `use` raises,
-        and EpochEnded if `stands` returns False."""
+        """Wait for the key and return its value. Returns None after `timeout` seconds, or if the line was closed.
+        `stands` returns whether to wait for the key at all; it is called once the line is connected. Raises the errors
+        of `use`, and EpochEnded if `stands` returns False."""
 
         def waited(connection: StoreConnection) -> bytes | None:
             if not stands():
@@ -181,7 +181,7 @@ class ThreadConnection:
         return self._unless_closed(waited)
 
     def look(self, operation: Callable[[Store], T]) -> T | None:
-        """As `use`, but None if the line was closed."""
+        """Like `use`, but return None if the line was closed."""
         return self._unless_closed(lambda connection: operation(connection.store))
 
     def _unless_closed(self, operation: Callable[[StoreConnection], T]) -> T | None:
@@ -199,8 +199,8 @@ class ThreadConnection:
         self._cut()
 
     def renew(self) -> None:
-        """The store is elsewhere: cut the connection, and connect again when necessary. A waiting `fetch` returns None.
-        Any thread may call it."""
+        """Cut the connection because the store is elsewhere, and reconnect when necessary. A waiting `fetch` returns
+        None. Any thread may call it."""
         self._elsewhere = True
         self._cut()
 
@@ -208,7 +208,7 @@ class ThreadConnection:
         connection = self._connection
         if connection is not None:
             connection.abort()
-        if self._lock.acquire(blocking=False):  # else the thread that uses the connection drops it
+        if self._lock.acquire(blocking=False):  # otherwise the thread that uses the connection drops it
             try:
                 self._drop()
             finally:
@@ -218,13 +218,13 @@ class ThreadConnection:
         try:
             return operation(self._connected())
         except (ElasticError, EpochEnded, StoreMoving, StoreMoved):
-            raise  # they say nothing about the connection
+            raise  # these errors prove nothing about the connection
         except Exception as error:
             self._drop()
-            if isinstance(error, ImportError):  # it would happen again
-                needed = f"expected a store whose client can be imported, found {type(error).__name__}: {error}"
-                raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair what is installed")) from error
-            if isinstance(error, MISTAKES):  # a defect of the client, and no outage
+            if isinstance(error, ImportError):  # retrying would not help
+                needed = f"the store's client cannot be imported: {type(error).__name__}: {error}"
+                raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair the installation")) from error
+            if isinstance(error, MISTAKES):  # a defect of the client, not an outage
                 raise
             raise unreachable_error(doing, self._connector.where, error) from error
         finally:

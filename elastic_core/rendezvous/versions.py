@@ -1,13 +1,13 @@
-"""The state of a job in a key-value store, version after version. Every fenced write of the state is in this file.
+"""A job's state in a key-value store, version after version. Every fenced write of the state happens in this file.
 
 Each version v has its own key, created by `compare_set(key, "", value)`. This one operation is the fence, because it
 fails for all but the first writer, and the push, because nodes that have read v - 1 wait for that key. `head` is the
 newest version. It only grows, and may lag behind. Old versions are deleted: a node that was suspended and tries to
-write one of them again finds the key absent, and learns from `head` that it is too late.
+rewrite one of them finds the key absent, and learns from `head` that it is too late.
 
 If something else has written to these keys so that they contradict each other, all nodes begin another epoch, as after
-a loss of data. A marker in the place of the next version wakes the nodes that wait for it. Another marker ends the
-epoch because the store moves (see `handover`): no version can be written after it.
+a loss of data. A marker in place of the next version wakes the nodes that are waiting for it. Another marker ends the
+epoch because the store is moving (see `handover`): no version can be written after it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Seal
     from elastic_core.interfaces.store import Store
 
-KEPT = 64  # versions; a writer that falls further behind is told that it has not written, even if it has
+KEPT = 64  # versions; a writer that falls further behind learns that it has not written, even if it has
 _WRITER = 8
 _MOST_DIGITS = 18
-_MOST_READ = 4 * KEPT  # versions in one look; the head cannot lag behind by more
+_MOST_READ = 4 * KEPT  # versions per read; the head cannot lag further behind
 _NEVER = b"(nobody writes this)"
 _LEFT = b"(left for another epoch)"
 _MOVING = b"(moving)"
@@ -50,7 +50,7 @@ class EpochEnded(Exception):
 
 
 class StoreMoving(Exception):
-    """The store moves to one of the nodes with these keys; if there are none, it has moved already."""
+    """The store is moving to one of the nodes with these keys; if there are none, it has already moved."""
 
     def __init__(self, heirs: tuple[str, ...]) -> None:
         super().__init__(heirs)
@@ -63,11 +63,11 @@ class Keys:
     id        the epoch; another one begins when the store has lost data, or something else has written to the keys
     s/<v>     version v of the state
     head      the newest version; it may lag
-    slots     how many slots of the log of announcements were taken
+    slots     how many slots of the announcement log have been taken
     e/<n>     slot n of that log
     b/<n>/<k> heartbeats of the node with key k, whose first slot was n (slot numbers repeat after a loss of data)
     base      no live announcement is in a slot before this one
-    lead      the leaders' counter
+    lead      the leader counter
     moved     where the store has moved to; empty if it stays after all
     pointed   how often its host has looked here since then, which shows that the host is alive
     """
@@ -95,15 +95,15 @@ class Keys:
 
 
 def is_wait_timeout(error: BaseException) -> bool:
-    """Whether an operation on a store timed out while it waited for a key. torch raises one class for this and for
-    other errors, and only the message distinguishes them; a broken connection has its own class."""
+    """Return whether a store operation timed out while it waited for a key. torch raises the same class for this and
+    for other errors, and only the message distinguishes them; a broken connection has a separate class."""
     words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
     return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
 
 
 def peek(store: Store, key: str) -> bytes | None:
-    """The value, or None if there is none. If the key were deleted after `check`, `get` would wait until the store's
-    own timeout. `standing` alone would wake all clients that wait for the key."""
+    """Return the value, or None if there is none. If the key were deleted after `check`, `get` would wait until the
+    store's own timeout. `standing` alone would wake all clients that wait for the key."""
     return standing(store, key) if store.check([key]) else None
 
 
@@ -124,7 +124,7 @@ def create(store: Store, key: str, value: bytes) -> bytes:
 
 
 def as_number(key: str, found: bytes | int) -> int:
-    """The number that is stored under the key. Raises ForeignWrite if elastic-core cannot have written it."""
+    """Return the number that is stored under the key. Raises ForeignWrite if elastic-core cannot have written it."""
     digits = found if isinstance(found, bytes) else b"%d" % found
     if not digits.isdigit() or len(digits) > _MOST_DIGITS or (digits[:1] == b"0" and digits != b"0"):
         raise foreign(f"a number under the key {key!r}", repr(digits[:60]))
@@ -132,7 +132,7 @@ def as_number(key: str, found: bytes | int) -> int:
 
 
 def add(store: Store, key: str, amount: int) -> int:
-    """As the store's own method. Raises ForeignWrite if the value is no number."""
+    """Call the store's own method. Raises ForeignWrite if the value is not a number."""
     try:
         found = store.add(key, amount)
     except ValueError as error:
@@ -141,31 +141,31 @@ def add(store: Store, key: str, amount: int) -> int:
 
 
 def new_epoch() -> bytes:
-    """A name that no other epoch has."""
+    """Return a name that no other epoch has."""
     return secrets.token_hex(8).encode()
 
 
 def epoch_named(value: bytes) -> str:
-    """The epoch that `id` names: any bytes will do, because they only distinguish epochs."""
+    """Return the epoch that `id` names. Any bytes will do, because they only distinguish epochs."""
     name = value.decode("latin-1")
     return name if _EPOCH.fullmatch(name) or not name else hashlib.sha256(value).hexdigest()[:16]
 
 
 def foreign(expected: str, found: str) -> ForeignWrite:
-    """The error for a value that something else has written under the job's keys."""
+    """Return the error for a value that something else has written under the job's keys."""
     return ForeignWrite(f"expected {expected}, found {found}; choose another run id, or a store that nothing else uses")
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key, if the store can: otherwise it only costs memory. Returns whether it existed."""
+    """Delete the key if the store can; a key that stays only costs memory. Returns whether it existed."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False
 
 
 def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
-    """Direct all nodes that find this epoch, in which there is no state yet, to another store. Returns False if nodes
-    have agreed on a state in it."""
+    """Direct all nodes that find this epoch, which has no state yet, to another store. Returns False if nodes have
+    agreed on a state in it."""
     pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
     before = peek(store, keys.moved)
     if before is not None:  # a pointer, to this place or an older one
@@ -175,12 +175,12 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
     create(store, keys.moved, pointer)
     if create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING):
         return True
-    delete(store, keys.moved)  # otherwise no node could take this store over
+    delete(store, keys.moved)  # otherwise no node could take over this store
     return False
 
 
 def _marker_at(key: str) -> str:
-    """The place for which a marker is signed, so that no node takes a signed state for a marker, or the reverse."""
+    """Return the place for which a marker is signed, so that nodes cannot mistake a signed state for a marker."""
     return key + "/moving"
 
 
@@ -195,12 +195,12 @@ class Versions:
     """Reads and writes versions in one epoch of the store. Used from one thread at a time.
 
     Every method raises ForeignWrite if the keys contradict each other, EpochEnded if the nodes have left the epoch, and
-    Moving if the store moves.
+    StoreMoving if the store is moving.
 
     Args:
-        keys: of the job, in this epoch.
+        keys: the job's keys in this epoch.
         seal: signs the states.
-        observes: this process only reads.
+        observes: whether this process only reads.
     """
 
     def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
@@ -212,8 +212,8 @@ class Versions:
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
-        """Read the newest version: three store operations if nothing has changed. Raises EpochEnded if the newest known
-        version is missing, or a different one is in its place: the store came back with older data."""
+        """Read the newest version, in three store operations if nothing has changed. Raises EpochEnded if the newest
+        known version is missing or a different one is in its place, because the store came back with older data."""
         number, head = self._number(), 0
         if not number:
             head = self._head(store)
@@ -237,13 +237,13 @@ class Versions:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:
                 number = head - 1  # the next ones were deleted
-            elif before > number:  # already before this look, and such a new version is not deleted yet
-                raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none, but the head {head}")
+            elif before > number:  # already before this read, and so new a version is not deleted yet
+                raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none up to {head}")
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def leave(self, store: Store) -> None:
-        """Wake the thread that waits for the next version, in an epoch that the nodes have left. If a client has
-        deleted the keys, nothing else would: the connection works, and no node writes that version any more."""
+        """Wake the thread that waits for the next version in an epoch that the nodes have left. If a client has deleted
+        the keys, nothing else would wake it: the connection works, and no node writes that version any more."""
         if not self._observes:
             create(store, self._keys.state(self._number() + 1), _LEFT)
 
@@ -255,7 +255,7 @@ class Versions:
         return True
 
     def standing(self) -> tuple[bytes, Version] | None:
-        """The newest known version. Raises ForeignStateError if no node of this job has written it."""
+        """Return the newest known version. Raises ForeignStateError if no node of this job has written it."""
         if self._known is None:
             return None
         number, value = self._known
@@ -268,9 +268,9 @@ class Versions:
         return self._opened[1], token
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
-        """Write version `after` + 1, unless it exists. Returns the newest version, and whether this call wrote it. Each
-        value begins with its writer: of two nodes that write the same state only one has written it, and a node that
-        repeats a write whose answer was lost learns that it had succeeded."""
+        """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
+        value begins with its writer. So if two nodes write the same state, only one of them has written it, and a node
+        that repeats a write whose answer was lost learns that it had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if after > self._number():
@@ -282,7 +282,7 @@ class Versions:
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
-        """Allow no further version in this epoch: one of these nodes will copy the newest one into the next store."""
+        """Allow no more versions in this epoch, because one of these nodes will copy the newest to the next store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
             self.newest(store)
@@ -290,10 +290,10 @@ class Versions:
             value = _MOVING + self._seal.sealed(_marker_at(key), heirs_listed)
             if create(store, key, value) == value:
                 return
-        raise foreign(f"a place for a version after {self._number()}", "that something else keeps writing there")
+        raise foreign(f"a free key for a version after {self._number()}", "other writes there")
 
     def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
-        """The keys of the nodes to which the store moves; None if the value is no such marker."""
+        """Return the keys of the nodes to which the store is moving; None if the value is not such a marker."""
         if not value.startswith(_MOVING):
             return None
         try:
@@ -313,20 +313,20 @@ class Versions:
             self._delete_old(store, number - KEPT)
             return True
         if peek(store, self._keys.state(head)) is None:
-            raise foreign(f"the state under the key {self._keys.state(head)!r}", f"none, but the head {head}")
+            raise foreign(f"the state under the key {self._keys.state(head)!r}", f"none up to {head}")
         delete(store, self._keys.state(number))  # this version existed long ago
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
         """Delete this version. If another node wrote the version before ours, keep deleting downwards until one is
-        already gone: that node may have stopped before it deleted its own old ones."""
+        already gone, because that node may have stopped before it deleted its own old versions."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
-        """Raise the head to this number at least, and return it. If the node dies before that, its version counts
-        nevertheless, and the head lags until the next write."""
+        """Raise the head to at least this number, and return it. If the node dies before that, its version still
+        counts, and the head lags until the next write."""
         head = number - 1
         while True:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
@@ -336,17 +336,17 @@ class Versions:
             head = as_number(self._keys.head, create(store, self._keys.head, b"0")) if absent else found
 
     def passed(self, store: Store, number: int) -> bool:
-        """Whether the version after this one has been deleted."""
+        """Return whether the version after this one has been deleted."""
         return self._head(store) - KEPT > number
 
     def _head(self, store: Store) -> int:
-        """The newest version, or a slightly older one; 0 for none."""
+        """Return the newest version, or a slightly older one; 0 for none."""
         if self._observes:
             return as_number(self._keys.head, peek(store, self._keys.head) or b"0")
         return as_number(self._keys.head, create(store, self._keys.head, b"0"))
 
     def _is_stored(self, store: Store) -> bool:
-        """Whether the newest known version is stored."""
+        """Return whether the newest known version is stored."""
         return self._known is None or standing(store, self._keys.state(self._known[0])) == self._known[1]
 
     def _number(self) -> int:

@@ -1,1 +1,1 @@
-"""Helpers that several packages and plugins use."""
+"""Helpers used by several packages and by plugins."""

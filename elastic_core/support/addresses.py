@@ -1,5 +1,5 @@
-"""Addresses: `host:port` as users write it, with brackets that separate an IPv6 address from its port, and the address
-at which other machines reach this one."""
+"""Addresses: `host:port` as users write it, with brackets to separate an IPv6 address from its port, and the address at
+which other machines reach this one."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _NOWHERE = ("192.0.2.1", 9)  # an address reserved for documentation; nothing is
 
 
 def joined_host_port(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address; `host` has none."""
+    """Return `host:port`, with brackets around an IPv6 address; `host` has none."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_host_port(text: str, default_port: int, part_of: str = "", least: int = 1) -> tuple[str, int]:
-    """Read `host[:port]`. The host is a name, an IPv4 address, or an IPv6 one, and is returned without brackets. A bare
-    `fe80::1` is a host, since brackets must set a port apart.
+    """Parse `host[:port]`. The host is a name, an IPv4 address or an IPv6 address, and is returned without brackets. A
+    bare `fe80::1` is a host, because a port requires brackets.
 
     Args:
-        text: has no white space around it.
+        text: the text, without surrounding white space.
         default_port: used if `text` has no port.
-        part_of: what the user wrote, for the message, if `text` is only a part of it.
-        least: the least port; 0 if 0 may stand for any free port.
+        part_of: the user's whole input, for the message, if `text` is only a part of it.
+        least: the lowest valid port; 0 if 0 may stand for any free port.
 
     Raises:
-        ValueError: `text` is not a host with a port. The message ends a sentence: `found 'a:0', whose port is ...`.
+        ValueError: `text` is not a host with a port. The message is a clause: `found 'a:0', whose port is ...`.
     """
     written = part_of or text
     host, port = _split(text, default_port, written)
@@ -39,7 +39,7 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
 
 
 def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
-    """The hosts and ports of one or more endpoints or URLs, which commas separate:
+    """Return the hosts and ports of one or more comma-separated endpoints or URLs:
     `[scheme://[user@]]host[:port][/path]`.
 
     Raises:
@@ -51,26 +51,26 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host means, on every machine, that machine itself."""
+    """Return whether the host refers, on every machine, to that machine itself."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
 def is_loopback_address(host: str) -> bool:
-    """The same, but not for a name such as `localhost`."""
+    """Return whether the host is a loopback address, not a name such as `localhost`."""
     return is_loopback(host) and ip_address(host.partition("%")[0]) is not None
 
 
 def means_this_machine(host: str) -> bool:
-    """Whether a client that connects to the host reaches its own machine: loopback, or the unspecified address 0.0.0.0
-    or `::`."""
+    """Return whether a client that connects to the host reaches its own machine, because the host is loopback or the
+    unspecified address 0.0.0.0 or `::`."""
     address = ip_address(host.partition("%")[0])
     return is_loopback(host) or (address is not None and address.is_unspecified)
 
 
 def is_remote(endpoint: str) -> bool:
-    """Whether an endpoint names a host other than a loopback address. `localhost` counts too, because the store's host
-    may call itself so. A path names no host."""
+    """Return whether an endpoint names a host other than a loopback address. `localhost` is considered remote, because
+    the store's host may go by that name. A path names no host."""
     if "/" in endpoint and "://" not in endpoint:
         return False
     try:
@@ -80,13 +80,13 @@ def is_remote(endpoint: str) -> bool:
 
 
 def without_brackets(host: str) -> str:
-    """An IPv6 address without brackets; any other host unchanged."""
+    """Return an IPv6 address without its brackets, and any other host unchanged."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """`host` as an address; None if it is a name. An IPv4 address that is mapped into IPv6 becomes the IPv4 address of
-    the same machine."""
+    """Return `host` as an address, or None if it is a name. An IPv4 address mapped into IPv6 becomes the IPv4 address
+    of the same machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -102,7 +102,7 @@ def _split(text: str, default_port: int, written: str) -> tuple[str, str | None]
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
         if ip_address(text) is None:
-            raise ValueError(f"found {written!r}, which has several colons and is no IPv6 address")
+            raise ValueError(f"found {written!r}, which has several colons but is not an IPv6 address")
         return text, None
     host, colon, port = text.partition(":")
     return host, port if colon else None
@@ -110,7 +110,7 @@ def _split(text: str, default_port: int, written: str) -> tuple[str, str | None]
 
 def _port(port: str, written: str, least: int) -> int:
     digits = port.lstrip("0") or "0"
-    # The length comes first, because Python refuses to convert thousands of digits.
+    # The length is checked first, because Python refuses to convert thousands of digits.
     if port.isascii() and port.isdigit() and len(digits) <= 5 and least <= int(digits) < 65536:
         return int(digits)
     raise ValueError(f"found {written!r}, whose port is not a number from {least} to 65535")
@@ -123,25 +123,25 @@ def _is_host(host: str) -> bool:
 
 
 def own_address_towards(host: str, port: int) -> str | None:
-    """The source address of this machine's packets to `host`. Machines that `host` reaches can reach us there.
+    """Return the source address of this machine's packets to `host`, at which the machines around `host` can reach us.
 
-    It sends nothing to find out, except to resolve a name.
+    It sends no packets to find out, except to resolve a name.
 
     Returns:
-        The numeric address; None if the name is unknown, or there is no route.
+        The numeric address; None if the name is unknown or there is no route.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as sock:
-            sock.connect(where)  # for a datagram socket this only chooses the route
+            sock.connect(where)  # for a datagram socket, this only selects the route
             return str(sock.getsockname()[0])
-    except (OSError, UnicodeError):  # UnicodeError: the name is not a possible host name
+    except (OSError, UnicodeError):  # UnicodeError: the name cannot be a host name
         return None
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """This machine's address on the route to the first (host, port) that may be another machine; otherwise its address
-    on the default route. None if there is no route."""
+    """Return this machine's address on the route to the first (host, port) that may be another machine; otherwise its
+    address on the default route. Returns None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):
@@ -150,12 +150,12 @@ def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
 
 
 def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
-    """Like `address_towards`. Without a route it is this machine's host name, or 127.0.0.1 if that is not known."""
+    """Like `address_towards`, but without a route, return this machine's host name, or 127.0.0.1 if that is unknown."""
     own, name = address_towards(places), socket.gethostname()
     return own or (name if own_address_towards(name, _NOWHERE[1]) else "127.0.0.1")
 
 
 def seen_from_outside(own: str, host: str) -> str:
-    """The address of this end of a connection to `host`, for other machines. On the machine called `host` the name
-    often resolves to 127.0.1.1, so `own` is a loopback address, but other machines find this one by that name."""
+    """Return the address of this end of a connection to `host`, for other machines. On the machine named `host`, the
+    name often resolves to 127.0.1.1, so `own` is a loopback address, but other machines find this one by its name."""
     return host if is_loopback(own) and not means_this_machine(host) else own

@@ -20,7 +20,7 @@ class CallTimeout(Exception):
 
 
 class BackgroundCall(Generic[T]):
-    """A call of `action`, which begins immediately in a daemon thread. The thread calls `then` once the call has
+    """A call of `action` that starts immediately in a daemon thread. The thread calls `then` once the call has
     ended."""
 
     def __init__(
@@ -34,14 +34,14 @@ class BackgroundCall(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wait(self, limit: Duration) -> bool:
-        """Wait until the call has ended, for at most `limit` seconds, or until `interrupt`. Returns whether it has
+        """Wait until the call has ended, until `interrupt`, or for at most `limit` seconds. Returns whether it has
         ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._cut, limit)
             return self._over
 
     def interrupt(self) -> None:
-        """End the waiting of all threads, now and later. May be called from any thread."""
+        """Stop all threads from waiting, now and later. May be called from any thread."""
         with self._changed:
             self._cut = True
             self._changed.notify_all()
@@ -66,10 +66,10 @@ class BackgroundCall(Generic[T]):
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
-    """Return or raise what `action` does, if it ends within `limit` seconds. Otherwise it continues in its thread.
+    """Return or raise the outcome of `action` if it ends within `limit` seconds. Otherwise it continues in its thread.
 
     Raises:
-        RendezvousConnectionError: the time is over. The message names `where`.
+        RendezvousConnectionError: the call timed out. The message names `where`.
     """
     try:
         return BackgroundCall(action).result(limit)

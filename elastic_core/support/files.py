@@ -1,7 +1,7 @@
-"""Files in folders where other users of this machine may write. This module does not follow a link, wait for a pipe, or
-use a file that another user put there first.
+"""Files in folders where other users of this machine may write. This module never follows a link, waits for a pipe or
+uses a file that another user has put there first.
 
-The kernel does part of this (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with the sticky bit,
+The kernel does some of this (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with the sticky bit,
 and not on every machine.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODE = 0o644
-"""The mode of new files; the umask may remove more permissions."""
+"""The mode of new files; the umask may remove further permissions."""
 
 _FOLDER_MODE = 0o755
 _MOST_LINKS = 40  # as many as the kernel follows
@@ -26,9 +26,9 @@ _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows 
 
 
 def distrust_reason(path: Path) -> str:
-    """Why users other than this one and root can decide what is at the absolute `path`; empty if none can. Each folder
-    and link on the way counts, because a user who can rename or redirect one decides as well. Raises OSError if there
-    is nothing at `path`."""
+    """Return why users other than this one and root control what is at the absolute `path`; empty if none do. Each
+    folder and link on the way counts, because a user who can rename or redirect one also has control. Raises OSError if
+    there is nothing at `path`."""
     for here, status in _way(path):
         is_folder = stat.S_ISDIR(status.st_mode)
         if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
@@ -41,9 +41,9 @@ def distrust_reason(path: Path) -> str:
 
 
 def foreign(path: Path) -> str:
-    """Why the file at the absolute `path`, or the link there, cannot be trusted: another user owns it, or everyone can
-    write to it. Empty if it can; a group may write to it, and any user may own the folder. Raises OSError if there is
-    no file."""
+    """Return why the file or link at the absolute `path` cannot be trusted: another user owns it, or everyone can write
+    to it. Returns an empty text if it can be; a group may write to it, and any user may own the folder. Raises OSError
+    if there is no file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):
@@ -54,26 +54,26 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Whether the permissions let other users write: all of them, or a group that is not the owner's private one."""
+    """Return whether other users are allowed to write: all of them, or a group other than the owner's private one."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
 
 
 def followed(path: Path) -> Path:
-    """The target of the absolute `path` after all links; it need not exist.
+    """Return the target of the absolute `path` after all links; it need not exist.
 
     Raises:
-        PermissionError: a link on the way belongs neither to this user nor to root nor to the owner of the link's
-            folder. That owner may redirect folders but not files.
-        OSError: a folder on the way is missing, or cannot be passed.
+        PermissionError: a link on the way belongs to neither this user nor root nor the owner of the link's folder.
+            That owner may redirect folders but not files.
+        OSError: a folder on the way is missing or inaccessible.
     """
     here = path
     with contextlib.suppress(FileNotFoundError):
         folder = Path("/").stat()
         for here, status in _way(path):
             if stat.S_ISLNK(status.st_mode) and not _is_ours(status) and status.st_uid != folder.st_uid:
-                raise _refused(here, f"it is a link of {_user(status.st_uid)}")
+                raise _refused(here, f"it is a link that belongs to {_user(status.st_uid)}")
             if stat.S_ISDIR(status.st_mode):
                 folder = status
     return _end(path)
@@ -89,22 +89,22 @@ def _end(path: Path) -> Path:
         if not stat.S_ISLNK(status.st_mode) or is_descriptor(path):
             return path
         if not _is_ours(status):
-            raise _refused(path, f"it is a link of {_user(status.st_uid)}")
+            raise _refused(path, f"it is a link that belongs to {_user(status.st_uid)}")
         path = path.parent / path.readlink()
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def is_descriptor(path: Path) -> bool:
-    """Whether it names an open file of this process, as the target of /dev/stdout does."""
+    """Return whether the path names an open file of this process, as the target of /dev/stdout does."""
     return path.parts[:2] == ("/", "proc") and path.parent.name == "fd"
 
 
 def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> int:
-    """A descriptor that appends to the file at `path`, which is made with `mode` if it does not exist, or to a device,
-    or to a pipe that has a reader.
+    """Open a descriptor that appends to the file at `path`, which is created with `mode` if it does not exist, or to a
+    device or a pipe that has a reader.
 
     Raises:
-        OSError: it cannot be opened; another user made it in a folder where others may write; or the pipe has no
+        OSError: it cannot be opened; another user created it in a folder where others may write; or the pipe has no
             reader.
     """
     path = followed(path.absolute())
@@ -131,8 +131,8 @@ def check_existing(path: Path) -> None:
 
 
 def _check(status: os.stat_result, path: Path) -> None:
-    """A file is accepted in a folder where only the owner may write. If others may write too, it must belong to the
-    folder's owner, to root or to this user."""
+    """Accept a file in a folder where only the owner may write. If others may write as well, the file must belong to
+    the folder's owner, to root or to this user."""
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
@@ -140,14 +140,14 @@ def _check(status: os.stat_result, path: Path) -> None:
         return
     where = f"in {path.parent}, where others may write"
     if not _is_ours(status) and status.st_uid != folder.st_uid:
-        raise _refused(path, f"it was made by {_user(status.st_uid)} {where}")
+        raise _refused(path, f"it was created by {_user(status.st_uid)} {where}")
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-        raise _refused(path, f"it is one of {status.st_nlink} names of a file {where}")
+        raise _refused(path, f"it is one of {status.st_nlink} hard links to a file {where}")
 
 
 def open_regular(path: str, flags: int) -> int:
-    """An `opener` for `open`: truncates a regular file, or makes one. Raises OSError for anything else, also for a
-    link."""
+    """An `opener` for `open`: truncates a regular file, or creates one. Raises OSError for anything else, including
+    links."""
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_NOFOLLOW, MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         os.ftruncate(fd, 0)
@@ -157,7 +157,7 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace the file at `path` by one with this text in one step, so that readers find a complete one. Raises
+    """Replace the file at `path` with one that has this text in one step, so that readers find a complete file. Raises
     OSError."""
     fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
@@ -171,11 +171,11 @@ def replace(path: Path, text: str) -> None:
 
 
 def make_folders(base: Path, *names: str) -> Path:
-    """Make the folder `base/name/...` if it does not exist. Any user may own `base`; folders below it must belong to
-    this user or to the owner of `base` (some file systems give all files to one user).
+    """Create the folder `base/name/...` if it does not exist. Any user may own `base`; folders below it must belong to
+    this user or to the owner of `base` (some file systems assign all files to one user).
 
     Raises:
-        OSError: it cannot be made, or something else is in its place.
+        OSError: it cannot be created, or something else is in its place.
     """
     folder = followed(base.absolute())
     with contextlib.suppress(FileExistsError):  # it is not a folder; the next `mkdir` raises
@@ -196,7 +196,7 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All folders and links that the kernel passes from the root to the absolute `path`, and its target."""
+    """Yield all folders and links that the kernel passes from the root to the absolute `path`, and its target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
         name = ahead.pop()
@@ -219,8 +219,8 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Whether this id stands for all users that are unknown in this container. The machine's root is one of them, so
-    the owners of the folders around the container's cannot be determined."""
+    """Return whether this id stands for all users that are unknown in this container. The machine's root is one of
+    them, so the owners of the folders that contain the container's cannot be determined."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False
@@ -230,7 +230,7 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_private(gid: int, owner: int) -> bool:
-    """Whether the group is the user's private one, with the same name and without other members."""
+    """Return whether the group is the user's private one, with the same name and without other members."""
     import grp  # imported only if a group may write
     import pwd
 

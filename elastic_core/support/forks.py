@@ -12,7 +12,7 @@ class Droppable(Protocol):
     """An object with file descriptors that only its own process may hold."""
 
     def drop(self) -> None:
-        """Close them, in the child."""
+        """Close the file descriptors in the child."""
         ...
 
 
@@ -31,7 +31,7 @@ def stop_dropping(owner: Droppable) -> None:
 
 def _drop_all() -> None:
     for owner in list(_owners):
-        with contextlib.suppress(OSError):  # an owner that fails must not prevent the others from closing theirs
+        with contextlib.suppress(OSError):  # one owner's failure must not keep the others from closing theirs
             owner.drop()
 
 

@@ -1,4 +1,4 @@
-"""Helper processes. A helper notices the end of this process, whatever the cause, because its standard input closes. A
+"""Helper processes. A helper notices when this process ends, whatever the cause, because its standard input closes. A
 parent-death signal would not reach the helper's own children, and set-uid programs reset it."""
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class HelperProcess:
     """Runs a Python file that needs only the standard library, in a separate session.
 
     Args:
-        program: the file.
+        program: the Python file.
         arguments: its command line.
-        environment: its whole environment.
-        folder: its working folder; the default does not block the unmounting of a file system.
+        environment: its complete environment.
+        folder: its working folder; the default does not keep a file system from being unmounted.
         output, errors: as in `subprocess`.
         keeps: descriptors that it inherits, under the same numbers.
 
@@ -68,14 +68,14 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also its session's id."""
+        """The helper's process id, which is also its session's id."""
         return self._process.pid
 
     @property
     def output(self) -> IO[bytes]:
-        """Its standard output, for reading. Raises ValueError if that is not a pipe."""
+        """The helper's standard output, for reading. Raises ValueError if that is not a pipe."""
         if self._process.stdout is None:
-            raise ValueError("expected a helper whose output is a pipe, found one whose output is not")
+            raise ValueError("the helper's output is not a pipe")
         return self._process.stdout
 
     @property
@@ -85,7 +85,7 @@ class HelperProcess:
         return None if pipe is None or pipe.closed else pipe.fileno()
 
     def order(self, line: str) -> bool:
-        """Write a line to it. Returns false if the helper has ended; later calls then do nothing and return true."""
+        """Write a line to the helper. Returns false if it has ended; later calls then do nothing and return true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True
@@ -103,18 +103,18 @@ class HelperProcess:
             self._process.stdin.close()
 
     def close(self, timeout: Duration) -> None:
-        """Let it end, and wait for it. After `timeout` seconds, kill it with its whole session. Idempotent."""
+        """Wait for the helper to end. After `timeout` seconds, kill it and its whole session. Idempotent."""
         self.drop()
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is sleeping in the kernel
                 self._process.wait(timeout)
 
     def kill(self) -> None:
-        """Kill its session, or the rest of it if the helper itself has died. The id still belongs to the helper,
-        because it has not been waited for; therefore this does not ask for its exit either."""
+        """Kill the helper's session, or the rest of it if the helper itself has died. The id still belongs to the
+        helper because nothing has waited for it, so this does not poll for its exit either."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package that imports its names on first use. Assign them under
-    `if not TYPE_CHECKING`, because a type checker accepts any name of a module that has `__getattr__`.
+    """Return `__getattr__` and `__dir__` for a package that imports its names on first use. Assign them under `if not
+    TYPE_CHECKING`, because type checkers accept any name from a module that has `__getattr__`.
 
     Args:
-        package: its `__name__`.
+        package: the package's `__name__`.
         homes: maps each module to the names that it provides, separated by spaces.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}

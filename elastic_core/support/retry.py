@@ -1,4 +1,4 @@
-"""Retries: growing pauses between attempts, and compare-and-swap of a value that other writers change as well."""
+"""Retries: growing pauses between attempts, and compare-and-swap of a value that other writers also change."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors that usually come from a mistake in the code, so that a retry would fail too."""
+"""Errors that usually come from a mistake in the code, so that a retry would also fail."""
 _MANY = 64  # an exponent with which no float overflows
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to pause after a number of successive attempts without success.
+    """How long to pause after a number of consecutive failed attempts.
 
     Args:
-        first, longest: seconds.
+        first, longest: the first and the longest pause, in seconds.
         factor: each pause is longer than the previous one by this factor.
     """
 
@@ -31,7 +31,7 @@ class Backoff:
     factor: float = 2.0
 
     def pause(self, attempts: int) -> Duration:
-        """The seconds to pause after this many attempts; 0 after none."""
+        """Return how many seconds to pause after this many attempts; 0 after none."""
         if attempts <= 0:
             return 0.0
         grown: Duration = self.first * self.factor ** min(attempts - 1, _MANY)
@@ -39,15 +39,15 @@ class Backoff:
 
 
 class TooManyRefusals(Exception):
-    """Other writers always wrote first."""
+    """Other writers were always faster."""
 
 
 def swapped(change: Callable[[], T | None], attempts: int) -> T:
     """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
-    of the one that it read. It returns None if the write was refused because another writer came first; then it is
-    called again. Returns its first result that is not None. Raises TooManyRefusals after so many attempts."""
+    of the one that it read. It returns None if the write was refused because another writer was faster, and is then
+    called again. Returns its first result other than None. Raises TooManyRefusals after this many attempts."""
     for _ in range(attempts):
         done = change()
         if done is not None:
             return done
-    raise TooManyRefusals(f"expected to write within {attempts} attempts, found that others always did so first")
+    raise TooManyRefusals(f"could not write within {attempts} attempts, because other writers were always faster")

@@ -1,4 +1,4 @@
-"""Sockets: ports that this process reserves, this machine's addresses, and whether other machines can be reached."""
+"""Sockets: ports that this process reserves, this machine's addresses, and whether other machines are reachable."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _PLAIN = {
     errno.ETIMEDOUT: "timed out",
     errno.ECONNRESET: "connection reset",
 }
-_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # each shows that the machine is up
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # each of these shows that the machine is up
 
 
 def error_text(error: OSError) -> str:
-    """The meaning of a socket's error, in plain words."""
+    """Describe a socket's error in plain words."""
     if isinstance(error, TimeoutError):
         return "timed out"
     return _PLAIN.get(error.errno or 0) or error.strerror or str(error)
@@ -42,7 +42,7 @@ def error_text(error: OSError) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """One address in the form that sockets take."""
+    """One address in the form that sockets use."""
 
     family: socket.AddressFamily
     sockaddr: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Address:
 
     @property
     def scoped_host(self) -> str:
-        """The host, with its interface if the address is link-local."""
+        """The host, with the interface if the address is link-local."""
         scope = self.sockaddr[3] if len(self.sockaddr) > 3 else 0
         return f"{self.host}%{scope}" if scope and "%" not in self.host else self.host
 
@@ -71,12 +71,12 @@ class Address:
 
 
 def is_local_address(address: Address) -> bool:
-    """Whether the address belongs to this machine: a socket can be bound to it."""
+    """Return whether the address belongs to this machine, so that a socket can be bound to it."""
     return not cannot_bind(address.family, (address.host, 0, *address.sockaddr[2:]))
 
 
 def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
-    """Why a server cannot listen at the address now; empty if it can."""
+    """Return why a server cannot listen on the address now; empty if it can."""
     try:
         with bound_socket(family, sockaddr) as sock:
             sock.listen(1)  # two sockets may be bound to the address, but only one may listen
@@ -86,15 +86,15 @@ def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
 
 
 def resolve_host(host: str, port: int) -> list[Address]:
-    """All addresses of a name, in the system's order of preference. An IPv4 address that is mapped into IPv6, as
-    /etc/hosts may have it, becomes the IPv4 address, because a socket for IPv6 alone cannot be bound to it.
+    """Return all addresses of a name, in the system's order of preference. An IPv4 address mapped into IPv6, as
+    /etc/hosts may contain, becomes the IPv4 address, because an IPv6-only socket cannot be bound to it.
 
     Raises:
-        socket.gaierror: the name is unknown, at least for now.
+        socket.gaierror: the name is unknown, at least at the moment.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label that is empty or too long
+    except UnicodeError as error:  # a label is empty or too long
         raise socket.gaierror(socket.EAI_NONAME, f"not a host name: {error}") from error
     return list(dict.fromkeys(_address(family, tuple(sockaddr)) for family, _, _, _, sockaddr in found))
 
@@ -109,7 +109,7 @@ def _unmapped(host: str) -> str:
 
 
 def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect, and close the connection. Returns the error in plain words (empty if a server listens), and the
+    """Connect, and close the connection. Returns the error in plain words (empty if a server is listening), and the
     connection's local address, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
@@ -121,8 +121,8 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
 
 
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
-    """The names of the targets (name -> host and port) that do not answer within so many seconds. A refused connection
-    is an answer. All are tried at the same time, so a name that resolves slowly delays no other target."""
+    """Return the names of the targets (name -> host and port) that do not answer within `seconds`. A refused connection
+    is an answer. All targets are tried at the same time, so a slow name lookup does not delay the others."""
     clock = SystemClock()
     until = later(clock.now(), seconds)
     silent = set(targets)
@@ -147,7 +147,7 @@ def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> se
 
 
 def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
-    """A socket that is bound to the address but does not listen; `::` means IPv4 and IPv6. Raises OSError, and
+    """Return a socket that is bound to the address but does not listen; `::` means IPv4 and IPv6. Raises OSError, or
     OverflowError if the port is out of range."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -162,7 +162,7 @@ def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Like `bound_socket`, for the port on all addresses: IPv4 and IPv6 if the machine has both."""
+    """Like `bound_socket`, but for the port on all addresses: IPv4 and IPv6 if the machine has both."""
     try:
         return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -172,16 +172,16 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Like `bound_socket`, for the port at `host` if that is an address of this machine; otherwise on all addresses,
-    because other machines may resolve a name to another address."""
+    """Like `bound_socket`, but for the port at `host` if that is one of this machine's addresses; otherwise on all
+    addresses, because other machines may resolve a name to another address."""
     if (own := _own_address(host, port)) is not None:
-        with contextlib.suppress(OSError):  # the address may be that of a gateway to this machine
+        with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
     return bound_everywhere(port)
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """`host` as an address; None if it is a name that does not mean loopback."""
+    """Return `host` as an address; None if it is a name that does not mean loopback."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
@@ -190,8 +190,8 @@ def _own_address(host: str, port: int = 0) -> Address | None:
 
 
 def unbound() -> socket.socket | None:
-    """A socket that `bind_at` binds later; None if none can be made. It serves both families if the machine has both,
-    because the one that is needed is not known yet."""
+    """Return a socket that `bind_at` binds later; None if none can be created. It serves both families if the machine
+    has both, because it is not known yet which one is needed."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -202,7 +202,7 @@ def unbound() -> socket.socket | None:
 
 
 def bind_at(sock: socket.socket, host: str) -> None:
-    """Bind a socket of `unbound` to any free port, at the address that `bound_at` would choose. Raises OSError."""
+    """Bind a socket from `unbound` to any free port, at the address that `bound_at` would choose. Raises OSError."""
     both = sock.family == socket.AF_INET6
     if (own := _own_address(host)) is not None:
         mapped = both and own.family == socket.AF_INET
@@ -212,7 +212,7 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Let the kernel send a keepalive packet after so many idle seconds, if the platform can set that time."""
+    """Make the kernel send a keepalive packet after this many idle seconds, if the platform can set that time."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
         if hasattr(socket, option):
@@ -222,14 +222,14 @@ def keep_open(sock: socket.socket, seconds: int) -> None:
 class PortReservation:
     """Holds a TCP port until `release`, without listening.
 
-    The socket is bound with SO_REUSEADDR. So the kernel gives the port neither to another program that asks for any
-    free port nor to an outgoing connection. But a server that sets SO_REUSEADDR too, as torch's TCPStore does, can bind
-    the port and listen on it. For the same reason two reservations of one port do not conflict; the second server that
-    listens gets the error.
+    The socket is bound with SO_REUSEADDR, so the kernel gives the port neither to another program that asks for any
+    free port nor to an outgoing connection. But a server that also sets SO_REUSEADDR, as torch's TCPStore does, can
+    bind the port and listen on it. For the same reason, two reservations of one port do not conflict; the second server
+    that tries to listen gets the error.
 
     Args:
         port: 0 for any free port.
-        host: reserves the port only there, see `bound_at`; empty: on all addresses, as torch's servers bind it.
+        host: reserves the port only there (see `bound_at`); if empty, on all addresses, as torch's servers bind it.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.
@@ -245,8 +245,8 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def listen(self, backlog: int) -> socket.socket:
-        """Listen at the port, and return the socket for a server. Raises ConfigurationError if another program listens
-        there."""
+        """Listen on the port, and return the socket for a server. Raises ConfigurationError if another program is
+        listening there."""
         try:
             self._socket.listen(backlog)
         except OSError as error:
@@ -262,7 +262,7 @@ def _unavailable(port: int, why: str | None) -> ConfigurationError:
     return ConfigurationError(
         Problem(
             "--master-port",
-            f"expected a free port for the workers' store, found that {port} cannot be bound: {why}; "
-            "end what listens there (ss -ltnp shows it), choose another, or leave the flag out to get a free one",
+            f"the workers' store cannot use port {port}: {why}; "
+            "stop the program that listens there (see ss -ltnp), choose another port, or omit the flag for a free one",
         )
     )

@@ -1,9 +1,9 @@
-"""The workers' store: a server of torch's TCPStore on rank 0's node, a new one for every round.
+"""The workers' store: a torch TCPStore server on rank 0's node, new for every round.
 
 It belongs to the agent, so it outlives rank 0's worker, and ranks that are still busy can use it. The kernel accepts
-connections as soon as `serve` is called, so no worker connects too early. If the agent has not imported torch, a
+connections as soon as `serve` is called, so workers cannot connect too early. If the agent has not imported torch, a
 separate process hosts the stores, because the import can block all Python threads for seconds. The agent starts that
-process when a process of this machine loads torch or a client connects, so jobs without torch seldom need it.
+process when a process on this machine loads torch or a client connects, so jobs without torch rarely need it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after
 
 class WorkersStore:
     """The port that one node reserves for the workers' store and, after `serve`, the server on it. Use it from one
-    thread. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, or without torch, rank 0's worker hosts the store, and this only
-    reserves the port.
+    thread. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch, rank 0's worker hosts the store, and this class
+    only reserves the port.
 
     Args:
-        everywhere: listen on all addresses, because the nodes use different ones; otherwise at the advertised address,
-            if it is one of this machine's.
+        everywhere: whether to listen on all addresses, because the nodes use different ones; otherwise only on the
+            advertised address, if it is one of this machine's.
     """
 
     def __init__(self, everywhere: bool = False) -> None:
@@ -67,10 +67,10 @@ class WorkersStore:
         return not truth(os.environ.get(_NOT_SHARED, "0")) and _torch() is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
-        """Reserve a port in place of the previous one, and end the server there.
+        """Reserve a port in place of the previous one, whose server is stopped.
 
         Args:
-            address: the one that this node advertises.
+            address: the address that this node advertises.
             port: 0 for any free port other than the previous one.
 
         Raises:
@@ -85,8 +85,8 @@ class WorkersStore:
         return fresh.port
 
     def serve(self) -> None:
-        """This node has rank 0. Raises ConfigurationError if this process cannot open the files, or another program
-        listens at the port."""
+        """Serve the store, because this node has rank 0. Raises ConfigurationError if this process cannot open the
+        files or another program is listening on the port."""
         if self._reservation is None or not self.hosted_by_agent:
             return
         is_here = "torch" in sys.modules
@@ -119,7 +119,7 @@ class WorkersStore:
 
 
 class _Host:
-    """The process that hosts the stores of all rounds, and the thread that starts and watches it."""
+    """The process that hosts all rounds' stores, and the thread that starts and watches it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class _Host:
         self._thread = thread
 
     def stop(self) -> None:
-        """Stop serving. Kill the process if it is still importing torch, or does not answer."""
+        """Stop serving. Kill the process if it is still importing torch or does not answer."""
         with self._lock:
             sock, self._serving = self._serving, None
             with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Called in forked children: close the sockets whose end the process and its clients wait for."""
+        """Close, in forked children, the sockets for whose end the process and its clients wait."""
         for sock in (self._control, self._serving):
             if sock is not None:
                 sock.close()
@@ -182,7 +182,7 @@ class _Host:
                 self._is_served = True
         except OSError as error:
             reason = error.strerror or str(error)
-        if self._serving is sock:  # workers that wait for the store fail now, and the next round gets a new process
+        if self._serving is sock:  # workers waiting for the store now fail, and the next round gets a new process
             get_logger(reason=reason).error("workers' store lost")
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -223,14 +223,14 @@ class _Host:
 
 @functools.cache
 def _torch() -> ModuleSpec | None:
-    """The installed torch. A search reads every folder of the path, so this process does only one."""
+    """Find the installed torch, only once per process because a search reads every folder on the path."""
     return find_spec("torch")
 
 
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
-    """A descriptor that becomes readable when a process of this machine opens one of torch's libraries. Empty without
-    inotify; then the first connection starts the process."""
+    """Yield a descriptor that becomes readable when a process on this machine opens one of torch's libraries. Yields
+    none without inotify; the first connection then starts the process."""
     import ctypes
 
     found, libc = _torch(), ctypes.CDLL(None)
@@ -247,12 +247,12 @@ def _loading_torch() -> Iterator[tuple[int, ...]]:
 
 
 def _need_files() -> None:
-    """Check that this process can open enough files; otherwise torch would abort it, or try for minutes to reach its
-    own server. Raises ConfigurationError."""
+    """Check that this process can open enough files; otherwise torch would abort it or try for minutes to reach its own
+    server. Raises ConfigurationError."""
     with contextlib.ExitStack() as files:
         try:
             for _ in range(_FILES):
                 files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
-            expected = f"expected to open {_FILES} files for the workers' store, found: {error.strerror}"
+            expected = f"this process cannot open {_FILES} files for the workers' store: {error.strerror}"
             raise ConfigurationError(Problem("ulimit -n", f"{expected}; raise it where the agent starts")) from error

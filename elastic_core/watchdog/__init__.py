@@ -1,4 +1,4 @@
-"""The API for training scripts: timers around code that may hang, and heartbeats. It requires only the standard
+"""The API for training scripts: timers around code that may hang, and heartbeats. It needs only the standard
 library."""
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A worker's heartbeat: the worker reports progress to its agent by writing the time into a file.
+"""A worker's heartbeat: the worker reports progress to its agent by writing the time to a file.
 
 The agent only checks whether the content has changed, and uses its own clock. The worker writes through a memory
 mapping, which needs no system call and no open descriptor (a script may close descriptors that it did not open).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEAT_FILE = "ELASTIC_BEAT_FILE"
-"""The environment variable with the path of the worker's heartbeat file."""
+"""The environment variable that holds the path of the worker's heartbeat file."""
 
 _CONTENT = struct.Struct("d")
 _CLOCK = SystemClock()
@@ -27,9 +27,9 @@ _page: mmap.mmap | bytearray | None = None
 
 
 def beat() -> None:
-    """Report that this worker makes progress. Call it at least once per `--hang-timeout`, for example in every step.
+    """Report that this worker is making progress. Call it at least once per `--hang-timeout`, such as in every step.
 
-    A call takes about a microsecond. It may be called from any thread, and from the worker's child processes. Without
+    A call takes about a microsecond. It may be called from any thread and from the worker's child processes. Without
     `--hang-timeout` it has no effect. It never raises an error.
     """
     page = _page
@@ -37,7 +37,7 @@ def beat() -> None:
 
 
 def _open_page() -> mmap.mmap | bytearray:
-    """The mapped page of the heartbeat file; if the process has no such file, a private buffer."""
+    """Return the heartbeat file's mapped page, or a private buffer if the process has no such file."""
     global _page
     try:
         _page = _mapped(os.environ[BEAT_FILE])
@@ -58,7 +58,7 @@ def _mapped(path: str) -> mmap.mmap:
 
 
 def _forget_page() -> None:
-    """A forked child may itself be a worker, with another file."""
+    """Forget the page in a forked child, which may itself be a worker with another file."""
     global _page
     _page = None
 
@@ -89,7 +89,7 @@ class HeartbeatFile:
             raise
 
     def changed(self) -> bool:
-        """Whether the worker has sent a heartbeat since the last call. Works even if the file was deleted."""
+        """Return whether the worker has sent a heartbeat since the last call. Works even if the file was deleted."""
         content = os.pread(self._fd, _CONTENT.size, 0)
         if len(content) < _CONTENT.size or content == self._seen:
             return False
@@ -97,7 +97,7 @@ class HeartbeatFile:
         return True
 
     def close(self) -> None:
-        """Remove the file. Idempotent. Later heartbeats of the worker have no effect."""
+        """Remove the file, after which the worker's heartbeats have no effect. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

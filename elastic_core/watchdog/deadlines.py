@@ -1,5 +1,5 @@
-"""The timer table: the running timers, and when the next one expires. Pure: no clock, threads or processes. Each pair
-of process and scope has at most one timer."""
+"""The timer table: the running timers, and when the next one expires. Pure: no clock, threads or processes. Each
+combination of process and scope has at most one timer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """Process `pid` has to release `scope` before `deadline`. `about`: data for the table's owner."""
+    """A timer: process `pid` has to release `scope` before `deadline`. `about` is data for the table's owner."""
 
     pid: int
     scope: str
@@ -25,7 +25,7 @@ class Timer(Generic[T]):
 
 
 class Deadlines(Generic[T]):
-    """All operations take logarithmic time in the number of timers, except `forget`, which takes linear time."""
+    """The timer table. All operations take logarithmic time, except `forget`, which takes linear time."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[int, str], Timer[T]] = {}
@@ -36,18 +36,18 @@ class Deadlines(Generic[T]):
         return len(self._running)
 
     def pids(self) -> set[int]:
-        """The processes that have timers."""
+        """Return the processes that have timers."""
         return {pid for pid, _ in self._running}
 
     def acquire(self, timer: Timer[T]) -> None:
-        """Start the timer. It replaces a running one of the same process and scope."""
+        """Start the timer, replacing a running one with the same process and scope."""
         self._count += 1
         self._running[timer.pid, timer.scope] = timer
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         self._tidy()
 
     def release(self, pid: int, scope: str) -> bool:
-        """Stop a timer. False if it was not running: it was never acquired, or has expired."""
+        """Stop a timer. Returns False if it was not running, because it was never acquired or has expired."""
         found = self._running.pop((pid, scope), None) is not None
         self._tidy()
         return found
@@ -58,7 +58,7 @@ class Deadlines(Generic[T]):
         self._tidy()
 
     def expired(self, now: Instant) -> list[Timer[T]]:
-        """Timers whose deadline has passed, earliest first. They are removed, so each is returned once."""
+        """Remove and return the timers whose deadlines have passed, earliest first."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)[2]
@@ -68,7 +68,7 @@ class Deadlines(Generic[T]):
         return due
 
     def next_deadline(self) -> Instant | None:
-        """When the next timer expires; None if no timer is running."""
+        """Return when the next timer expires; None if no timer is running."""
         while self._heap and not self._runs(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -77,7 +77,7 @@ class Deadlines(Generic[T]):
         return self._running.get((timer.pid, timer.scope)) is timer
 
     def _tidy(self) -> None:
-        """Rebuild the heap if most of it is released timers, which otherwise remain in it until their deadline."""
+        """Rebuild the heap if it is mostly released timers, which otherwise remain in it until their deadlines."""
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)

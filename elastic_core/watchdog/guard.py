@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CLIENT_VARIABLE = "ELASTIC_TIMER_CLIENT"
-"""The environment variable in which a watchdog names its client factory: `module:name` of a function without arguments,
-which is called in the worker."""
+"""The environment variable in which a watchdog names its client factory: the `module:name` of a function without
+arguments, which is called in the worker."""
 
 _CLOCK = SystemClock()
 _client: TimerClient | None = None
@@ -73,7 +73,7 @@ def configure(timer_client: TimerClient) -> None:
 def expires(
     after: float, scope: str | None = None, client: TimerClient | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """If the worker does not leave the block in time, it is considered hung and its watchdog kills it::
+    """Consider the worker hung, and have its watchdog kill it, if it does not leave the block in time::
 
         with expires(after=60):
             torch.distributed.all_reduce(tensor)
@@ -82,9 +82,9 @@ def expires(
 
     Args:
         after: the time limit in seconds.
-        scope: describes the block, for messages; None: its file and line. A process has one timer per scope, so blocks
-            that run concurrently need different scopes. (With None, each thread has its own.)
-        client: the client to use; None: the one passed to `configure`, or else the agent's watchdog.
+        scope: describes the block, for messages (default: its file and line). A process has one timer per scope, so
+            blocks that run concurrently need different scopes. (By default, each thread has a separate scope.)
+        client: the client to use (default: the one passed to `configure`, or else the agent's watchdog's).
 
     Raises:
         RuntimeError: this process has no watchdog, so there is no client.
@@ -99,7 +99,7 @@ def expires(
 
 @contextlib.contextmanager
 def _guarded(client: TimerClient | None, scope: str | None, place: str, after: float) -> Iterator[None]:
-    """Client and scope are determined on entering the block. With a decorator, `expires` is called much earlier."""
+    """Guard a block. Client and scope are determined on entry, because a decorator calls `expires` much earlier."""
     client, scope = client or _client or _watchdogs(), scope or _in_this_thread(place)
     client.acquire(scope, _CLOCK.timestamp() + after)
     try:
@@ -109,14 +109,14 @@ def _guarded(client: TimerClient | None, scope: str | None, place: str, after: f
 
 
 def _in_this_thread(place: str) -> str:
-    """Several threads may run the same block concurrently, so each needs its own timer."""
+    """Return a scope for this thread, because threads that run the same block concurrently need separate timers."""
     thread = threading.get_native_id()
     return place if thread == os.getpid() else f"{place} in thread {thread}"
 
 
 @functools.cache
 def _watchdogs() -> TimerClient:
-    """The client from the agent's watchdog."""
+    """Return the client from the agent's watchdog."""
     maker = os.environ.get(CLIENT_VARIABLE, "")
     module, _, name = maker.partition(":")
     if not name:

@@ -1,4 +1,4 @@
-"""Timers for programs without an agent: a server receives requests from a queue, and kills workers that do not release
+"""Timers for programs without an agent: a server receives requests from a queue and kills workers that do not release
 their timers in time. The API is that of torch.distributed.elastic.timer.
 
 The server's thread sleeps until a request arrives or the next timer expires, so it detects an expiry immediately;
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 _CLOCK = SystemClock()
-_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take in addition to waiting
+_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take, not counting waits
 _AFTER_ERROR_S: Duration = 1.0
 
 
@@ -34,7 +34,7 @@ class RequestQueue(abc.ABC):
 
     @abc.abstractmethod
     def size(self) -> int:
-        """How many requests are queued. `get` returns at least as many if it has enough time."""
+        """Return how many requests are queued. `get` returns at least that many if it has enough time."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -51,8 +51,8 @@ class TimerServer(abc.ABC):
 
     Args:
         request_queue: the source of requests.
-        max_interval: maximum number of seconds between two checks of the timers. A worker that could not be killed is
-            tried again at the next check.
+        max_interval: maximum number of seconds between two checks of the timers. If a worker could not be killed, the
+            next check tries again.
         daemon: whether Python may exit without `stop`.
     """
 
@@ -65,7 +65,7 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Process new requests, in this order. The list may be empty."""
+        """Process new requests in the given order. The list may be empty."""
 
     @abc.abstractmethod
     def clear_timers(self, worker_ids: set[Any]) -> None:
@@ -73,11 +73,11 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """The timers that have expired by `deadline` (in seconds since the epoch), by worker."""
+        """Return the timers that have expired by `deadline` (in seconds since the epoch), by worker."""
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """Kill a worker. Return False to try again later. If it raises an error, it is not tried again."""
+        """Kill a worker. Return False to be called again later; after an exception, it is not called again."""
 
     def start(self) -> None:
         """Start watching. Raises RuntimeError if called twice."""
@@ -102,8 +102,8 @@ class TimerServer(abc.ABC):
                 self._stopping.wait(min(_AFTER_ERROR_S, self._max_interval))
 
     def _next_requests(self) -> list[TimerRequest]:
-        """Wait for a request, and return it with all others that are queued. Only the first one is waited for: the
-        queue's size may include a request that never arrives, because a worker died while writing it."""
+        """Wait for a request, and return it with all others that are queued. Only wait for the first one, because the
+        queue's size may include a request that never arrives because its worker died while writing it."""
         due = self._due.next_deadline()
         left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
         requests = self._request_queue.get(1, min(left, self._max_interval))
@@ -144,8 +144,8 @@ class TimerServer(abc.ABC):
 
 
 class MultiprocessingRequestQueue(RequestQueue):
-    """Requests in a `multiprocessing` queue. `mp_queue` may be any object with the methods `get` and `qsize`. A
-    manager's queue does not support `wake`."""
+    """Receives requests through a `multiprocessing` queue. `mp_queue` may be any object with the methods `get` and
+    `qsize`. A manager's queue does not support `wake`."""
 
     def __init__(self, mp_queue: Any) -> None:
         from multiprocessing import Pipe
@@ -168,7 +168,7 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._waker.send_bytes(b"stop")
 
     def _next(self, timeout: float) -> Any:
-        """Raises queue.Empty."""
+        """Return the next request. Raises queue.Empty."""
         from multiprocessing.connection import wait
 
         reader = getattr(self._mp_queue, "_reader", None)
@@ -179,8 +179,8 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerClient(TimerClient):
-    """The client of a `LocalTimerServer`, in a process that inherited the server's queue. If a process dies while it
-    writes to the queue, it may block all other processes. The file timer does not have this risk."""
+    """The client of a `LocalTimerServer`, in a process that inherited the server's queue. A process that dies while
+    writing to the queue may block all other processes. The file timer does not have this risk."""
 
     def __init__(self, mp_queue: Any) -> None:
         self._mp_queue = mp_queue

@@ -1,4 +1,4 @@
-"""A channel: one captured stream of one worker, cut into lines and handed to its sinks, where the bytes end up."""
+"""A channel: one captured stream of one worker, cut into lines and handed to its sinks, the output's destinations."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from elastic_core.workers.streams import StreamPlan
 
-# A bare carriage return ends a line too (progress bars), but at the end of the text a line feed may yet follow it.
+# A bare carriage return (a progress bar's) also ends a line, but at the end of the text a line feed may yet follow.
 _LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 _LONGEST_LINE = 64 * 1024
 _MOST_READ = 256 * 1024  # bytes
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
 _PIPE_BUF = select.PIPE_BUF
-_REPLACE = b"\r\x1b[K"  # back to the start of the line, whose text is erased
-_MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite lines of other workers
+_REPLACE = b"\r\x1b[K"  # return to the start of the line and erase its text
+_MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite other workers' lines
 
 Report = Callable[[str, OSError], None]
-"""Called once with the path of a file that can no longer be written, and the error."""
+"""Called once, with the path of a file that can no longer be written and the error."""
 
 
 class FileSink:
-    """A log file, appended to. Opening raises OSError. The first later error is reported and closes the file.
-    `descriptor` is None once it is closed."""
+    """A log file that is appended to. Opening it may raise OSError. The first error after that is reported and closes
+    the file; `descriptor` is then None."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class FileSink:
         return bytes(rest)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
@@ -61,7 +61,7 @@ class FileSink:
 
 class OwnFile:
     """A log file that a worker writes directly, so that neither a slow console nor a suspended agent holds it up. The
-    agent reads the report's lines from it, even after it was renamed or removed. Opening raises OSError."""
+    agent reads lines for reports from it, even after it has been renamed or removed. Opening it may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,13 +70,13 @@ class OwnFile:
 
     @property
     def written(self) -> int:
-        """Bytes since it was opened."""
+        """The number of bytes written since it was opened."""
         with contextlib.suppress(OSError):
             return max(self._size() - self._begin, 0)
         return 0
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines, without dumps of faulthandler."""
+        """Return the last lines, without faulthandler's dumps."""
         tail, dump = TailSink(), DumpSink()
         for line in self._lines(self._begin):
             tail.write_line(dump.take(line))
@@ -87,7 +87,7 @@ class OwnFile:
         self._asked = self._begin + self.written
 
     def dump(self) -> str:
-        """The stacks that faulthandler has written."""
+        """Return the stacks that faulthandler has written."""
         dump = DumpSink()
         for line in self._lines(self._asked):
             dump.take(line)
@@ -100,33 +100,33 @@ class OwnFile:
         return os.fstat(self.descriptor).st_size
 
     def _lines(self, begin: int) -> list[bytes]:
-        """From `begin` on, at most the last _MOST_READ bytes."""
+        """Return the lines from `begin` on, within the last _MOST_READ bytes."""
         with contextlib.suppress(OSError):  # a file server has failed
             return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ)))
         return []
 
 
 class TerminalLine:
-    """The state of the terminal's current line, which the streams of all workers share. It writes nothing; `line`
+    """The state of the terminal's current line, which all workers' streams share. It writes nothing itself; `line`
     returns the bytes to write next.
 
-    A line of another stream replaces a progress bar (text that ended with a carriage return before). The bar is drawn
-    again with its next update or its end. Other unfinished text stays.
+    A line from another stream replaces a progress bar (text that previously ended with a carriage return). The bar is
+    redrawn when it is next updated or ends. Other unfinished text stays.
     """
 
     def __init__(self) -> None:
         self._owner: object = None
-        self._leaves = b""  # ends the present line before another one begins
+        self._leaves = b""  # ends the current line before another one begins
         self._with_bars: set[object] = set()
         self._erased: set[object] = set()
 
     def line(self, owner: object, prefix: bytes, text: bytes, shown: int) -> bytes:
-        """The bytes that show `text`, a line of the stream `owner`, complete or not. Its first `shown` bytes are on the
-        screen already. The prefix is added unless the cursor is still on this line."""
+        """Return the bytes that show `text`, a complete or unfinished line of the stream `owner`, whose first `shown`
+        bytes are already on the screen. The prefix is added unless the cursor is still on this line."""
         rest, erased = text[shown:], owner in self._erased
         if self._owner is not owner or not shown:
             if shown and not rest.strip(b"\r\n") and not (erased and text.endswith(b"\n")):
-                return b""  # the end of a line that another stream has ended or erased
+                return b""  # this ends a line that another stream has already ended or erased
             if self._leaves == _REPLACE and self._owner is not owner:
                 self._erased.add(self._owner)
             self._erased.discard(owner)
@@ -141,10 +141,10 @@ class TerminalLine:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. When it loses its reader, later output to it is dropped."""
+    """The agent's own stdout or stderr. Once it has lost its reader, output to it is dropped."""
 
     def __init__(self, fd: int) -> None:
-        self.descriptor: int | None = fd  # None once it has no reader
+        self.descriptor: int | None = fd  # None once the reader has gone
         self.written = 0  # bytes; distinguishes a slow reader from one that has stopped
 
     def write(self, data: bytes) -> None:
@@ -164,31 +164,31 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """How much to write in one call: whole lines, and if possible no more than a pipe writes atomically."""
+    """Return how much to write in one call: whole lines and, if possible, no more than a pipe writes atomically."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
 
 class TailSink:
-    """The last lines: at most TAIL_LINES and about TAIL_BYTES."""
+    """Keeps the last lines: at most TAIL_LINES and about TAIL_BYTES."""
 
     def __init__(self) -> None:
         self._lines: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
 
     def write_line(self, line: bytes) -> None:
-        """Take one line with or without its end; blank lines are dropped."""
+        """Add one line, with or without its line end; blank lines are dropped."""
         text = line.rstrip(b"\r\n")
         if text.strip():
             self._lines.append(text[-TAIL_BYTES // TAIL_LINES :])
 
     def lines(self) -> tuple[str, ...]:
-        """The lines as text, oldest first."""
+        """Return the lines as text, oldest first."""
         lines = tuple(self._lines)  # one atomic step, because an abandoned pump may still add lines
         return tuple(line.decode(errors="replace") for line in lines)
 
 
 class Channel:
-    """Not thread-safe: fed by the output pump, read after it has ended."""
+    """One captured stream. Not thread-safe: the output pump feeds it, and it is read after the pump has ended."""
 
     def __init__(
         self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: TerminalLine
@@ -204,28 +204,28 @@ class Channel:
         self.written = 0  # bytes; grows while the worker writes
         self._pending = b""
         self._shows = plan.console
-        self._shown = 0  # how much of the pending text the console has seen already
+        self._shown = 0  # how much of the pending text is already on the console
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is text without a line end that the console may show. Prefixed lines that do not go to a
-        terminal are shown only when they are complete."""
+        """Whether there is text without a line end that may be shown on the console. Prefixed lines that do not go to a
+        terminal are shown only once they are complete."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
 
     @property
     def destination(self) -> int | None:
-        """The descriptor of the file, otherwise of the console; None if output goes to neither."""
+        """The descriptor of the file, or else of the console; None if output goes to neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 
     def feed(self, data: bytes) -> None:
-        """Handle `data`, which the worker has written."""
+        """Process `data`, which the worker has written."""
         self.written += len(data)
         text = self._pending + data
         unwritten = self._file.write(data) if self._file else b""
         if unwritten and not self._shows:
-            self._shows, self._shown = True, len(text) - len(unwritten)  # the file has what comes before
+            self._shows, self._shown = True, len(text) - len(unwritten)  # the file has everything before that
         lines, end = [], 0
         for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # a line end may begin there
             lines.append(text[end : match.end()])
@@ -239,7 +239,7 @@ class Channel:
             self.show_unfinished()  # the new state of a progress bar
 
     def show_unfinished(self) -> None:
-        """Show a line that stayed unfinished for a while (a prompt, a counter)."""
+        """Show a line that has been unfinished for a while (a prompt, a counter)."""
         if self._plan.prefix:
             self._console.write(self._screen.line(self, self._plan.prefix, self._pending, self._shown))
         else:
@@ -254,15 +254,15 @@ class Channel:
             self._file.close()
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines, if the plan keeps them."""
+        """Return the last lines if the plan keeps them."""
         return self._tail.lines() if self._tail else ()
 
     def expect_dump(self) -> None:
-        """Ignore dumps written before this call. From any thread, while the worker runs."""
+        """Ignore dumps written before this call. Any thread may call it while the worker is running."""
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:
-        """The stacks that faulthandler has written; they are not among the last lines."""
+        """Return the stacks that faulthandler has written, which the last lines do not include."""
         return self._dump.text() if self._dump else ""
 
     def _show(self, lines: list[bytes]) -> None:
@@ -277,7 +277,7 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Without a prefix, bytes pass unchanged. With one, each piece is a separate line, so workers share none."""
+        """Show the lines. Without a prefix, bytes pass unchanged; with one, no line mixes output of several workers."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

@@ -1,4 +1,4 @@
-"""Failures: what a worker's end means, judged by its exit code, error file, last lines and the kernel's counters."""
+"""Failures: what a worker's end means, judging by its exit code, error file, last lines and the kernel's counters."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _ERROR_FILE_LIMIT = 1024 * 1024
 _NOTICED_AFTER: Duration = 1.0  # seconds within which the agent usually notices a worker's exit
 _LONGEST_TIME = 12  # digits
-_WHOLE: Duration = 1.0  # error files have times in whole seconds
-_DEEPEST = 50  # levels of an error file; later code handles them by recursion
+_WHOLE: Duration = 1.0  # error files record times in whole seconds
+_DEEPEST = 50  # nesting levels in an error file, which later code processes recursively
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
@@ -42,14 +42,14 @@ _USAGE = ("usage: ", "Usage: ")  # argparse and click print it before the error
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known about one worker's end.
+    """Everything known about one worker's end.
 
     Args:
         timestamp: when its exit was noticed, in seconds since the epoch.
-        stopped: whether the agent asked for the exit by a signal.
-        out_of_memory: what shows that the kernel killed for lack of memory; empty if it did not.
-        killed_for: why the agent killed the worker, if it hung; otherwise empty.
-        stack: its stacks at the end, if they are known.
+        stopped: whether the agent asked for the exit with a signal.
+        out_of_memory: the evidence that the kernel killed the worker for lack of memory; empty if it did not.
+        killed_for: why the agent killed the worker, if the worker hung; otherwise empty.
+        stack: its stacks at the end, if known.
     """
 
     exit: WorkerExit
@@ -65,8 +65,8 @@ class Evidence:
 
     @property
     def error_at(self) -> float:
-        """When the error happened, in whole seconds since the epoch by the worker's clock, if its error file has that
-        time in the format of torch's `@record`; otherwise 0. A file server may have set the file's own time."""
+        """When the error happened, in whole seconds since the epoch on the worker's clock, if its error file records
+        that in the format of torch's `@record`; otherwise 0. The file's own time may be a file server's."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
         text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
@@ -74,14 +74,14 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed, rather than obeyed the agent's stop. With an error file it has failed in any
-        case."""
+        """Whether the worker failed rather than obeyed the agent's signal. A worker with an error file has always
+        failed."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether the worker's last output, before it obeyed the agent's stop, was a traceback. It may have been about
-        to exit because of that error, or it may have caught the exception and been about to continue."""
+        """Whether the worker's last output, before it obeyed the agent's signal, was a traceback. The worker may have
+        been about to exit because of that error, or may have caught the exception and been about to continue."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -90,7 +90,7 @@ class Evidence:
 
 
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
-    """The exit code in words: `exit code 3`, `killed by SIGSEGV (Segmentation fault)`."""
+    """Describe the exit code, as in `exit code 3` or `killed by SIGSEGV (Segmentation fault)`."""
     if exitcode == REAPED_BY_OTHERS:
         return "exit code lost: other code in the agent's process waits for all children"
     if exitcode >= 0:
@@ -107,7 +107,7 @@ def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
 
 
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
-    """Whether a restart might help. It cannot if Python rejected the script, or the script rejected its arguments."""
+    """Return whether a restart might help. It cannot if Python rejected the script or the script its arguments."""
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
@@ -115,16 +115,16 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 
 def _refused(tail: Sequence[str]) -> bool:
-    """Whether Python could not read the script or module that it was asked to run. A syntax error that the user's code
-    meets later (in a file that is being replaced, in a reply that it evaluates) has frames of that code, and may be
-    temporary."""
+    """Return whether Python could not read the script or module that it was asked to run. A syntax error that occurs
+    later in the user's code (in a file that is being replaced, in a reply that it evaluates) has that code's frames,
+    and may be temporary."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Whether the last line is an error that follows the usage. Of a long usage only indented lines are left. Without a
-    usage the error may be another program's, such as srun's."""
+    """Return whether the last line is an error after a usage message. Of a long one, only indented lines are left.
+    Without a usage message, the error may be another program's, such as srun's."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -132,11 +132,11 @@ def _bad_arguments(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """The JSON that torch's `@record` (or the script) wrote; empty if there is none. The worker wrote it while it was
-    dying, so a file that is broken, huge, deeply nested or not a regular file is only described. The result holds only
-    values that JSON can express."""
+    """Return the JSON that torch's `@record` (or the script) wrote; empty if there is none. The worker was dying when
+    it wrote the file, so one that is broken, huge, deeply nested or not a regular file is only described. The result
+    holds only values that JSON can express."""
     try:
-        # A named pipe would block the agent for ever, and a link may lead to a file that is not the worker's.
+        # A named pipe would block the agent forever, and a link may lead to a file that is not the worker's.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             return _read(fd)
@@ -153,7 +153,7 @@ def read_error_file(path: Path) -> dict[str, Any]:
 def _read(fd: int) -> dict[str, Any]:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
-        return {"message": f"the error file is {_KINDS.get(kind, 'no regular file')} and was not read"}
+        return {"message": f"the error file is {_KINDS.get(kind, 'not a regular file')} and was not read"}
     with open(fd, "rb", closefd=False) as file:
         raw = file.read(_ERROR_FILE_LIMIT + 1)
     if len(raw) > _ERROR_FILE_LIMIT:
@@ -172,7 +172,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """A number, or its text if it is infinite or not a number: JSON has neither."""
+    """Return the number, or the text of an infinity or a NaN, which JSON cannot express."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -190,7 +190,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def error_message(data: dict[str, Any]) -> str:
-    """The error file's traceback if it holds one, otherwise its message."""
+    """Return the error file's traceback if it has one, otherwise its message."""
     message = data.get("message") or ""
     if not isinstance(message, dict):
         return str(message)
@@ -200,7 +200,7 @@ def error_message(data: dict[str, Any]) -> str:
 
 
 def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
-    """The failure record of one worker."""
+    """Return one worker's failure record."""
     ended = evidence.exit
     reason = evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory)
     if evidence.stopped and not evidence.killed_for:
@@ -227,9 +227,9 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """The failures of a round by global rank, beginning with the cause of the others. `evidences` are in order of exit.
-    A worker that only obeyed the agent's stop has not failed, unless its last output was a traceback. A worker that was
-    killed because it hung has failed, whatever its exit code."""
+    """Return a round's failures by global rank, beginning with the cause of the others. `evidences` are in order of
+    exit. A worker that only obeyed the agent's signal has not failed, unless its last output was a traceback. A worker
+    that was killed because it hung has failed, whatever its exit code."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -241,32 +241,32 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """The first worker to exit, unless another wrote its error file earlier: it may take long to exit afterwards."""
+    """Return the first worker to exit, unless another wrote its error file earlier and then took long to exit."""
     first = failed[0]
     if first.killed_for:  # it hung before others gave up
         return first
-    # Exits that were noticed together may be a kill and its consequences, see `in_causal_order`.
+    # Exits that were noticed together may be a kill and its consequences; see `in_causal_order`.
     others = [e for e in failed if e.error_at and (first.error_at or e.timestamp > first.timestamp)]
     began = first.error_at or first.timestamp - _NOTICED_AFTER - _WHOLE
     return min((e for e in others if e.error_at < began), key=lambda e: e.error_at, default=first)
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """The presumed order of exits noticed together. A worker killed by a signal was not reacting to another worker's
-    exit; one that exited with an error may have been. So signals come first, then ranks in order."""
+    """Return exits that were noticed together in their presumed order. A worker killed by a signal was not reacting to
+    another worker's exit; one that exited with an error may have been. So signals come first, then ranks in order."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
 class OomWatch:
-    """Remembers counts of out-of-memory kills at the start of a round, to compare them after a worker was killed.
-    `counters` maps each file that has a count to the scope that it covers, the narrowest first."""
+    """Remembers the counts of out-of-memory kills at the start of a round, for comparison after a worker has been
+    killed. `counters` maps each file that has a count to the scope that it covers, narrowest first."""
 
     def __init__(self, counters: Mapping[Path, str]) -> None:
         self._scopes = counters
         self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Which counter has counted a kill since the start; empty if none has."""
+        """Describe which counter has counted a kill since the start; empty if none has."""
         for path, before in self._before.items():
             if oom_kills(path) > before:
                 return f"the kernel counted such a kill {self._scopes[path]}"
@@ -274,7 +274,7 @@ class OomWatch:
 
 
 def oom_kills(path: Path) -> int:
-    """The count in a file of `name value` lines; 0 if the file is missing or has none."""
+    """Return the count in a file of `name value` lines, or 0 if the file is missing or has no count."""
     with contextlib.suppress(OSError):
         for name, _, value in (line.partition(" ") for line in path.read_text().splitlines()):
             if name == "oom_kill" and value.strip().isdigit():
@@ -285,7 +285,7 @@ def oom_kills(path: Path) -> int:
 def oom_counters(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
 ) -> dict[Path, str]:
-    """The counter of this process's memory cgroup; if there is none, that of the machine, which counts all kills."""
+    """Return the counter of this process's memory cgroup, or else the machine's, which counts all kills."""
     found = {}
     with contextlib.suppress(OSError):
         for line in own_cgroups.read_text().splitlines():

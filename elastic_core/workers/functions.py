@@ -1,4 +1,4 @@
-"""Python functions as workers, started by `multiprocessing`: streams, environment, return value, error file."""
+"""Python functions as workers, started by `multiprocessing`: streams, environment, return values and error files."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 
 
 class FunctionStarter:
-    """Runs `function(*args)` in a child process. With spawn and forkserver both must be picklable.
+    """Runs `function(*args)` in a child process. With spawn and forkserver, both must be picklable.
 
     The child returns its value in a file in the agent's private folder. A pipe would block the child on a large value,
-    or the agent on a child that dies while it writes. Only our own child can write the file.
+    or the agent on a child that dies while writing. Only our own child can write the file.
 
     Signals are delayed (`interrupts_held`) while a fork server boots, and while a spawned child that is sent more than
-    a pipe holds imports its main module; not while the function and its arguments are pickled.
+    a pipe can hold imports its main module, but not while the function and its arguments are pickled.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
@@ -72,7 +72,7 @@ class FunctionStarter:
             raise _not_pickled(error) from error
         finally:
             for stream in filter(None, (*streams, mark)):
-                stream.close()  # immediately, because a stream ends only when its last write end is closed
+                stream.close()  # immediately, because a stream only ends when its last write end is closed
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
     def result(self, launch: Launch) -> object:
@@ -82,13 +82,13 @@ class FunctionStarter:
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
 ) -> partial[Any] | _PickledCall:
-    """The call, with `${local_rank}` replaced in string arguments, as in the arguments of commands."""
+    """Return the call, with `${local_rank}` replaced in string arguments as in commands."""
     args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
     return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 
 
 def read_function_result(launch: Launch) -> object:
-    """The function's return value. Raises EOFError if the child ended while it wrote the value."""
+    """Return the function's return value. Raises EOFError if the child ended while writing it."""
     with launch.result.open("rb") as file:
         return pickle.load(file)
 
@@ -97,14 +97,14 @@ def _not_pickled(error: Exception) -> ConfigurationError:
     return ConfigurationError(
         Problem(
             "entry point",
-            f"expected a function and arguments that can be pickled, found: {error}; define the function at "
+            f"the function or its arguments cannot be pickled: {error}; define the function at "
             "the top level of a module, or use the start method fork",
         )
     )
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """A pickled `multiprocessing` process for the function, as a spawned child reads it from its parent, and the
+    """Return a pickled `multiprocessing` process for the function, as a spawned child reads it from its parent, and the
     descriptors that it refers to by index (see `multiprocessing.forkserver`). The child must have the worker's streams
     and variables when it unpickles the process."""
     spawn = multiprocessing.get_context("spawn")
@@ -127,7 +127,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
 
 
 class _Shared:
-    """The object that `multiprocessing` asks, while it pickles a process, for the index of each descriptor."""
+    """The object that `multiprocessing` asks for each descriptor's index while it pickles a process."""
 
     DupFd = _DupFd
 
@@ -142,16 +142,14 @@ class _Shared:
 @dataclass(frozen=True)
 class _PickledCall:
     """A function and its arguments, which the child unpickles only when it makes the call. By then it has the worker's
-    environment and streams, so modules that unpickling imports see that environment, and errors of such an import go to
+    environment and streams, so modules imported by unpickling see that environment, and errors from such imports go to
     those streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
-        with (
-            interrupts_allowed()
-        ):  # arguments may be large, and multiprocessing pickles them before it starts a process
+        with interrupts_allowed():  # arguments may be large, and multiprocessing pickles them before starting a process
             return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
 
 
@@ -173,12 +171,12 @@ class _FunctionChild:
         return reap_child(self.pid) if exitcode is None and not self._reaped_elsewhere else exitcode
 
     def own_sentinel(self) -> int | None:
-        # The fork server reaps its children and reports the exit code afterwards; only its pipe shows when.
+        # The fork server reaps its children and then reports the exit code; only its pipe shows when.
         return os.dup(self._process.sentinel) if self._reaped_elsewhere else None
 
 
 def _as_connection(fd: int | None) -> Connection | None:
-    """A wrapper that multiprocessing can pass to a child; it owns a duplicate of `fd`."""
+    """Return a wrapper that multiprocessing can pass to a child; it owns a duplicate of `fd`."""
     if fd is None:
         return None
     from multiprocessing.connection import Connection
@@ -195,8 +193,8 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """The child's main function. It first makes its own session, so that the agent can find and end all that follows.
-    It only holds `mark`, see `Launch`."""
+    """Run the child. It first creates its own session, so that the agent can find and end everything that follows. It
+    merely holds `mark`; see `Launch`."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
@@ -206,14 +204,14 @@ def _run(
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
     os.environ.update(environment)
-    if environment.get("PYTHONFAULTHANDLER"):  # the interpreter reads it only at its start
+    if environment.get("PYTHONFAULTHANDLER"):  # the interpreter reads it only at startup
         faulthandler.enable(file=_STDERR)
     bind(cpus)
     (_finish_and_leave if is_spawned else _finish)(call, result)
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """For a process whose end finalizes the interpreter."""
+    """Call `_finish` in a process whose end finalizes the interpreter."""
     try:
         _finish(call, result, own)
     except SystemExit as left:
@@ -228,7 +226,7 @@ def _leave() -> NoReturn:
     thread that releases its last tensor would abort a process whose function has already returned."""
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
-    files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would end them
+    files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would close them
     files.sort(key=lambda file: type(file).__module__ == "_io")  # files that write to others, such as GzipFile, first
     for file in (*files, sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -237,20 +235,20 @@ def _leave() -> NoReturn:
 
 
 def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """`own`: the streams that are the worker's, not the agent's."""
+    """Make the call and save its outcome. `own` are the streams that belong to the worker, not to the agent."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
     try:
         _store(call(), result)
     except Exception as error:
         path = os.environ.get(error_file.VARIABLE)
-        if path and not os.path.exists(path):  # otherwise the function has written it
+        if path and not os.path.exists(path):  # otherwise the function has already written it
             error_file.write(path, error_file.content_of(error))
         raise
 
 
 def _forget_handlers() -> None:
-    """Remove the agent's handlers from a forked child. Ignored signals stay ignored, as they do across exec."""
+    """Remove the agent's signal handlers from a forked child. Ignored signals stay ignored, as across exec."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
@@ -259,8 +257,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because a forked child may have the agent's (a
-    notebook's) there. Each line is flushed, so that no line of a killed worker is lost."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because a forked child may still have the agent's
+    (such as a notebook's). Each line is flushed, so that no line of a killed worker is lost."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)
@@ -273,7 +271,7 @@ def _store(value: Any, result: str) -> None:
         pickled = pickle.dumps(value)
     except Exception as error:
         raise TypeError(
-            f"expected a return value that can be pickled, found a {type(value).__qualname__}: {error}; return plain "
+            f"the return value, a {type(value).__qualname__}, cannot be pickled: {error}; return plain "
             "data, or write it to a file and return its path"
         ) from error
     with open(result, "wb") as file:
@@ -281,7 +279,7 @@ def _store(value: Any, result: str) -> None:
 
 
 def run_script(path: str, *args: str) -> None:
-    """The function of `--run-path`: `runpy` runs the script inside the child's interpreter. The script can import the
+    """Run a script for `--run-path`: `runpy` runs it inside the child's interpreter, and the script can import the
     modules in its folder."""
     import runpy
 
@@ -292,6 +290,6 @@ def run_script(path: str, *args: str) -> None:
     except SyntaxError as error:
         if any(frame.filename.startswith(path) for frame in traceback.extract_tb(error.__traceback__)):
             raise
-        # The script itself has the error: show it without our frames, as Python does for a script.
+        # The error is in the script itself, so show it without our frames, as Python does for a script.
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         sys.exit(1)

@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import EnvironmentMaker, FileLimit
 
 
-_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit, if others could not be started
+_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after others failed to start
 
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """The user's choices about the workers of this node. `progress`: the signs that a worker does not hang, from `log`,
-    `cpu` and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit on open files; None: this
+    """The user's choices for this node's workers. `progress`: the signs that a worker is not hung, out of `log`, `cpu`
+    and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit on open files, or None for this
     process's limit."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
@@ -71,9 +71,9 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """The running round. `signals` are those that the agent sent. `asked` has the requests to end: the signal, the
-    worker's process id, and whether it was running and so got the signal itself. `exits` are in the order in which they
-    probably happened; a worker that was killed because it hung is added before it has exited."""
+    """The running round. `signals` are those that the agent has sent. `asked` has the requests to end: the signal, the
+    worker's process id, and whether the worker was running and so got the signal itself. `exits` are in the order in
+    which they probably happened; a worker that was killed because it hung is added before it has exited."""
 
     plan: RoundPlan
     output: RoundOutput
@@ -85,7 +85,7 @@ class _Round:
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, KillRecord] = field(default_factory=dict)
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
-    unseen: bool = False  # the process table could not be read, so processes may be left
+    unseen: bool = False  # whether the process table was unreadable, so that processes may be left
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -93,12 +93,12 @@ class _Round:
 
 
 class LocalWorkers:
-    """Workers as child processes of this one. See `interfaces.workers.WorkerProcesses` for the methods.
+    """Runs workers as child processes. See `interfaces.workers.WorkerProcesses` for the methods.
 
     Args:
-        starter: makes the processes.
-        policy: where output goes, environment, NUMA binding.
-        parent_environment: what the workers inherit.
+        starter: starts the processes.
+        policy: the user's choices for output, environment and NUMA binding.
+        parent_environment: the variables that the workers inherit.
         clock: for the timestamps of reports.
     """
 
@@ -126,7 +126,7 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def hold(self, lifeline: int) -> None:
-        """Let the guardian hold this descriptor until no worker is left, see `RoundHandler.lifeline`. Call it before
+        """Let the guardian hold this descriptor until no workers are left; see `RoundHandler.lifeline`. Call it before
         `guard` and `start`."""
         self._lifeline = lifeline
 
@@ -177,11 +177,11 @@ class LocalWorkers:
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
-        """The files of a worker's output in this round, stdout before stderr; none if it goes to the console."""
+        """Return the files of a worker's output in this round, stdout before stderr; none if it goes to the console."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
-        """The process that the starter forks workers from; None if it has none."""
+        """Return the process from which the starter forks workers, or None if it has none."""
         return getattr(self._starter, "template_pid", None)
 
     def sentinels(self) -> Collection[int]:
@@ -206,7 +206,7 @@ class LocalWorkers:
         ended: dict[int, int] = {}
         for worker in self._round.workers.values():
             running = worker.exitcode is None
-            # Finding a session's processes is slow, so while workers run only the process group is looked at.
+            # Finding a session's processes is slow, so only the process group is checked while workers run.
             nothing_left = not running and some_run and not sessions.group_exists(worker.pid)
             request = signum, worker.pid, running
             if nothing_left or request in self._round.asked:
@@ -255,7 +255,7 @@ class LocalWorkers:
             return []
         try:
             found = sessions.members(self._round.leaders)
-        except OSError as error:  # no descriptor is left to read /proc
+        except OSError as error:  # no descriptors are left to read /proc
             self._round.unseen = True
             raise cannot_look(error) from error
         return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
@@ -266,7 +266,7 @@ class LocalWorkers:
             try:
                 self._leftover_sentinels.append(os.pidfd_open(leftover.pid))
             except (AttributeError, OSError):
-                continue  # it has ended, or there is no pidfd, and then the caller looks again later
+                continue  # it has ended; or there is no pidfd, and the caller checks again later
         return self._leftover_sentinels
 
     def drain(self) -> int | None:
@@ -325,13 +325,14 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Whether the worker exited as the agent's signal asked. A worker that was killed because it hung did not."""
+        """Return whether the worker exited because the agent asked it to, and not because it was killed as hung."""
         if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
             return False
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
 
     def _open_folder(self, plan: RoundPlan) -> Path:
-        """Make the folder of the round's files, in the log folder if there is one, otherwise in the scratch folder."""
+        """Create the folder for the round's files, in the log folder if there is one, otherwise in the scratch
+        folder."""
         try:
             _, scratch = self._ensure_helpers()
         except OSError as error:
@@ -378,7 +379,7 @@ class LocalWorkers:
             if remedy(error):
                 raise
             raise unwritable(error, log_dir=False) from error
-        # An interrupt here, or the agent's death, must not leave a worker behind that nothing has recorded.
+        # Neither an interrupt here nor the agent's death may leave behind a worker that nothing has recorded.
         with interrupts_held(), guardian.expecting() as mark:
             launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
             worker = WorkerProcess(ranks, launch, self._starter.start(launch))
@@ -390,7 +391,7 @@ class LocalWorkers:
             worker.watch(self._open_sentinel)
 
     def _end_all(self, current: _Round) -> None:
-        """Kill the workers that were started, because others could not be, and wait until they have exited."""
+        """Kill the workers that did start after others failed to, and wait until they have exited."""
         sessions.end(current.leaders)
         for worker in self._running_workers():
             if worker.sentinel >= 0:
@@ -434,7 +435,7 @@ class LocalWorkers:
 
 
 def _temporary_folder() -> tuple[Path, int]:
-    """The folder, and a descriptor that holds a lock on it: systemd-tmpfiles does not clean up locked folders."""
+    """Create a folder. Returns it and a descriptor that locks it, since systemd-tmpfiles spares locked folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:
@@ -442,7 +443,7 @@ def _temporary_folder() -> tuple[Path, int]:
         except BaseException:
             path.rmdir()
             raise
-        with contextlib.suppress(OSError):  # a file system without locks
+        with contextlib.suppress(OSError):  # the file system has no locks
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return path, lock
     except OSError as error:
@@ -453,8 +454,7 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Inside this context, Python's RuntimeError for a thread that cannot be started becomes an OSError, as for the
-    other limits."""
+    """Convert Python's RuntimeError for a thread that cannot be started into an OSError, as for the other limits."""
     try:
         yield
     except RuntimeError as error:
@@ -463,6 +463,6 @@ def _threads_counted() -> Iterator[None]:
 
 def _report_lost_output(path: str, error: OSError) -> None:
     filtered = Path(path).stem.startswith(FILTERED)
-    rest = "is only where the workers' other lines go" if filtered else "goes to the console"
+    rest = "goes only where the workers' other lines go" if filtered else "goes to the console"
     consequence = f"the file ends here; later output {rest}"
     get_logger().error("output lost", file=path, reason=error.strerror, consequence=consequence)

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 _FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its libraries
 
 _MOST, _WITHIN = 4, 1.0
-"""At most so many guardians are started within so many seconds. After that only the next order starts one, so that a
-guardian that always dies immediately is not started in a loop."""
+"""At most this many guardians are started within this many seconds. After that, only the next order starts one, so that
+a guardian that always dies immediately is not restarted in a loop."""
 
 
 class Guardian:
-    """Starts the guardian process; `close` ends it. If the process was killed, another one replaces it and gets all
-    orders that still apply. Without a guardian the job runs on, less safely.
+    """Starts the guardian process; `close` ends it. If the process is killed, another one replaces it and gets all
+    orders that still apply. Without a guardian, the job continues, though less safely.
 
-    The process gets only those environment variables that the dynamic loader reads. It holds a copy of the descriptor
-    `lifeline`, unless that is -1, until no worker is left. Raises OSError if the process cannot be started.
+    The process gets only the environment variables that the dynamic loader reads. It holds a copy of the descriptor
+    `lifeline`, unless that is -1, until no workers are left. Raises OSError if the process cannot be started.
     """
 
     def __init__(self, lifeline: int = -1, clock: Clock | None = None) -> None:
@@ -57,7 +57,7 @@ class Guardian:
         return self._process.pid
 
     def sentinels(self) -> list[int]:
-        """A descriptor that polls as ready once the guardian has ended, so that `look` has to be called; or none."""
+        """Return a descriptor, if any, that polls as ready once the guardian has ended and `look` must be called."""
         sentinel = self._process.sentinel
         return [] if sentinel is None or self._lost else [sentinel]
 
@@ -73,9 +73,9 @@ class Guardian:
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
-        """A descriptor for the worker that is started inside this context. If the agent dies before it calls `watch`,
-        the guardian does not know the worker's process id, and finds the worker by this descriptor. Raises OSError if
-        no descriptor is left."""
+        """Yield a descriptor for the worker that is started inside this context. If the agent dies before it calls
+        `watch`, the guardian does not know the worker's process id, and finds the worker by this descriptor. Raises
+        OSError if no descriptors are left."""
         reader, mark = os.pipe()
         os.close(reader)
         try:
@@ -92,25 +92,25 @@ class Guardian:
         self._order(f"watch {pid} {start}")
 
     def forget(self, pid: int) -> None:
-        """Stop watching a session. It is empty, and the kernel may reuse its number."""
+        """Stop watching a session that is empty, because the kernel may reuse its number."""
         self._watched.pop(pid, None)
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Remove this folder at the end. Ignores a relative path, one that would read as two orders, and a link, so
+        """Remove this folder at the end. Ignores relative paths, paths that would read as two orders, and links, so
         that no other folder is ever removed."""
         if "\n" not in path and Path(path).is_absolute():
             self._scratch.append(path)
             self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 15.0) -> None:
-        """Let the guardian kill what it still watches, and wait for it. Idempotent. After `timeout` seconds it is
-        killed, and processes and folders may be left. The default allows for a machine that stalls."""
+        """Let the guardian kill the sessions that it still watches, and wait for it to end. Idempotent. After `timeout`
+        seconds it is killed, which may leave processes and folders. The default allows for stalls."""
         self._closed = True
         self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        """The caller has recorded the order already, so a guardian that starts now gets it from `_replace`."""
+        """Send an order that the caller has already recorded, so that a guardian that starts now gets it too."""
         if not self._closed and (self._lost or not self._process.order(line)):
             self._replace()
 
@@ -132,7 +132,7 @@ class Guardian:
             ]
             self._lost = not all(self._process.order(line) for line in orders)
         if self._lost:
-            self._report_lost(self.pid, "it has ended, too")
+            self._report_lost(self.pid, "it has also ended")
         else:
             kept = "another one takes its place"
             get_logger().warning("guardian lost", pid=lost.pid, consequence=kept, next=self.pid)

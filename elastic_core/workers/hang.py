@@ -1,10 +1,10 @@
-"""Hung workers: the signs of progress that reveal them, the stacks of a hung worker, and how it is killed. `agent.hang`
-decides which worker hangs.
+"""Hung workers: the signs of progress that reveal them, their stacks, and how they are killed. `agent.hang` decides
+which worker is hung.
 
-The agent turns on Python's faulthandler in watched workers. On SIGABRT faulthandler writes the stacks of all threads to
-stderr. It does not need the interpreter's lock, so it works even in C code that never releases it. Then the process
-dies. SIGABRT is sent only to a process that catches it, as its /proc entry shows. If a process does not catch it, or
-handles it in another way, the agent runs py-spy, if that is installed.
+The agent turns on Python's faulthandler in watched workers. On SIGABRT, faulthandler writes the stacks of all threads
+to stderr. It does not need the interpreter's lock, so it works even in C code that never releases the lock. Then the
+process dies. SIGABRT is sent only to a process that catches it, according to its /proc entry. If a process does not
+catch it or handles it differently, the agent runs py-spy if that is installed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MARKER = re.compile(
 )
 _HEADS = rb"(Current thread|Thread) 0x.*\(most recent call first\):\s*$|Current thread's C stack"
 _BEGINS = re.compile(_HEADS)
-# The lines of a dump. A traceback has one more comma: `  File "x", line 1, in f`.
+# The lines of a dump. A traceback's have one more comma: `  File "x", line 1, in f`.
 _OF_DUMP = re.compile(
     _HEADS
     + rb"|\s*$|\.\.\.\s*$|Extension modules: |  (File .*, line (\d+|\?\?\?) in |Binary file |\.\.\.|<|Garbage-coll)"
@@ -55,10 +55,10 @@ _OF_DUMP = re.compile(
 _THREAD = re.compile(r"(Current thread|Thread) 0x")
 _HEAD = re.compile(r"(Current t|T)hread\b")
 _LONGEST_LINE = 400  # bytes
-_MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads of a hundred frames
+_MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads with a hundred frames each
 _MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
-_MOST_BELOW = 3  # processes that are asked in place of the one that started them
+_MOST_BELOW = 3  # processes that are asked instead of the one that started them
 _ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
 
 # How long the agent waits, in seconds, before it kills a hung worker without an answer.
@@ -69,7 +69,7 @@ END: Duration = 1.0  # for a killed worker to exit
 
 
 class Activity:
-    """The signs of progress of one round's workers. `sources` names those that are read: `log`, `cpu` and `beat`.
+    """The signs of progress of one round's workers. `sources` names the ones to read, out of `log`, `cpu` and `beat`.
     `close` removes the heartbeat files."""
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
@@ -80,7 +80,7 @@ class Activity:
         self._beats: dict[int, int] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
-        """Make a worker's heartbeat file in `scratch`. Returns the variables that name it. Raises OSError."""
+        """Create a worker's heartbeat file in `scratch`. Returns the variables that name it. Raises OSError."""
         if BEAT not in self._sources:
             return {}
         path = scratch / f"beat-{local_rank}"
@@ -89,7 +89,7 @@ class Activity:
         return {BEAT_FILE: str(path)}
 
     def samples(self, workers: Sequence[WorkerProcess]) -> list[WorkerSample]:
-        """A sample of each of these running workers."""
+        """Return a sample for each of these running workers."""
         held_up = self._held_up()
         cpu = _cpu_seconds(workers) if CPU in self._sources else {}
         return [
@@ -105,7 +105,7 @@ class Activity:
         ]
 
     def close(self) -> None:
-        """Idempotent."""
+        """Remove the heartbeat files. Idempotent."""
         for file in self._files.values():
             file.close()
         self._files = {}
@@ -117,14 +117,14 @@ class Activity:
         return self._beats.get(local_rank, 0)
 
     def _held_up(self) -> bool:
-        """Whether output has been waiting for the console, which has accepted none since the last look."""
+        """Return whether output is waiting for the console, which has accepted none since the last check."""
         before, self._delivered = self._delivered, self._output.delivered()
         return self._output.pump.busy and self._delivered == before
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """The CPU time of each worker's session, by the worker's process id, including ended children whose parent has
-    waited for them."""
+    """Return the CPU time of each worker's session, by the worker's process id, including ended children whose parent
+    has waited for them."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)
@@ -140,10 +140,10 @@ def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
 
 
 class DumpSink:
-    """Separates the last few dumps of faulthandler from the worker's own output. One thread feeds it, any may read.
+    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds it, and any may read it.
 
-    A dump ends with the first line of another kind. After that only the head of a thread's stack, which nothing else
-    writes, continues it: the other line may be another process's."""
+    A dump ends at the first line of another kind. After that, only the head of a thread's stack, which nothing else
+    writes, continues it, because the other line may be another process's."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -162,14 +162,14 @@ class DumpSink:
         return b""
 
     def text(self) -> str:
-        """The dumps as one text, see `arranged`; empty if there are none."""
-        dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because more lines may be added now
+        """Return the dumps as one text (see `arranged`); empty if there are none."""
+        dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because lines may be added concurrently
         texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
         return bounded("\n\n".join(texts))
 
 
 def arranged(lines: Sequence[str]) -> str:
-    """A dump of faulthandler, bounded, with the main thread first: faulthandler lists the newest thread first."""
+    """Return a faulthandler dump, bounded, with the main thread first; faulthandler puts the newest thread first."""
     blocks: list[list[str]] = []
     for line in lines:
         if _HEAD.match(line):
@@ -182,19 +182,19 @@ def arranged(lines: Sequence[str]) -> str:
 
 
 def bounded(text: str) -> str:
-    """The beginning of a text, in whole lines, and the number of lines that are left out."""
+    """Return the start of a text, in whole lines, and the number of lines that are omitted."""
     lines = [line[:_LONGEST_LINE] for line in text.strip().splitlines()]
     kept, length = 0, 0
     while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
         length += len(lines[kept]) + 1
         kept += 1
-    missing = [f"... and {len(lines) - kept} lines more"] if kept < len(lines) else []
+    missing = [f"... and {len(lines) - kept} more lines"] if kept < len(lines) else []
     return "\n".join([*lines[:kept], *missing])
 
 
 @dataclass(frozen=True)
 class KillRecord:
-    """Why a worker was killed, and what to report if no stack has arrived through its stderr."""
+    """Why a worker was killed, and what to report if no stack arrived through its stderr."""
 
     reason: str
     otherwise: str
@@ -223,8 +223,8 @@ class HangingWorker:
         return text or explained([why, no_spy])
 
     def kill(self, pid: int, wait: bool) -> None:
-        """Kill the process that hangs and the rest of the worker's session except helpers. Set `wait`, to wait for the
-        worker's end, for a few workers only: many may hang in the kernel and would delay the agent."""
+        """Kill the hung process and the rest of the worker's session except helpers. Only set `wait`, which waits for
+        the worker's end, for a few workers: many may hang in the kernel and would delay the agent."""
         leaders = {self.worker.pid: self.worker.start}
         if sessions.leader_of(pid, leaders):  # it may have died of SIGABRT
             sessions.send(pid, signal.SIGKILL)
@@ -233,8 +233,8 @@ class HangingWorker:
             wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """The process that hangs, if it is not the worker itself, and then the worker. If the worker is a program that
-        started Python (a shell), the processes that it started."""
+        """Return the hung process if it is not the worker itself, and then the worker. If the worker is a program that
+        started Python (such as a shell), the processes that it started replace it."""
         leader = self.worker.pid
         first = [pid] if pid != leader and _catches_abort(pid) else []
         if _catches_abort(leader):
@@ -259,13 +259,13 @@ class HangingWorker:
 
 
 def _runs(pid: int) -> bool:
-    """Whether py-spy could read anything from the process."""
+    """Return whether the process is running, so that py-spy could read it."""
     stat = sessions.best_table().stat(pid)
     return stat is not None and not stat.ended and stat.state not in "Dt"
 
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
-    """Wait for the end of a process that is not our child, if the platform can report that."""
+    """Wait for a process that is not our child to end, if the platform can report that."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -281,8 +281,8 @@ def _catches_abort(pid: int) -> bool:
 
 
 def abort(pid: int) -> None:
-    """Let the process die of SIGABRT, without a core dump, even if it is stopped. A core dump can be as large as the
-    machine's memory, and delays the end for as long."""
+    """Make the process die of SIGABRT without a core dump, even if it is stopped. A core dump can be as large as the
+    machine's memory, and writing it delays the end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         # A limit of one byte, unlike 0, also applies to dumps that are piped to a program.
@@ -292,19 +292,19 @@ def abort(pid: int) -> None:
 
 
 def silence_reason(pid: int, seconds: Duration) -> str:
-    """The likely reason why a process that catches SIGABRT has written no stack."""
+    """Return the likely reason why a process that catches SIGABRT has written no stack."""
     stat = sessions.best_table().stat(pid)
     if stat is None or stat.ended:
-        return "it died of SIGABRT, and no stack came to its stderr, which it may have sent elsewhere"
+        return "it died of SIGABRT, but no stack reached its stderr, which it may have redirected"
     if stat.state == "D":
-        return f"it sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}) and hears no signal"
+        return f"it sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}) and ignores signals"
     if stat.state == "t":
-        return "a debugger holds it"
+        return "a debugger has stopped it"
     return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it itself"
 
 
 def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
-    """What py-spy prints about the process within `patience` seconds; if nothing, why."""
+    """Return what py-spy prints about the process within `patience` seconds, and why if that is nothing."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
         return "", "py-spy, which could read them from outside, is not installed"
@@ -321,7 +321,7 @@ def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tupl
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration) -> tuple[int | None, bytes]:
-    """Exit code (None: it took too long and was killed) and output of a program, which can write `_MOST_OF_SPY`."""
+    """Run a program. Returns its exit code (None if it timed out) and at most `_MOST_OF_SPY` bytes of output."""
     memory = os.memfd_create("py-spy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(memory, "rb") as output, contextlib.ExitStack() as stack:
         os.truncate(memory, _MOST_OF_SPY)
@@ -343,7 +343,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that has not ended by itself, with all that it started."""
+    """Kill a program that has not ended by itself, and everything that it started."""
     if process.poll() is None:
         sessions.send_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -351,8 +351,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def explained(reasons: Iterable[str]) -> str:
-    """The text in place of a stack."""
+    """Return the text that replaces a stack."""
     return NO_STACK + "; ".join(reason for reason in reasons if reason)
 
 
-NOT_ASKED = explained(["it was one of many that hung, and others took long to be asked"])
+NOT_ASKED = explained(["many workers hung, and there was no time left to ask this one"])

@@ -1,13 +1,13 @@
-"""Interrupts: an exception from a signal handler waits until a new process has been recorded by the code that ends it.
+"""Interrupts: delays a signal handler's exception until a new process has been recorded by the code that can end it.
 
-Python runs signal handlers in the main thread, between any two of its steps, and their exceptions (KeyboardInterrupt
-for Ctrl-C, any other for a program's alarm) propagate from that step. Between the fork and the line that records the
-process id, an exception would lose the only trace of the process. So for that moment a gate replaces the handlers; it
-records the signal and returns. `elastic run` does not need it, since its handlers raise nothing.
+Python runs signal handlers in the main thread, between any two bytecode steps, and their exceptions (KeyboardInterrupt
+for Ctrl-C, any other for a program's alarm) propagate from there. Between the fork and the line that records the
+process id, an exception would lose the only trace of the process. For that moment, a gate therefore replaces the
+handlers; it records the signal and returns. `elastic run` does not need it, because its handlers raise nothing.
 
-Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python runs its handler
-in the main thread all the same. A fork in a separate thread makes that thread the worker's parent, and a worker that
-asked the kernel to end it with its parent (PR_SET_PDEATHSIG) ends with the thread.
+Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python still runs its
+handler in the main thread. A fork in a separate thread makes that thread the worker's parent, and a worker that has
+asked the kernel to end it with its parent (PR_SET_PDEATHSIG) ends with that thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SI
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Delay Python handlers of SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM, which ask a program to end or to stop its
-    present work, until the block is left. Other signals are not delayed, because delaying has side effects: a handler
-    that C code installed above Python's (`faulthandler.register`) is lost, and the flag of `signal.siginterrupt` reset.
+    """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM, which ask a program to end or to stop
+    its current work, until the block is left. Other signals are not delayed, because that has side effects: a handler
+    that C code installed above Python's (`faulthandler.register`) is lost, and `signal.siginterrupt`'s flag is reset.
 
-    Use it only briefly, because the program does not react to Ctrl-C inside. It does nothing in other threads than the
-    main one, since no handler runs there. A child that another thread forks has the program's handlers.
+    Use it only briefly, because the program does not react to Ctrl-C inside. It does nothing in threads other than the
+    main one, because no handler runs there. A child that another thread forks has the program's handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,7 +52,7 @@ def interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_allowed() -> Iterator[None]:
-    """The reverse, inside `interrupts_held`, for a long step that starts no process."""
+    """Suspend an enclosing `interrupts_held` for a long step that starts no process."""
     holds = _gate.holds
     if not holds or _gate.thread != threading.get_ident():
         yield
@@ -66,20 +66,20 @@ def interrupts_allowed() -> Iterator[None]:
 
 
 def raise_noted() -> None:
-    """For a child that was forked inside `interrupts_held` and has set its own handlers: raise again the signals that
-    it received before."""
+    """Raise again the signals that a child, forked inside `interrupts_held`, received before it set its own
+    handlers."""
     _gate.holds, noted, _gate.noted = [], _gate.noted, {}
     for signum in noted:
         signal.raise_signal(signum)
 
 
 class _Gate:
-    """Replaces the program's handlers. It records a signal while there are holds, and otherwise passes it on, so that
+    """Replaces the program's handlers. It records signals while there are holds and otherwise passes them on, so that
     it does no harm if an interrupt has left it installed.
 
-    It has no gap, whenever a signal arrives:
-    - It is closed before it replaces the first handler. A handler that is not replaced yet may raise, but nothing has
-      been started then. It may also install another handler; so the gate remembers what `signal.signal` returns.
+    It has no gap, no matter when a signal arrives:
+    - It is closed before it replaces the first handler. A handler that is not yet replaced may raise, but nothing has
+      been started by then. It may also install another handler, so the gate remembers what `signal.signal` returns.
     - When it opens, it first handles the recorded signals, and passes new ones on, because a handler may wait for
       another's exception, such as a time limit that it has set. Then it restores the handlers, except where a handler
       has installed another one.
@@ -102,11 +102,11 @@ class _Gate:
         self.holds.append(hold)
         for signum in _HELD:
             if callable(handler := signal.getsignal(signum)) and handler is not self:
-                self._handlers[signum] = handler  # in case another signal's handler raises within the next line
+                self._handlers[signum] = handler  # in case another signal's handler raises during the next line
                 replaced = signal.signal(signum, self)
                 if callable(replaced):
                     self._handlers[signum] = replaced
-                else:  # the handler has just run, and uninstalled itself
+                else:  # the handler has just run and uninstalled itself
                     signal.signal(signum, replaced)
 
     def open(self, hold: object) -> None:
@@ -118,7 +118,7 @@ class _Gate:
                 self._put_back()
 
     def pass_on(self) -> None:
-        """Handle all recorded signals in order, even if one of their handlers raises."""
+        """Handle all recorded signals in order, even if a handler raises."""
         try:
             for signum in list(self.noted):
                 self._handlers[signum](signum, self.noted.pop(signum))
@@ -130,12 +130,12 @@ class _Gate:
         mine: object = self
         for signum, handler in self._handlers.items():
             if signal.getsignal(signum) is mine and (replaced := signal.signal(signum, handler)) is not mine:
-                signal.signal(signum, replaced)  # a handler has just run, and installed this one
+                signal.signal(signum, replaced)  # a handler has just run and installed this one
 
     def forked(self) -> None:
-        """Called in a forked child. If the holding thread forked it, it keeps holding until `raise_noted`, because it
-        must not run the program's handlers."""
-        self.noted.clear()  # the parent received those
+        """Adjust the gate in a forked child. A child that the holding thread forked keeps holding until `raise_noted`,
+        because it must not run the program's handlers."""
+        self.noted.clear()  # the parent received these
         if self.thread != threading.get_ident():
             self.holds = []
             self._put_back()

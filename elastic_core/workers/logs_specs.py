@@ -1,8 +1,8 @@
-"""Log files placed by an object: torch's names `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std` for programs, and
-torchrun's plugins, which are entry points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
+"""Log files placed by an object: `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`, as torch names them, for
+programs, and torchrun's plugins, which are entry points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
 
-The object only names the files; the agent writes them. The class of an entry point is called as torchrun calls it. It
-is torch's or derives from torch's, so the agent imports torch when the user chooses one.
+The object only names the files; the agent writes them. An entry point's class is called as torchrun calls it. It is
+torch's or derives from torch's, so the agent imports torch when the user selects one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TORCHS_MODULE = "torch.distributed.elastic.multiprocessing"
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """The streams of each local rank; none for a rank that the map does not name."""
+    """Return the streams of each local rank; none for a rank that the map does not name."""
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
@@ -41,8 +41,8 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
 
 @dataclass
 class LogsDest:
-    """The paths of one round's files, by local rank. A stream without a path, or with an empty one, goes to the
-    console; one that is also in a `tee_` map goes to both."""
+    """The paths of one round's files, by local rank. A stream without a path or with an empty one goes to the console;
+    one that is also in a `tee_` map goes to both."""
 
     stdouts: dict[int, str] = field(default_factory=dict)
     stderrs: dict[int, str] = field(default_factory=dict)
@@ -54,13 +54,13 @@ class LogsDest:
 
 
 class LogsSpecs(abc.ABC):
-    """Chooses where the workers' output goes: derive a class and define `reify`.
+    """Chooses where the workers' output goes. Subclass it and define `reify`.
 
     Args:
-        log_dir: the folder of all files; None: a new temporary one.
-        redirects: the streams that go to files, for all workers or by local rank.
-        tee: the streams that go to files and to the console.
-        local_ranks_filter: the workers that write to the console; None: all.
+        log_dir: the folder for all files (default: a new temporary one).
+        redirects: the streams that go to files only, for all workers or by local rank.
+        tee: the streams that go to both files and the console.
+        local_ranks_filter: the workers that write to the console (default: all).
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class LogsSpecs(abc.ABC):
 
     @abc.abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """The files of the next round. `envs` has the workers' environments by local rank."""
+        """Return the files for the next round. `envs` has the workers' environments by local rank."""
 
     @property
     @abc.abstractmethod
     def root_log_dir(self) -> str | None:
-        """The folder of all files."""
+        """The folder for all files."""
 
 
 class DefaultLogsSpecs(LogsSpecs):
@@ -104,7 +104,7 @@ class DefaultLogsSpecs(LogsSpecs):
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._run_log_dir: str | None = None
         if log_dir is not None and Path(log_dir).is_file():
-            raise NotADirectoryError(f"expected a folder as log_dir, found that {log_dir} is a file")
+            raise NotADirectoryError(f"log_dir must be a folder, but {log_dir} is a file")
 
     @property
     def root_log_dir(self) -> str | None:
@@ -150,19 +150,19 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 def placer_of(specs: Any, name: str = "") -> Placer:
-    """The placer that calls `reify` of an object, which may be torch's. `name`: its entry point's, if it has one."""
+    """Return the placer that calls an object's `reify`. `name`: the name of the object's entry point, if any."""
     return partial(_place, name, specs)
 
 
 def load_placer(
     name: str, points: Mapping[str, EntryPoint], log_dir: Path, redirects: str, tee: str, ranks: frozenset[int]
 ) -> Placer:
-    """The placer of the entry point `name`.
+    """Return the placer for the entry point `name`.
 
     Args:
-        points: the entry points of the group by name.
+        points: the group's entry points by name.
         redirects, tee: in the format of the flags `-r` and `-t`.
-        ranks: local ranks that write to the console; empty: all.
+        ranks: the local ranks that write to the console; empty for all.
 
     Raises:
         PluginError: there is no such entry point, or it cannot be loaded or called.
@@ -170,7 +170,7 @@ def load_placer(
     if name not in points:
         known = ", ".join(sorted(points)) or "none is installed"
         raise PluginError(
-            Problem(_FLAG, f"expected the name of an entry point in group {GROUP} ({known}), found {name!r}")
+            Problem(_FLAG, f"expected the name of an entry point in the group {GROUP} ({known}), found {name!r}")
         )
     try:
         make = points[name].load()
@@ -186,7 +186,7 @@ def load_placer(
 
 
 def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryPoint]:
-    """The entry points of the group by name; those of the `allowed` distributions, unless that is None."""
+    """Return the group's entry points by name, limited to the `allowed` distributions unless that is None."""
     from importlib.metadata import entry_points
 
     names = None if allowed is None else {normalised(name) for name in allowed}
@@ -198,7 +198,7 @@ def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryP
 
 
 def _as_torch(text: str) -> Any:
-    """The value in torch's type if the plugin has imported torch, otherwise the text."""
+    """Return the value as torch's type if the plugin has imported torch, otherwise the text."""
     module = sys.modules.get(_TORCHS_MODULE)
     return module.Std.from_str(text) if module is not None else text
 
@@ -228,5 +228,5 @@ def _broken(name: str, error: Exception) -> PluginError:
     found = f"found {type(error).__name__}: {error}"
     if not name:
         return PluginError(Problem("logs_specs", f"expected `reify` to return the log files, {found}"))
-    advice = f"repair that plugin, or leave {_FLAG} out"
+    advice = f"repair that plugin or omit {_FLAG}"
     return PluginError(Problem(_FLAG, f"expected {name!r} to return the log files, {found}; {advice}"))

@@ -1,7 +1,7 @@
-"""The output of one round: the workers' pipes and log files, and the pump that moves what they write, line by line.
+"""The output of one round: the workers' pipes and log files, and the pump that forwards their output line by line.
 
-The pump is a separate thread, because a console that blocks (a paused terminal, a full pipe) must hold up the workers
-that write to it, as it would without an agent, but never the agent.
+The pump is a separate thread: a console that blocks (a paused terminal, a full pipe) must hold up the workers that
+write to it, as it would without an agent, but never the agent itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is abou
 
 
 class OutputPump:
-    """One thread that moves output from the pipes in `channels` (read end -> channel), and closes these.
+    """A thread that moves output from the pipes in `channels` (read end -> channel), and closes them.
 
-    Call `start`; when all writers have ended, `end`; when `done` has become readable, or too much time has passed,
-    `finish`. `busy` is true while output is being written to the console or a file; it stays true if that write blocks.
+    Call `start`, then `end` when all writers have ended, and `finish` when `done` is readable or too much time has
+    passed. `busy` is true while output is being written to the console or a file; it stays true if that write blocks.
     """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
@@ -50,7 +50,7 @@ class OutputPump:
         self._ending = False
         self.moved = 0
         self.busy = False
-        with contextlib.ExitStack() as undo:  # file descriptors may run out at any of these
+        with contextlib.ExitStack() as undo:  # file descriptors may run out at any of these steps
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self._wake_reader, self._wake_writer = _pipe(undo)
             self.done, self._done_writer = _pipe(undo)
@@ -60,11 +60,11 @@ class OutputPump:
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def start(self) -> None:
-        """Begin to move output. Raises RuntimeError if no thread can be started."""
+        """Start moving output. Raises RuntimeError if no thread can be started."""
         self._thread.start()
 
     def catch_up(self, patience: Duration) -> bool:
-        """Wait until the pipes' present content has been moved, at most `patience` seconds. Returns whether it has."""
+        """Wait, for at most `patience` s, until everything now in the pipes has been moved. Returns whether it has."""
         if self._ending or not self._thread.is_alive():
             return True
         caught_up = threading.Event()
@@ -76,25 +76,25 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Read what is in the pipes now, and then stop: no worker is left to write more. Idempotent."""
+        """Drain what is in the pipes now, then stop, because no workers are left to write more. Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)
 
     def finish(self) -> bool:
-        """Release the pump; one that is blocked by the console is abandoned. Call it once, after `end`. Returns whether
-        all output was delivered, or is left to a background `cat` (see `_hand_over`)."""
+        """Release the pump, or abandon it if the console blocks it. Call it once, after `end`. Returns whether all
+        output was delivered or left to a background `cat` (see `_hand_over`)."""
         if self._thread.ident is None:  # it could not be started
             self._run()
         else:
             self._thread.join(_LAST_MOMENT)
-        # Whether the thread is alive does not matter: on a slow machine it may not have taken its very last step.
+        # Whether the thread is alive does not matter: on a slow machine, it may not have completed its very last step.
         delivered = wait_readable(self.done, 0)
         os.close(self.done)
         return delivered
 
     def owned(self) -> list[int]:
-        """The pump's open descriptors that only the agent may hold."""
+        """Return the pump's open descriptors that only the agent may hold."""
         return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
@@ -104,11 +104,11 @@ class OutputPump:
             self._drain(fd)
         self._selector.close()
         os.close(self._wake_reader)
-        self._answer()  # after the close, so that a later request fails instead of waiting for an answer
+        self._answer()  # after the close, so that later requests fail instead of waiting for an answer
         os.close(self._done_writer)
 
     def _turn(self) -> bool:
-        """Wait once and handle what came. Returns false if the pump has to end."""
+        """Wait once and handle what arrived. Returns false if the pump has to end."""
         waiting = any(channel.unfinished for channel in self._channels.values())
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
         if not ready:
@@ -119,7 +119,7 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """Catch up as `catch_up` asks. Returns false if the wake pipe has no writer any more: the pump has to end."""
+        """Catch up on `catch_up`'s request. Returns false if the wake pipe has no writer left, so the pump must end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -145,14 +145,14 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Move what the workers left. A process outside their sessions may still hold the stream."""
+        """Move what the workers left behind. A process outside their sessions may still hold the stream."""
         if self._take_what_is_there(fd):
             self._hand_over(fd)
             self._end(fd)
 
     def _hand_over(self, fd: int) -> None:
-        """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can write
-        after the agent exits, without SIGPIPE. `cat` exits when that process closes the pipe."""
+        """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can keep
+        writing without SIGPIPE after the agent exits. `cat` exits when that process closes the pipe."""
         with open(os.devnull, "wb") as null:
             destination = self._channels[fd].destination
             places = (fd, null.fileno() if destination is None else destination, null.fileno())
@@ -163,11 +163,11 @@ class OutputPump:
                 shell = os.posix_spawnp("sh", in_background, environ, file_actions=actions, setsid=True, setsigmask=())
                 os.waitpid(shell, 0)
             except (OSError, NotImplementedError) as error:
-                reason = f"a process in another session still has a stream open, and sh cannot be run: {error}"
+                reason = f"a process in another session still has a stream open, but sh cannot be run: {error}"
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Move the pipe's present content, however fast others write more. Returns false at the end of the stream."""
+        """Drain what is in the pipe now, even if writers keep adding to it. Returns false at the end of the stream."""
         left = _LARGEST_PIPE
         while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
@@ -187,8 +187,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Keep reading after any error: a bug here may cost output, but must not leave a worker without a reader. Each
-        stream's first error is logged."""
+        """Call `move`, and keep reading after any error: a bug may cost output, but must not leave a worker without a
+        reader. Each stream's first error is logged."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all
@@ -199,10 +199,10 @@ class OutputPump:
 
 
 class RoundOutput:
-    """Make it before the workers start, give each the descriptors of `stdio`, call `begin` after all have started, and
-    `finish` in the end. `pump` moves the output.
+    """One round's output. Create it before the workers start, give each worker the descriptors from `stdio`, call
+    `begin` after all have started, and `finish` at the end. `pump` moves the output.
 
-    Raises ConfigurationError if a log file cannot be opened, or a limit on open files is reached.
+    Raises ConfigurationError if a log file cannot be opened or a limit on open files is reached.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class RoundOutput:
         self._filtered: dict[Path, FileSink] = {}
         self._channels: dict[int, Channel] = {}
         self._ends: dict[tuple[int, Stream], int] = {}
-        self._write_ends: list[int] = []  # those of `_ends` that are pipes
+        self._write_ends: list[int] = []  # the pipes among `_ends`
         self._sources: dict[tuple[int, Stream], Channel | OwnFile] = {}
         try:
             for ranks in plan.ranks:
@@ -234,7 +234,7 @@ class RoundOutput:
         forks.drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
-        """The descriptors for the worker's stdout and stderr; None to inherit the agent's."""
+        """Return the descriptors for the worker's stdout and stderr; None to inherit the agent's."""
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
@@ -244,17 +244,17 @@ class RoundOutput:
         self.pump.start()
 
     def drain(self) -> int:
-        """Read the rest, after all workers have ended. Returns a descriptor that becomes readable once the rest has
-        been delivered."""
+        """Read the rest of the output after all workers have ended. Returns a descriptor that becomes readable once
+        everything has been delivered."""
         self.pump.end()
         return self.pump.done
 
     def delivered(self) -> int:
-        """Bytes read plus bytes written to the console so far; it grows while output moves."""
+        """Return the bytes read plus the bytes written to the console so far, which grow while output moves."""
         return self.pump.moved + sum(console.written for console in self._consoles.values())
 
     def finish(self) -> bool:
-        """Release everything but the workers' files; see `OutputPump.finish`."""
+        """Release everything except the workers' files; see `OutputPump.finish`."""
         self._close_write_ends()
         self.pump.end()
         delivered = self.pump.finish()
@@ -263,35 +263,35 @@ class RoundOutput:
         return delivered
 
     def close(self) -> None:
-        """After `finish`, when nothing more is to be read from the workers' files."""
+        """Close the workers' files after `finish`, when nothing more needs to be read from them."""
         for file in self._own_files():
             file.close()
         self._sources.clear()
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
-        """The worker's last stderr lines; complete after `finish`."""
+        """Return the worker's last stderr lines; complete after `finish`."""
         return self._sources[local_rank, Stream.ERR].tail()
 
     def files(self, local_rank: int) -> tuple[Path, ...]:
-        """The log files of the worker, stdout before stderr."""
+        """Return the worker's log files, stdout before stderr."""
         return tuple(source.path for source in self._streams(local_rank) if source.path)
 
     def expect_dump(self, local_rank: int) -> None:
-        """The worker is about to be asked for its stacks."""
+        """Prepare for the dump of a worker that is about to be asked for its stacks."""
         self._sources[local_rank, Stream.ERR].expect_dump()
 
     def dump(self, local_rank: int) -> str:
-        """The stacks that faulthandler wrote to the worker's stderr, as far as they have been moved."""
+        """Return the stacks that faulthandler wrote to the worker's stderr, as far as they have been moved."""
         return self._sources[local_rank, Stream.ERR].dump()
 
     def written(self, local_rank: int) -> int:
-        """Bytes that the worker has written so far: to files, or moved through the pump."""
+        """Return how many bytes the worker has written so far, to files or through the pump."""
         return sum(source.written for source in self._streams(local_rank))
 
     def drop(self) -> None:
-        """Close, in a forked child, every descriptor of this round: a worker has its own copies by then, and none of
+        """Close all of this round's descriptors in a forked child. A worker has its own copies by then, and none of
         these may outlive the other workers or the agent. The pump keeps running while other threads fork, so a number
-        may have been closed in the meantime and now belong to another file."""
+        may have been closed in the meantime and may now belong to another file."""
         for fd in self._owned():
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -343,26 +343,25 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Identifies a pipe or file to the kernel; both ends of a pipe have the same."""
+    """Return the kernel's identity of a pipe or file, which both ends of a pipe share."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
-    """The error for a file or folder that cannot be made. `log_dir`: the user chose the folder; otherwise it is
-    temporary."""
-    found = f"found that {error.filename} cannot" if error.filename else "found none"
+    """Return the error for a file or folder that cannot be created. `log_dir`: whether the user chose the folder;
+    otherwise it is temporary."""
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
-            f"expected a writable folder, {found}: {error.strerror or error}; "
+            f"cannot write to {error.filename or 'any folder'}: {error.strerror or error}; "
             "choose another folder, or check its permissions and free space",
         )
     )
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Make the round's folder, in the folder that holds the link `latest`, and point the link at it. `latest` is None
+    """Create the round's folder in the folder that holds the link `latest`, and point the link at it. `latest` is None
     for a temporary folder. Raises ConfigurationError."""
     try:
         if latest is None:
@@ -376,8 +375,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that it always leads to a folder. If the file system has no links, or a folder
-    has that name, there is no link, but the job runs."""
+    """Replace the link in one step, so that it always leads to a folder. If the file system has no links or a folder
+    has that name, the job runs without the link."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

@@ -1,5 +1,5 @@
-"""One worker's process: its environment, how a command starts (for functions see `functions`), how the agent notices
-the end of any worker, and which limit kept one from starting.
+"""One worker's process: its environment, how a command starts (for functions, see `functions`), how the agent notices
+that a worker has ended, and which limit kept one from starting.
 
 A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch, RoundPlan, WorkerRanks
 
 FileLimit = tuple[int, int]
-"""How many files a process may open: soft and hard."""
+"""How many files a process may open: the soft and the hard limit."""
 
 _MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
-"""Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
+"""The exit code reported for a child that another part of the program waited for; no process can exit with it."""
 
 
 EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
-"""Makes the environment of one worker from the round's plan, its ranks, what it inherits, and its error file."""
+"""Creates one worker's environment from the round's plan, its ranks, the inherited variables and its error file."""
 
 
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """The user's choices about the workers' environment. `faulthandler`: workers may be asked for their stacks."""
+    """The user's choices for the workers' environment. `faulthandler`: whether to let workers be asked for stacks."""
 
     virtual_local_rank: bool = False
     faulthandler: bool = False
@@ -49,8 +49,8 @@ class EnvironmentPolicy:
     def __call__(
         self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
     ) -> dict[str, str]:
-        """All variables of one worker: the parent's, then those that plugins contribute, then the agent's. The agent's
-        defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) do not replace either."""
+        """Return all variables for one worker: the parent's, then those that plugins contribute, then the agent's. The
+        agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) replace neither."""
         given = {**parent, **plan.contributed}
         variables = {**given, **_ours(plan, ranks, given, error_file)}
         if self.faulthandler:
@@ -82,7 +82,7 @@ def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_f
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": given.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if len(plan.ranks) > 1 and "OMP_NUM_THREADS" not in given:
-        variables["OMP_NUM_THREADS"] = "1"  # several workers, each with a thread per core, would compete for the cores
+        variables["OMP_NUM_THREADS"] = "1"  # several workers with a thread per core each would compete for the cores
     return variables
 
 
@@ -102,7 +102,7 @@ def _own_device(local_rank: int, visible: str | None) -> str:
 
 
 def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
-    """The arguments with `${local_rank}` replaced, as torchrun does."""
+    """Return the arguments with `${local_rank}` replaced, as torchrun does."""
     return [argument.replace("${local_rank}", str(local_rank)) for argument in arguments]
 
 
@@ -150,7 +150,7 @@ class _CommandChild:
 
 @dataclass
 class WorkerProcess:
-    """A worker that has just been started. `start` (clock ticks since boot) and the process id are unique together.
+    """A worker that has just been started. `start` (clock ticks since boot) and the process id together are unique.
     `sentinel` becomes readable once the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
@@ -168,12 +168,12 @@ class WorkerProcess:
         return self.child.pid
 
     def watch(self, open_sentinel: OpenSentinel) -> None:
-        """Open the sentinel. Raises OSError if no file descriptor is left."""
+        """Open the sentinel. Raises OSError if no file descriptors are left."""
         own = self.child.own_sentinel()
         self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
-        """Return true once, when the process is first found to have ended; then the sentinel is closed."""
+        """Return true once, when the process is first found to have ended, and close the sentinel."""
         if self.exitcode is not None:
             return False
         self.exitcode = self.child.poll()
@@ -190,8 +190,8 @@ class WorkerProcess:
 
 
 def reap_child(pid: int) -> int | None:
-    """The exit code of a child that has ended; None while it runs. If the host program waits for all children
-    (`waitpid(-1)`), the code may be lost; `subprocess` would report success then, and `multiprocessing` nothing."""
+    """Return the exit code of a child that has ended; None while it runs. If the host program waits for all children
+    (`waitpid(-1)`), the code may be lost; `subprocess` would then report success, and `multiprocessing` nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -200,8 +200,8 @@ def reap_child(pid: int) -> int | None:
 
 
 def make_exits_visible() -> None:
-    """Undo an inherited SIG_IGN for SIGCHLD: with it the kernel discards exit codes, and every failure would look like
-    a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
+    """Undo an inherited SIG_IGN for SIGCHLD, which makes the kernel discard exit codes, so that every failure would
+    look like a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -217,29 +217,29 @@ def make_exits_visible() -> None:
 
 
 OpenSentinel = Callable[[int], int]
-"""Process id of a child -> a file descriptor to wait on and to close."""
+"""Maps a child's process id to a file descriptor to wait on and to close."""
 
 
 def pidfd_sentinel(pid: int) -> int:
-    """The kernel's own handle. Raises OSError or AttributeError on systems without it (it came with Linux 5.3)."""
+    """Open the kernel's own handle. Raises OSError or AttributeError on systems without it (before Linux 5.3)."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        return thread_sentinel(pid)  # it has ended, and other code has reaped it: readable immediately
+        return thread_sentinel(pid)  # it has ended and been reaped by other code: readable immediately
 
 
 def thread_sentinel(pid: int) -> int:
-    """Like `pidfd_sentinel`, but only for a child: made by a thread that waits for the child without reaping it. Raises
-    RuntimeError if no thread can be started."""
+    """Like `pidfd_sentinel`, but only for a child: served by a thread that waits for the child without reaping it.
+    Raises RuntimeError if no thread can be started."""
     readable, writable = os.pipe()
 
     def wait() -> None:
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
-            pass  # reaped already, so it has ended
+            pass  # already reaped, so it has ended
         try:
-            os.write(writable, b"!")  # closing is not enough: a worker forked later may hold the pipe open
+            os.write(writable, b"!")  # closing is not enough: a worker forked later may keep the pipe open
         except BrokenPipeError:
             pass
         finally:
@@ -272,8 +272,8 @@ def best_sentinel() -> OpenSentinel:
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Inside this context, this process may open as many files as its hard limit allows, because each worker needs
-    some. Yields the previous limit, which the workers get."""
+    """Let this process open as many files as its hard limit allows inside this context, because each worker needs some.
+    Yields the previous limit, which the workers get."""
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= enough:
@@ -297,32 +297,32 @@ _REMEDIES = {
     errno.ENFILE: "the machine has too many files open: raise the sysctl fs.file-max",
     errno.EAGAIN: "too many processes: raise `ulimit -u` or the limit of the control group",
     errno.ENOMEM: "the machine is short of memory: start fewer workers",
-    errno.E2BIG: "its arguments and environment are too long together",
+    errno.E2BIG: "its arguments and environment together are too long",
 }
 
 
 def remedy(error: OSError) -> str | None:
-    """What to do about the error; None if no limit explains it."""
+    """Return what to do about the error; None if no limit explains it."""
     return _REMEDIES.get(error.errno or 0)
 
 
 def cannot_run(program: str, error: OSError) -> ConfigurationError:
-    """The error for a program that the system refuses to run."""
+    """Return the error for a program that the system refuses to run."""
     advice = remedy(error) or "check the path, its permissions and its first line (#!)"
     return ConfigurationError(Problem("entry point", f"{program!r} cannot be run: {error.strerror}; {advice}"))
 
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
-    """The error for an OSError that was raised while `workers` workers were being started."""
-    if error.errno is None and "path too long" in str(error):  # the fork server of multiprocessing cannot listen
+    """Return the error for an OSError that was raised while `workers` workers were being started."""
+    if error.errno is None and "path too long" in str(error):  # multiprocessing's fork server cannot listen
         why = f"the path of the temporary folder {tempfile.gettempdir()} is too long for a Unix socket"
         return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the start method spawn"))
     return _cannot(error, "--nproc-per-node", f"start {workers} workers")
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """The error for an OSError that was raised when the agent read which processes of the workers still run."""
-    return _cannot(error, "/proc", "see which processes of the workers run")
+    """Return the error for an OSError raised when the agent read which of the workers' processes still run."""
+    return _cannot(error, "/proc", "see which of the workers' processes are running")
 
 
 def _cannot(error: OSError, what: str, do: str) -> ConfigurationError:

@@ -1,17 +1,17 @@
-"""Sessions: all processes of a worker, and the guardian that kills them when the agent dies.
+"""Sessions: all of a worker's processes, and the guardian that kills them when the agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
-before the worker, whatever its parent is now; nothing is ever found by name. A process that made its own session (a
-daemon) has left on purpose and is not touched. Neither is an unrelated process that got the process id of a worker that
-has ended. A worker that has not made its session yet (the interpreter of a function boots first) is identified by its
-process id and start alone.
+before the worker, whatever its parent is now; nothing is ever found by name. A process that created its own session (a
+daemon) has left on purpose and is not touched, nor is an unrelated process that got the process id of a worker that has
+ended. A worker that has not yet created its session (a function's interpreter boots first) is identified by its process
+id and start alone.
 
-Processes are read from /proc. If /proc is missing, or belongs to another PID namespace, only the leaders and the
-process groups that they made can be found. psutil cannot help: it reads the same files, the guardian runs without
-installed packages, and the start that psutil computes changes with the clock.
+Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
+groups that they created can be found. psutil cannot help: it reads the same files, the guardian runs without installed
+packages, and the start time that psutil computes changes with the clock.
 
 This file is also a program, the guardian, which `HelperProcess` starts. It needs only the standard library, so that it
-starts in milliseconds, and it leads its own session, so that a signal to the agent's session does not reach it.
+starts in milliseconds, and leads its own session, so that a signal to the agent's session does not reach it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _PROC = "/proc"
-UNKNOWN = -1  # in place of a start that cannot be read
+UNKNOWN = -1  # replaces a start that cannot be read
 _ENDED = "ZX"
 _PASSES = 100  # SIGKILL passes of `end`: enough for a fork storm, and a process that will not die cannot block it
 _HELPERS_GRACE_S = 2.0
@@ -50,12 +50,12 @@ class ProcessStat(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        return self.state in _ENDED and self.threads <= 1  # the first thread may end long before the others
+        return self.state in _ENDED and self.threads <= 1  # the first thread may end long before the rest
 
 
 class ProcTable:
-    """The kernel's process table, read from /proc. It holds a spare descriptor and closes it to read the table when the
-    process has none left; otherwise the agent could not see which workers still run, or kill them."""
+    """The kernel's process table, read from /proc. It holds a spare descriptor, which it closes to read the table when
+    the process has no others left. Otherwise the agent could not see or kill the workers that are still running."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed once
@@ -65,12 +65,12 @@ class ProcTable:
         return [int(name) for name in self._read(lambda: os.listdir(_PROC)) if name.isdigit()]
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """The process's line; None if there is no such process."""
+        """Return the process's line; None if there is no such process."""
         try:
             text = self._read(lambda: _content(f"{_PROC}/{pid}/stat"))
         except OSError:
             return None
-        fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
+        fields = text[text.rindex(b")") + 2 :].split()  # the name before it may contain spaces and parentheses
         group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
         return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
 
@@ -100,20 +100,20 @@ def _content(path: str, most: int = -1) -> bytes:
 
 
 class ProcessIds:
-    """Without /proc: a process is known by its id, and after its end by the process group that it made."""
+    """A substitute for /proc. It knows a process by its id and, after its end, by the process group that it created."""
 
     def pids(self) -> Iterable[int]:
-        """None: processes can be looked up only by their id."""
+        """Return nothing, because processes can be looked up only by their ids."""
         return ()
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """The line of a process, or of a process group that it made and left behind; None if there is neither."""
+        """Return the line of a process, or of a process group that it left behind; None if there is neither."""
         group = pid
         try:
             os.kill(pid, 0)
             group = os.getpgid(pid)
         except PermissionError:
-            pass  # it runs as another user now
+            pass  # it now runs as another user
         except ProcessLookupError:
             if not group_exists(pid):
                 return None
@@ -130,25 +130,25 @@ def best_table() -> ProcTable | ProcessIds:
 
 
 def start_of(pid: int) -> int:
-    """When the process started, in the units of the table; 0 if there is no such process."""
+    """Return when the process started, in the table's units; 0 if there is no such process."""
     stat = best_table().stat(pid)
     return stat.start if stat else 0
 
 
 def members(leaders: dict[int, int]) -> list[ProcessStat]:
-    """The living processes in the sessions of `leaders` (process id -> start), and the leaders themselves."""
+    """Return the live processes in the sessions of `leaders` (process id -> start), and the leaders themselves."""
     table = best_table()
     found = [table.stat(pid) for pid in {*leaders, *table.pids()}]
     stats = [stat for stat in found if stat]
     own = dict(leaders)
     for stat in stats:
         if stat.pid in leaders and not _is(stat, leaders[stat.pid]):
-            del own[stat.pid]  # the kernel has reused the id, so the session of that number is not the worker's
+            del own[stat.pid]  # the kernel has reused the id, so the session with that number is not the worker's
     return [stat for stat in stats if not stat.ended and _belongs(stat, own)]
 
 
 def leader_of(pid: int, leaders: dict[int, int]) -> int | None:
-    """The leader among `leaders` whose session this living process is in, or that it is itself; else None."""
+    """Return the leader among `leaders` whose session this live process is in, or that it is itself; otherwise None."""
     table = best_table()
     stat = table.stat(pid)
     if stat is None or stat.ended:
@@ -170,12 +170,12 @@ def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The beginning of the process's command line, for messages; empty if the process has ended."""
+    """Return the start of the process's command line, for messages; empty if the process has ended."""
     return _shown(pid, "cmdline").replace("\0", " ").strip()
 
 
 def waits_in(pid: int) -> str:
-    """The kernel function in which the process waits; empty if the kernel does not show it."""
+    """Return the kernel function in which the process waits; empty if the kernel does not show it."""
     return _shown(pid, "wchan").strip("0")
 
 
@@ -186,19 +186,19 @@ def _shown(pid: int, name: str) -> str:
 
 
 def send(pid: int, signum: int) -> None:
-    """Signal one process, if it exists."""
+    """Signal one process if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
 
 
 def send_group(leader: int, signum: int) -> None:
-    """Signal the process group that `leader` made, if it exists."""
+    """Signal the process group that `leader` created, if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signum)
 
 
 def group_exists(leader: int) -> bool:
-    """Whether the process group of this number has a process."""
+    """Return whether the process group with this number has any processes."""
     try:
         os.killpg(leader, 0)
     except ProcessLookupError:
@@ -210,10 +210,10 @@ def group_exists(leader: int) -> bool:
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
     """Signal the sessions of `leaders`: first whole process groups, so that no process escapes by forking, then the
-    processes in other groups, or in a group whose leader has ended. Finding these takes long if many processes are
+    processes in other groups or in a group whose leader has ended. Finding the latter takes long if many processes are
     running."""
     table = best_table()
-    # A leader that has not made its group yet is still in the agent's.
+    # A leader that has not created its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]
     groups = {stat.pid for stat, start in found if stat and _is(stat, start) and stat.group == stat.pid}
     for group in groups:
@@ -228,8 +228,8 @@ def send_all(leaders: dict[int, int], signum: int) -> None:
 
 
 def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
-    """SIGKILL the sessions of `leaders` except the helpers in them (see `WorkerProcesses.kill_workers`). Returns
-    whether there are helpers; without /proc none are found."""
+    """Send SIGKILL to the sessions of `leaders`, sparing helpers (see `WorkerProcesses.kill_workers`). Returns whether
+    there are helpers; without /proc, none are found."""
     living = members(leaders)
     helpers = {stat.pid for stat in living if stat.pid not in leaders and _is_deaf(stat.pid)}
     served = {stat.session for stat in living if stat.pid in helpers}
@@ -242,12 +242,12 @@ def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
 
 
 def _is_deaf(pid: int) -> bool:
-    """Whether the process ignores or blocks SIGINT and SIGTERM."""
+    """Return whether the process ignores or blocks SIGINT and SIGTERM."""
     return all(_has(pid, (b"SigIgn:", b"SigBlk:"), signum) for signum in (signal.SIGINT, signal.SIGTERM))
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler for the signal; true if that is unknown."""
+    """Return whether the process has a handler for the signal; true if that is unknown."""
     return _has(pid, (b"SigCgt:",), signum) or not os.path.exists(f"{_PROC}/self/status")
 
 
@@ -259,7 +259,7 @@ def _has(pid: int, masks: tuple[bytes, ...], signum: int) -> bool:
 
 
 def end(leaders: dict[int, int]) -> None:
-    """SIGKILL the sessions until no process is left in them, or it is clear that one will not die. Helpers get some
+    """Send SIGKILL to the sessions until no processes are left in them or one evidently will not die. Helpers get some
     time to end by themselves before they are killed."""
     until = time.monotonic() + _HELPERS_GRACE_S
     while kill_all_but_helpers(leaders) and time.monotonic() < until:
@@ -272,25 +272,25 @@ def end(leaders: dict[int, int]) -> None:
 
 
 def link_of(fd: int) -> str:
-    """What /proc shows for this descriptor of a pipe, and for each copy of it in other processes."""
+    """Return the link that /proc shows for this pipe descriptor and for each copy of it in other processes."""
     return f"pipe:[{os.fstat(fd).st_ino}]"
 
 
 def holders(link: str) -> dict[int, int]:
-    """The processes that hold a descriptor with this link (process id -> start); none without /proc."""
+    """Return the processes that hold a descriptor with this link (process id -> start); none without /proc."""
     return {pid: start_of(pid) for pid in best_table().pids() if link in _links_of(pid)}
 
 
 def _links_of(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # the process has ended, or is another user's
+    with contextlib.suppress(OSError):  # the process has ended or is another user's
         for fd in os.listdir(f"{_PROC}/{pid}/fd"):
             with contextlib.suppress(OSError):  # the process has closed it
                 yield os.readlink(f"{_PROC}/{pid}/fd/{fd}")  # noqa: PTH115 - importing pathlib would dominate the guardian's start
 
 
 def _end_holders(link: str) -> None:
-    """Kill the processes that hold the link, until two searches in a row find none: a fork server may have been about
-    to fork the worker, or to receive the link."""
+    """Kill the processes that hold the link until two searches in a row find none, because a fork server may have been
+    about to fork the worker or to receive the link."""
     unseen = 0
     for _ in range(_PASSES):
         found = holders(link)
@@ -302,12 +302,12 @@ def _end_holders(link: str) -> None:
 
 
 def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
-    """Follow the lines of `orders` to their end, then kill the watched workers and the expected one. The orders are
+    """Obey the lines of `orders` until they end, then kill the watched workers and the expected one. The orders are
     `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
     `forget PID`, and `scratch PATH` (a folder to remove).
 
-    The lines end when the agent closes the pipe or dies, however it dies. By then a worker that is just being started
-    holds no copy of the pipe, but has its mark. Once no worker is left, the descriptors in `held` are closed, which
+    The lines end when the agent closes the pipe or dies in any way. At that point, a worker that is just being started
+    holds no copy of the pipe, but has its mark. Once no workers are left, the descriptors in `held` are closed, which
     shows other nodes that the agent has ended.
     """
     leaders: dict[int, int] = {}

@@ -1,10 +1,10 @@
-"""The destination of each output stream of each worker: a pure plan, made before the round starts.
+"""The destination of each worker's output streams: a pure plan, made before the round starts.
 
 If a stream goes only to a file, the worker writes that file directly. Any other stderr passes through the agent, so
-that reports of failures can show its last lines. So does stdout if there are several workers, whose lines must stay
-whole, or if the user wants prefixes, filters or hang detection. Otherwise the only worker has the agent's own stdout,
-which may be a terminal. On a terminal the lines of several workers begin with the rank; a file or a pipe gets them
-unchanged, unless `--tee` adds a prefix.
+that failure reports can show its last lines. So does stdout if there are several workers, whose lines must stay whole,
+or if the user wants prefixes, filters or hang detection. Otherwise, a single worker has the agent's own stdout, which
+may be a terminal. On a terminal, the lines of several workers begin with the rank; a file or a pipe gets them unchanged
+unless `--tee` adds a prefix.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 TERMINAL_PREFIX = "[rank${rank}] "
 
 FILTERED = "filtered"
-"""The stem of the files that collect the filtered lines of all workers."""
+"""The name, without its suffix, of the files that collect all workers' filtered lines."""
 
 StreamChoice = Callable[[int], int]
-"""Local rank -> bits of `Stream`."""
+"""Maps a local rank to bits of `Stream`."""
 
 
 @dataclass(frozen=True)
 class Placement:
     """The paths of one round's files, by local rank and stream, if a `logs_specs` object chose them. A stream without a
-    file goes to the console; one in `teed` goes to both. `filtered`: the files for the filtered lines of all workers,
-    if the object names them."""
+    file goes to the console; one in `teed` goes to both. `filtered`: the files for all workers' filtered lines, if the
+    object names them."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
@@ -63,14 +63,14 @@ def _nothing(local_rank: int) -> int:
 
 @dataclass(frozen=True)
 class OutputPolicy:
-    """The user's choices about output.
+    """The user's choices for output.
 
     Args:
-        ranks_filter: the local ranks that are shown on the console; empty: all.
-        prefix_template: for lines of `tee`, for all workers or by local rank. None: DEFAULT_PREFIX, and TERMINAL_PREFIX
-            for other lines on a terminal.
-        terminals: the streams of this process that are terminals.
-        watched: output is a sign of progress, so every stream must pass through the agent or go to a file.
+        ranks_filter: the local ranks that are shown on the console; empty for all.
+        prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
+            TERMINAL_PREFIX for other lines on a terminal).
+        terminals: this process's streams that are terminals.
+        watched: whether output is a sign of progress, so that every stream must pass through the agent or go to a file.
     """
 
     redirects: StreamChoice = _nothing
@@ -87,7 +87,7 @@ class OutputPolicy:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """One stream of one worker. If it is not `captured`, the worker inherits the agent's stream."""
+    """The plan for one stream of one worker. If it is not `captured`, the worker inherits the agent's stream."""
 
     captured: bool
     console: bool = True
@@ -100,7 +100,7 @@ class StreamPlan:
 
     @property
     def only_file(self) -> Path | None:
-        """The file, if output goes nowhere else."""
+        """The file if output goes nowhere else, otherwise None."""
         return self.file if not self.console and self.filtered is None else None
 
 
@@ -112,8 +112,8 @@ def plan_stream(
     folder: Path,
     placement: Placement | None = None,
 ) -> StreamPlan:
-    """The plan for `stream` of the worker whose ranks are `ranks`. `folder` is the round's log folder; a `placement`
-    overrides the policy's choice of files."""
+    """Return the plan for `stream` of the worker whose ranks are `ranks`. `folder` is the round's log folder; a
+    `placement` overrides the policy's choice of files."""
     if placement is not None:
         tee = (ranks.local, stream) in placement.teed
         file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None
@@ -141,12 +141,12 @@ def plan_stream(
 
 
 def _as_bytes(text: str) -> bytes:
-    """Bytes of the command line that are not UTF-8 are preserved."""
+    """Encode text from the command line, preserving bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """The prefix of a line. Its template may have the names below."""
+    """Return a line's prefix. Its template may use the names below."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,
@@ -161,6 +161,6 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """`<log-dir>/<run-id>/round-<n>`; a run id that would lead out of the log folder is changed into a valid name."""
+    """Return `<log-dir>/<run-id>/round-<n>`, with a run id that would lead out of the log folder made a valid name."""
     name = plan.run_id.replace("/", "_")
     return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"

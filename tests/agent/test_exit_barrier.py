@@ -69,7 +69,7 @@ def test_known_failure_elsewhere_suppresses_the_success_report(make):
 
 def test_job_failure_elsewhere_fails_a_finished_node(make):
     node = make(succeed, on_success=lambda rounds: rounds.give(FAILED_ELSEWHERE))
-    with pytest.raises(RendezvousClosedError, match="the workers of this node had succeeded") as closed:
+    with pytest.raises(RendezvousClosedError, match="this node's workers had succeeded") as closed:
         node.run()
     assert closed.value.failures == THEIRS
     assert node.order == []

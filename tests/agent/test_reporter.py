@@ -36,12 +36,12 @@ def logged(capsys):
 
 def test_last_log_line_does_not_repeat_the_failure(reporter, facts, logged):
     reporter.failures(failure("exit code 1"))
-    reporter.finished(WorkerState.FAILED, "rank 1: exit code 1; all 3 restarts are used", restarts=3)
+    reporter.finished(WorkerState.FAILED, "rank 1: exit code 1; all 3 restarts have been used", restarts=3)
     assert logged() == [
         'error    worker failed: rank=1 pid=101 round=2 reason="exit code 1"',
         "info     agent finished: state=FAILED restarts=3",
     ]
-    assert facts[1].reason == "rank 1: exit code 1; all 3 restarts are used"
+    assert facts[1].reason == "rank 1: exit code 1; all 3 restarts have been used"
     assert isinstance(facts[1], AgentFinished)
 
 

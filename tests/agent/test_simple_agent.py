@@ -118,7 +118,7 @@ def test_agent_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
     assert agent.run() == FAILED
     assert agent.calls == ["start", "stop", "start", "stop", SHUTDOWN]
     assert handler.closed
-    assert observer.facts[-1].reason == "rank 1: exit code 3; the only restart is used (--max-restarts=1)"
+    assert observer.facts[-1].reason == "rank 1: exit code 3; the only restart has been used (--max-restarts=1)"
 
 
 def test_unhealthy_group_is_restarted_like_a_failed_one(make_agent):
@@ -358,7 +358,7 @@ def test_exit_barrier_can_be_overridden(make_agent):
 def test_second_run_raises_runtime_error(make_agent):
     agent = make_agent([DONE])
     agent.run()
-    with pytest.raises(RuntimeError, match="an agent runs once"):
+    with pytest.raises(RuntimeError, match="an agent runs only once"):
         agent.run()
 
 

@@ -183,7 +183,7 @@ def test_shared_budget_decision_is_uncertain_without_verdict(verdict, certain):
 
 def test_incurable_failure_without_stderr_has_a_reason():
     decision = supervise(FRESH, Observation(failed(failure(curable=False)), complete=True))
-    assert decision.reason == "rank 0: exit code 3; a restart cannot cure it: the command cannot run"
+    assert decision.reason == "rank 0: exit code 3; a restart would not help: the command cannot run"
 
 
 moments = st.one_of(

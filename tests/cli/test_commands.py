@@ -153,7 +153,7 @@ def test_plugins_rejects_other_arguments(capsys):
     assert cli.main(["plugins", "--jsno"]) == 2
     assert "--jsno: unknown flag; did you mean --json?" in capsys.readouterr().err
     assert cli.main(["plugins", "c10d"]) == 2
-    assert "elastic plugins: expected nothing but flags, found c10d" in capsys.readouterr().err
+    assert "elastic plugins: expected only flags, found c10d" in capsys.readouterr().err
 
 
 def test_internal_error_exits_70(capsys):

@@ -122,7 +122,7 @@ def test_result_file_describes_a_failure(script, tmp_path):
     assert run(f"--result-file={path}", "--max-restarts=1", script("import sys; sys.exit(3)")) == 1
     content = json.loads(path.read_text())
     assert (content["state"], content["exit_code"], content["restart_count"]) == ("FAILED", 1, 1)
-    assert content["reason"] == "rank 0: exit code 3; the only restart is used (--max-restarts=1)"
+    assert content["reason"] == "rank 0: exit code 3; the only restart has been used (--max-restarts=1)"
     assert [failure["exitcode"] for failure in content["failures"]] == [3, 3]
     assert content["first_failure"]["round"] == 2
     assert content["restarts"][0]["cause"] == "failure"

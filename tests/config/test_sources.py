@@ -322,7 +322,7 @@ def test_file_of_another_user_is_skipped_for_the_next_one(config_reader, of):
     assert (reading.settings.role, reading.config_file) == ("default", config_reader.folder.parent / "elastic.toml")
     (problem,) = reading.left_out
     assert problem.origin == str(path)
-    assert f"ignored, because {path} belongs to user " in problem.message
+    assert f"ignored because {path} belongs to user " in problem.message
     assert config_reader.read(f"--config {path} train.py").settings.role == "theirs"
 
 

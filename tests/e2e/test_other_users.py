@@ -144,7 +144,7 @@ def test_log_trap_in_a_shared_folder_is_refused(job, shared, precious, trap):
     as_nobody(trap, logs, precious)
     done = job.run("--log-dir", str(logs), "--redirects=3", "--rdzv-id=job1", "train.py")
     assert (done.code, done.out) == (2, "")
-    assert "--log-dir: expected a writable folder" in done.err
+    assert "--log-dir: cannot write to" in done.err
     assert "user nobody" in done.err
     assert precious.read_text() == PRECIOUS
     assert sorted(shared.iterdir()) == before
@@ -157,7 +157,7 @@ def test_log_trap_in_a_folder_that_others_write_is_refused(job, shared, precious
     for trap, reason in (
         ('ln -s "$2" "$1"', "it is a link of user nobody"),
         ('mkfifo -m 666 "$1"', "this pipe has no reader"),
-        ('touch "$1"', "it was made by user nobody"),
+        ('touch "$1"', "it was created by user nobody"),
     ):
         as_nobody(trap, folder / "rank-0.err", precious)
         done = job.run("--log-dir", str(shared / "logs"), "--redirects=3", "--rdzv-id=job1", "train.py")

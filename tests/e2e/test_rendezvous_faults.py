@@ -34,7 +34,7 @@ def test_lost_store_ends_the_job_after_its_timeout(job):
         agent.says("store out of reach")
     assert all("stopping workers" not in agent.err for agent in agents)
     for agent in agents:
-        agent.says('restart decided: cause=membership reason="the rendezvous store was out of reach for ')
+        agent.says('restart decided: cause=membership reason="the rendezvous store was unreachable for ')
         assert "after 15 s without a heartbeat" in agent.err
     eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
     assert codes(*agents) == [UNREACHABLE] * 2
@@ -111,7 +111,7 @@ def test_only_a_long_store_pause_stops_workers(job):
     assert job.rounds()[-1].port == first.port
     server.signal(signal.SIGSTOP)
     for agent in agents:
-        agent.says('restart decided: cause=membership reason="the rendezvous store was out of reach for ')
+        agent.says('restart decided: cause=membership reason="the rendezvous store was unreachable for ')
         assert "after 15 s without a heartbeat" in agent.err
     eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
     assert job.rounds()[-1].port == first.port
@@ -166,7 +166,7 @@ def test_wrong_clocks_harm_nothing(job, elastic):
 
 
 FOREIGN = {
-    "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found what is no JSON"),
+    "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found data that is not JSON"),
     "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 6, found version 99"),
 }
 

@@ -119,7 +119,7 @@ def test_failure_is_logged_once_and_then_reported(elastic, terminal):
     assert last_round.count("exit code 1") == 1
     assert last_round.count("worker failed") == 1
     first, _, cause = report.partition("\n\n")
-    assert first == "job job7 failed: the only restart is used (--max-restarts=1)"
+    assert first == "job job7 failed: the only restart has been used (--max-restarts=1)"
     assert cause.startswith("Root cause (round 2, after 1 restart): rank 1 (local rank 1, pid ")
     assert b"\x1b[1;31mRoot cause" in shown.raw
     assert b"\x1b[1;31melastic: job job7 failed" in shown.raw

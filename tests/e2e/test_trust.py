@@ -224,7 +224,7 @@ def test_forged_end_without_a_secret_is_no_success(job):
     close_well(Stranger(job))
     for agent in agents:
         assert agent.code() == ExitCode.CLOSED_BY_ANOTHER_NODE
-        assert "the job was closed by a: all done; the workers of this node had not succeeded" in agent.report
+        assert "the job was closed by a: all done; this node's workers had not succeeded" in agent.report
 
 
 def test_foreign_node_gets_no_rank(job, secret):

@@ -35,7 +35,7 @@ def reading(plugins, tmp_path):
         ({"problems": lambda _: "text"}, "expected Problems from <lambda>, found 'text'"),
         ({"defaults": lambda _: None}, "expected a mapping of names to pairs"),
         ({"defaults": lambda _: {"rdzv_id": "ab"}}, "expected a mapping of names to pairs"),
-        ({"defaults": lambda _: {"rdzv_di": ("x", "y")}}, "are for unknown settings: rdzv_di"),
+        ({"defaults": lambda _: {"rdzv_di": ("x", "y")}}, "set unknown settings: rdzv_di"),
         ({"defaults": lambda _: {"nnodes": ("none", "y")}}, "defaults of the backend 'toy': nnodes: expected"),
     ],
 )

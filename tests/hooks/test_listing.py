@@ -71,7 +71,7 @@ def test_dictionary_is_complete_json(manager):
         "Blocked by ELASTIC_DISABLE_PLUGINS:",
         "  unwanted (unwanted 1.0)",
         "  ghost (not installed)",
-        "Conflicts (an error if you select the name; such an option is omitted):",
+        "Conflicts (selecting such a name is an error; such options are omitted):",
         "  rendezvous backend redis: full (full 1.2) and rival (rival 1.0)",
     ],
 )

@@ -97,7 +97,7 @@ def test_restarts_are_forgiven_within_the_budget(work):
 
 
 def test_a_function_that_cannot_be_pickled():
-    with pytest.raises(ConfigurationError, match="expected a function and arguments that can be pickled"):
+    with pytest.raises(ConfigurationError, match="the function or its arguments cannot be pickled"):
         elastic_launch(config(), lambda: None)()
 
 

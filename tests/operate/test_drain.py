@@ -114,7 +114,7 @@ def test_permanent_write_conflict_is_an_error(job, fixed_backend):
         def set_state(self, state, token=None):
             return None
 
-    with pytest.raises(RendezvousConnectionError, match="others always did so first"):
+    with pytest.raises(RendezvousConnectionError, match="other writers were always faster"):
         ask(Busy((None, [])), job.entry("b"))
 
 

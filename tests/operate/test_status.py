@@ -77,7 +77,7 @@ def test_backend_gets_parameters_of_the_job(job, plugins):
 def test_unusable_backend_is_an_error(job, plugins):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
-    with pytest.raises(ConfigurationError, match=r"'blind' cannot be observed; those on these can: toy"):
+    with pytest.raises(ConfigurationError, match=r"'blind' cannot be observed; supported backends: toy"):
         parameters(replace(job.target, rdzv_backend="blind"), plugins(blind, seeing), 1.0)
     with pytest.raises(ConfigurationError, match="no rendezvous backend named 'tyo' is installed"):
         parameters(replace(job.target, rdzv_backend="tyo"), plugins(seeing), 1.0)

@@ -71,7 +71,7 @@ def test_restarts_are_counted_for_the_job(job):
     handler.report_failure(failure())
     verdict = eventually(handler.verdict)
     assert (verdict.outcome, verdict.succeeded, verdict.by) == (Outcome.CLOSED, False, "a")
-    with pytest.raises(RendezvousClosedError, match="the only restart is used") as caught:
+    with pytest.raises(RendezvousClosedError, match="the only restart has been used") as caught:
         handler.next_rendezvous()
     assert "another --rdzv-id" not in str(caught.value)
     assert list(caught.value.failures) == [0]

@@ -96,7 +96,7 @@ def test_node_waiting_for_a_failed_job_gets_its_failures(build):
 def test_fencing_reason_has_the_length_of_the_outage(outage, answer):
     verdict = fenced(4.25, 5.0, outage)
     assert verdict.outcome is Outcome.FENCED
-    assert verdict.reason.startswith("the rendezvous store was out of reach for 4.2 s; after 5 s without a heartbeat")
+    assert verdict.reason.startswith("the rendezvous store was unreachable for 4.2 s; after 5 s without a heartbeat")
     assert verdict.reason.endswith(answer)
 
 

@@ -54,7 +54,7 @@ def test_outage_raises_connection_error():
 
 def test_timeout_names_the_missing_key():
     store = StateStore(MemoryBackend(SharedMemory()), timeout=timedelta(milliseconds=30))
-    with pytest.raises(TimeoutError, match=r"\['k'\] to be set within 0.03 s"):
+    with pytest.raises(TimeoutError, match=r"\['k'\] were not set within 0.03 s"):
         store.get("k")
 
 

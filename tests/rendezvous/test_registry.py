@@ -38,7 +38,7 @@ def test_duplicate_or_empty_name_is_an_error():
     registry.register("memory", memory_handler)
     with pytest.raises(ValueError, match="'memory' already has a creator"):
         registry.register("memory", lambda params: memory_handler(params))
-    with pytest.raises(ValueError, match="found an empty one"):
+    with pytest.raises(ValueError, match="is empty"):
         registry.register("", memory_handler)
 
 

@@ -152,5 +152,5 @@ def test_invalid_file_is_an_error_without_its_content(tmp_path, content, found):
 def test_world_readable_file_is_refused(tmp_path):
     path = written(tmp_path / "secret", SECRET)
     path.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="others cannot read"):
+    with pytest.raises(ConfigurationError, match="other users can read"):
         seal_of(params(path))

@@ -48,7 +48,7 @@ def test_host_and_port_are_split(text, expected):
         ("[::1", "found '[::1'; brackets hold an IPv6 address, as in [fe80::1]:7"),
         ("[::1]x", "found '[::1]x'; brackets hold an IPv6 address, as in [fe80::1]:7"),
         ("[10.0.0.1]:1", "found '[10.0.0.1]:1'; brackets hold an IPv6 address, as in [fe80::1]:7"),
-        ("a:b:c", "found 'a:b:c', which has several colons and is no IPv6 address"),
+        ("a:b:c", "found 'a:b:c', which has several colons but is not an IPv6 address"),
         ("a:", "found 'a:', whose port is not a number from 1 to 65535"),
         ("a:0", "found 'a:0', whose port is not a number from 1 to 65535"),
         ("a:65536", "found 'a:65536', whose port is not a number from 1 to 65535"),

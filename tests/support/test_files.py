@@ -172,7 +172,7 @@ def test_hard_linked_file_in_a_shared_folder_is_rejected(file, folder, tmp_path)
     (tmp_path / "precious").hardlink_to(file)
     os.close(files.open_to_append(file))
     folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="one of 2 names"):
+    with pytest.raises(PermissionError, match="one of 2 hard links"):
         files.open_to_append(file)
 
 

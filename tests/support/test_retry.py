@@ -9,6 +9,6 @@ from elastic_core.support.retry import TooManyRefusals, swapped
 
 def test_writer_that_always_loses_gives_up():
     tries = []
-    with pytest.raises(TooManyRefusals, match="to write within 4 attempts, found that others always did so first"):
+    with pytest.raises(TooManyRefusals, match="within 4 attempts, because other writers were always faster"):
         swapped(lambda: tries.append(1), attempts=4)
     assert len(tries) == 4

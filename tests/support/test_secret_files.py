@@ -56,7 +56,7 @@ def read_by(user, path, *wrapped, groups=()):
 
 
 def refusal(path):
-    with pytest.raises(ValueError, match="expected") as caught:
+    with pytest.raises(ValueError) as caught:
         read_secret(path)
     assert "s3cret" not in str(caught.value)
     return str(caught.value)
@@ -73,7 +73,7 @@ def test_spaces_and_binary_bytes_are_kept(tmp_path):
 
 def test_secret_above_4_kib_is_rejected(tmp_path):
     assert len(read_secret(secret_in(tmp_path / "most", content=b"x" * MOST_BYTES))) == MOST_BYTES
-    assert "4096 bytes at most, found more" in refusal(secret_in(tmp_path / "more", content=b"x" * (MOST_BYTES + 1)))
+    assert "at most 4096 bytes, found more" in refusal(secret_in(tmp_path / "more", content=b"x" * (MOST_BYTES + 1)))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
@@ -83,9 +83,9 @@ def test_empty_secret_is_rejected(tmp_path, content):
 
 def test_non_regular_file_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
-    assert "is none; name another" in refusal(tmp_path / "pipe")
-    assert "is none; name another" in refusal(tmp_path)
-    assert "is none; name another" in refusal("/dev/null")
+    assert "is not a regular file" in refusal(tmp_path / "pipe")
+    assert "is not a regular file" in refusal(tmp_path)
+    assert "is not a regular file" in refusal("/dev/null")
     assert "No such file or directory" in refusal(tmp_path / "missing")
     assert "Not a directory" in refusal(secret_in(tmp_path / "secret") / "below")
 
@@ -118,8 +118,8 @@ def test_secret_readable_by_others_is_rejected_with_a_remedy(place, mode):
 @root
 def test_file_of_another_user_is_rejected(place):
     path = secret_in(place / "secret", 0o644, SOMEBODY)
-    assert f"found that {path} is of user {SOMEBODY}" in read_by(NOBODY, path)
-    assert f"found that {path} is of user {SOMEBODY}" in refusal(path)
+    assert f"but {path} belongs to user {SOMEBODY}" in read_by(NOBODY, path)
+    assert f"but {path} belongs to user {SOMEBODY}" in refusal(path)
 
 
 @pytest.mark.integration
@@ -134,8 +134,8 @@ def test_group_members_can_read_roots_secret(place):
 @root
 def test_world_readable_secret_of_root_is_rejected(place):
     path = secret_in(place / "secret", 0o644)
-    assert f"found mode 0644 on {path}; let root run `chmod 640 {path}`" in read_by(NOBODY, path)
-    assert f"found mode 0644 on {path}; run `chmod 600 {path}`" in refusal(path)
+    assert f"(mode 0644); let root run `chmod 640 {path}`" in read_by(NOBODY, path)
+    assert f"(mode 0644); run `chmod 600 {path}`" in refusal(path)
 
 
 @pytest.mark.integration
@@ -148,7 +148,7 @@ def test_symlink_of_another_user_is_not_followed(place):
     for link in ("last", "folder"):
         os.chown(place / link, SOMEBODY, SOMEBODY, follow_symlinks=False)
     for path in (place / "last", place / "folder" / "secret"):
-        assert f"of user {SOMEBODY}; name the file itself" in read_by(NOBODY, path)
+        assert f"belongs to user {SOMEBODY}; name the file itself" in read_by(NOBODY, path)
     for link in ("last", "folder"):
         os.chown(place / link, 0, 0, follow_symlinks=False)
     for path in (place / "last", place / "folder" / "secret"):

@@ -62,7 +62,7 @@ def test_port_in_use_is_a_configuration_error(place, quiet_port):
     other = WorkersStore()
     other.reserve(HERE, quiet_port)
     other.serve()
-    with pytest.raises(ConfigurationError, match=f"found that {quiet_port} cannot be bound"):
+    with pytest.raises(ConfigurationError, match=f"cannot use port {quiet_port}"):
         place.serve()
     other.release()
 

@@ -162,7 +162,7 @@ def test_unopenable_file_blames_its_folder_and_leaks_nothing(opened, tmp_path, a
     (tmp_path / "rank-1.err").mkdir()
     before = open_files()
     blamed = "--log-dir" if asked_for else "TMPDIR"
-    with pytest.raises(ConfigurationError, match=rf"{blamed}: .*rank-1.err cannot: Is a directory"):
+    with pytest.raises(ConfigurationError, match=rf"{blamed}: .*rank-1.err: Is a directory"):
         opened(2, redirects=both, stdout_filters=("x",), log_dir=tmp_path if asked_for else None)
     assert open_files() == before
 
@@ -234,14 +234,14 @@ def test_folder_named_latest_only_prevents_the_link(tmp_path):
 
 def test_file_in_place_of_the_log_folder_is_rejected(tmp_path):
     (tmp_path / "logs").write_text("")
-    with pytest.raises(ConfigurationError, match=r"--log-dir: .*logs/job cannot: Not a directory"):
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*logs/job: Not a directory"):
         make_folder(tmp_path / "logs" / "job", tmp_path / "logs" / "latest")
-    with pytest.raises(ConfigurationError, match=r"TMPDIR: .*logs/job cannot: Not a directory"):
+    with pytest.raises(ConfigurationError, match=r"TMPDIR: .*logs/job: Not a directory"):
         make_folder(tmp_path / "logs" / "job", None)
 
 
 def test_missing_temporary_directory_names_tmpdir():
     error = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
     assert str(unwritable(error, log_dir=False)).startswith(
-        "TMPDIR: expected a writable folder, found none: No usable temporary directory found in ['/tmp']; "
+        "TMPDIR: cannot write to any folder: No usable temporary directory found in ['/tmp']; "
     )

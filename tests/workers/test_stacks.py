@@ -159,7 +159,7 @@ def test_long_dump_keeps_main_thread_and_counts_omitted_lines():
     lines = text.splitlines()
     assert lines[:2] == main
     assert len(lines) == MOST_LINES + 1
-    assert lines[-1] == "... and 792 lines more"
+    assert lines[-1] == "... and 792 more lines"
 
 
 @given(st.text(), st.integers(1, 2000))

@@ -164,7 +164,7 @@ def test_no_server_starts_without_free_file_descriptors(tmp_path, left):
                 used.append(os.open(os.devnull, os.O_RDONLY))
         for _ in range(left):
             os.close(used.pop())
-        with pytest.raises(ConfigurationError, match="ulimit -n: expected to open 12 files"):
+        with pytest.raises(ConfigurationError, match="ulimit -n: this process cannot open 12 files"):
             stores.open("1-a", where, is_host=True)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

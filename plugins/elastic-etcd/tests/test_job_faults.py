@@ -293,7 +293,7 @@ def test_permanent_loss_of_etcd_ends_the_job(job_at, servers):
     member.kill()
     for agent in agents:
         agent.says("restart decided: cause=membership")
-        assert "the rendezvous store was out of reach for" in agent.err
+        assert "the rendezvous store was unreachable for" in agent.err
     for agent in agents:
         assert agent.code() == ExitCode.STORE_UNREACHABLE
         assert "expected etcd to answer" in agent.report
