@@ -118,7 +118,7 @@ REFUSED = [
     Refusal("--signals-to-handle=SIGNONE worker.py", "expected the name of a signal", "an unknown name is an error"),
     Refusal(
         "--rdzv-backend=c10d --rdzv-endpoint=::1:29400 worker.py",
-        "which has several colons and is no IPv6 address",
+        "which has several colons but is not an IPv6 address",
         "an IPv6 address with a port needs brackets",
     ),
     Refusal(

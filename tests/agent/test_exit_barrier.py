@@ -79,7 +79,7 @@ def test_exit_barrier_times_out(make, capsys):
     clock = FakeClock()
     node = make(succeed, on_success=lambda rounds: clock.advance(300.0), clock=clock)
     assert node.run().state is WorkerState.SUCCEEDED
-    why = "every worker succeeded; those of other nodes have not in time (exit barrier)"
+    why = "every worker succeeded; other nodes' workers did not finish in time (exit barrier)"
     assert (node.finished.reason, node.handler.calls_to("leave")) == (why, [(why, 2.0)])
     assert "exit barrier left" in capsys.readouterr().err
 
@@ -153,7 +153,7 @@ def test_store_host_stays_while_other_nodes_work(host, logged):
         assert not running.done()
         node.handler.give(JOB_DONE)
         assert running.result(60).state is WorkerState.SUCCEEDED
-    assert "this process hosts the store of other nodes" in lines
+    assert "this process hosts the store for other nodes" in lines
     assert (lines + logged()).count("exit barrier prolonged") == 1
     assert node.handler.calls_to("leave") == []
 

@@ -146,7 +146,7 @@ def test_fenced_node_with_finished_workers_succeeds(make):
     node = make(on_start)
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.handler.calls_to("next_rendezvous")) == 1
-    assert node.finished.reason.startswith("every worker succeeded; not waiting for those of other nodes")
+    assert node.finished.reason.startswith("every worker succeeded; not waiting for other nodes' workers")
 
 
 def test_signal_ends_the_wait_for_the_store(make):

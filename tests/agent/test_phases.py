@@ -18,7 +18,7 @@ PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)
 NODE_JOINED = Verdict(Outcome.RESTART, "node5 joined")
 DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
-NOT_HERE = "the workers of this node had not succeeded"
+NOT_HERE = "this node's workers had not succeeded"
 JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
 JOB_FAILED = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")

@@ -66,7 +66,7 @@ def test_job_failure_before_joining_is_raised(make):
 
 def test_job_success_elsewhere_fails_a_node_with_running_workers(make):
     node = make(lambda plan, workers: node.handler.give(JOB_DONE))
-    with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; the workers of this node"):
+    with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; this node's workers"):
         node.run()
     assert node.order == ["SIGTERM", "SIGCONT"]
     assert node.finished.state == "FAILED"

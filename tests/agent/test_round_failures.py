@@ -146,7 +146,7 @@ def test_failure_caused_by_a_membership_change_is_free(make):
 
 
 def test_exhausted_job_budget_fails_the_failed_node(make, logged):
-    over = RendezvousClosedError("rank 0 on node7: exit code 3; all 3 restarts are used (--max-restarts=3)")
+    over = RendezvousClosedError("rank 0 on node7: exit code 3; all 3 restarts have been used (--max-restarts=3)")
     node = make(fail, pair_then(over))
     result = node.run()
     assert result.is_failed()

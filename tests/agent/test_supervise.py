@@ -44,15 +44,15 @@ NODE_FAILED = Verdict(Outcome.RESTART, "lost node2: no heartbeat for 5 s", lost=
 UNJUDGED = Verdict(Outcome.RESTART, "rank 9 on node2: exit code 1", failed=True, judged=False)
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 DRAINED = Verdict(Outcome.DRAINED, "requested by the operator")
-CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts are used", by="node2")
+CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts have been used", by="node2")
 CLOSED_ANONYMOUSLY = Verdict(Outcome.CLOSED, "enough")
 JOB_DONE = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
 VERDICTS = (None, NODES_WAITING, PEER_FAILED, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, JOB_DONE)
 BY_NODE2 = "the job was closed by node2: "
-NOT_HERE = "all workers succeeded; the workers of this node had not succeeded"
-USED_UP = "rank 0: exit code 3; the only restart is used (--max-restarts=1)"
+NOT_HERE = "all workers succeeded; this node's workers had not succeeded"
+USED_UP = "rank 0: exit code 3; the only restart has been used (--max-restarts=1)"
 NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
-INCURABLE_REASON = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
+INCURABLE_REASON = "rank 0: exit code 3; a restart would not help: SyntaxError: invalid syntax"
 FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP
 NODE_LOST = RestartCause.LOST
 REPORT_AND_STOP = "report stop report"
@@ -71,7 +71,7 @@ WORKERS_RUN = [
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: requested by the operator"),
     (SHARED, RUNS, None, JOB_DONE, "stop yield", None, BY_NODE2 + NOT_HERE),
-    (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
+    (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
     (SHARED, RUNS, None, CLOSED_ANONYMOUSLY, "stop yield", None, "the job was closed by another node: enough"),
 ]
 
@@ -123,7 +123,7 @@ ARE_COMPLETE = [
     (SHARED, BROKEN, None, HUNG_ELSEWHERE, REJOIN, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, BROKEN, None, NODES_WAITING, REJOIN, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, BROKEN, None, FENCED, REJOIN, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
+    (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
     (SHARED, BROKEN, None, JOB_DONE, "fail", None, BY_NODE2 + NOT_HERE),
     (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: requested by the operator"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
@@ -159,7 +159,7 @@ def test_uncertain_failure_is_judged_when_the_next_round_forms():
 def test_node_that_missed_a_round_was_lost_and_did_not_fail():
     assert cause_of_end(7, 5, Round(8, (), restart_count=5, ended=NODE_FAILED)) is NODE_FAILED
     missed = cause_of_end(7, 5, Round(9, (), restart_count=5, ended=NODES_WAITING))
-    assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
+    assert missed.lost and missed.reason == "round 8 formed without this node, which the other nodes considered lost"
     assert cause_of_end(7, 5, Round(9, (), restart_count=6, ended=NODES_WAITING)) is None
     assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=NODES_WAITING)) is None  # state lost
 

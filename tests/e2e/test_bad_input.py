@@ -177,7 +177,7 @@ def test_failure_is_reported_without_its_stubborn_peer(elastic, read_fifo):
     assert done.code == ExitCode.WORKER_FAILED
     assert "rank 1 (local rank 1" in paragraph(done.err)
     assert "exit code 3" in paragraph(done.err)
-    assert "Failed after it" not in done.err  # elastic-core stopped rank 0, so that is no failure
+    assert "Failed later" not in done.err  # elastic-core stopped rank 0, so that is no failure
 
 
 def test_leftover_grandchildren_are_ended(elastic):

@@ -155,7 +155,7 @@ def test_log_trap_in_a_folder_that_others_write_is_refused(job, shared, precious
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     for trap, reason in (
-        ('ln -s "$2" "$1"', "it is a link of user nobody"),
+        ('ln -s "$2" "$1"', "it is a link that belongs to user nobody"),
         ('mkfifo -m 666 "$1"', "this pipe has no reader"),
         ('touch "$1"', "it was created by user nobody"),
     ):

@@ -89,5 +89,5 @@ def test_advertised_address_is_that_of_the_endpoint_route(create, endpoint, loca
 
 
 def test_missing_store_is_an_error():
-    with pytest.raises(ValueError, match="expected a store"):
+    with pytest.raises(ValueError, match="pass either a store"):
         create_handler(None, MemoryBackend(SharedMemory()), RendezvousParameters("memory", "", "job", 1, 1))

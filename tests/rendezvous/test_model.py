@@ -135,7 +135,7 @@ def test_failure_without_restarts_left_closes_the_job(build, running):
 @pytest.mark.parametrize("certain", [True, False])
 def test_incurable_failure_closes_the_job(build, running, certain):
     state = failed(running, RoundId(1), build.report("a", certain, curable=False))
-    assert state.closed.reason.endswith("a restart cannot cure it")
+    assert state.closed.reason.endswith("a restart would not help")
     assert state.restarts == 0
 
 

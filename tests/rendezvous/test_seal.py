@@ -87,7 +87,7 @@ def test_refused_values_are_counted_and_logged_once(seal, capsys):
     logged = capsys.readouterr().err
     assert logged.count(PLACE) == 3
     assert SECRET.decode() not in logged and OTHER.decode() not in logged
-    for reason in ("what is not signed", "with another secret", "for another place or was changed"):
+    for reason in ("an unsigned value", "with another secret", "changed or signed for another place"):
         assert logged.count(reason) == 1
 
 

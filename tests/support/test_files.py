@@ -133,9 +133,9 @@ def test_symlink_of_another_user_is_not_followed(file, folder):
     link.symlink_to(file)
     assert files.followed(link) == file
     give(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {OTHER_USER}"):
+    with pytest.raises(PermissionError, match=f"it is a link that belongs to user {OTHER_USER}"):
         files.followed(link)
-    with pytest.raises(PermissionError, match=f"it is a link of user {OTHER_USER}"):
+    with pytest.raises(PermissionError, match=f"it is a link that belongs to user {OTHER_USER}"):
         files.open_to_append(link)
     assert file.read_text() == "ours"
 
@@ -161,7 +161,7 @@ def test_foreign_file_in_a_shared_folder_is_rejected(file, folder):
     give(file)
     os.close(files.open_to_append(file))  # only the folder's owner can have created it
     folder.chmod(0o1777)
-    with pytest.raises(PermissionError, match=f"it was made by user {OTHER_USER} in .*, where others may write"):
+    with pytest.raises(PermissionError, match=f"it was created by user {OTHER_USER} in .*, where others may write"):
         files.open_to_append(file)
     give(folder)
     os.close(files.open_to_append(file))  # the folder's owner created it, and may
@@ -198,7 +198,7 @@ def test_pipe_of_another_user_is_rejected_without_blocking(folder):
     give(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     for probe in (files.open_to_append, files.check_existing):
-        with pytest.raises(PermissionError, match=f"made by user {OTHER_USER}"):
+        with pytest.raises(PermissionError, match=f"created by user {OTHER_USER}"):
             probe(pipe)
     os.close(reader)
 
@@ -267,5 +267,5 @@ def test_make_folders_rejects_folders_of_other_users(folder):
     assert files.make_folders(folder, "job", "round") == folder / "job" / "round"
     (folder / "linked").symlink_to("job")
     give(folder / "linked", THIRD_USER)
-    with pytest.raises(PermissionError, match=f"a link of user {THIRD_USER}"):
+    with pytest.raises(PermissionError, match=f"a link that belongs to user {THIRD_USER}"):
         files.make_folders(folder, "linked")
