@@ -59,7 +59,7 @@ def test_foreign_config_file_is_ignored(job, shared, precious):
     assert event["origin"] == str(shared / "elastic.toml")
     assert f"{shared}/elastic.toml belongs to user nobody" in event["reason"]
     shown = job.finish(job.start("explain", "train.py"))
-    assert f"config file: none\nleft out: {shared}/elastic.toml: ignored, because" in shown.out
+    assert f"config file: none\nleft out: {shared}/elastic.toml: ignored because" in shown.out
     as_json = json.loads(job.finish(job.start("explain", "--json", "train.py")).out)
     assert as_json["settings"]["max_restarts"]["value"] == 0
     assert [entry["origin"] for entry in as_json["left_out"]] == [str(shared / "elastic.toml")]

@@ -107,9 +107,7 @@ def test_group_writable_secret_is_rejected(tmp_path):
 def test_secret_readable_by_others_is_rejected_with_a_remedy(place, mode):
     path = secret_in(place / "secret", mode, NOBODY)
     answer = read_by(NOBODY, path)
-    assert answer == (
-        f"refused expected a secret that others cannot read, (mode {mode:04o}) on {path}; run `chmod 600 {path}`"
-    )
+    assert answer == f"refused other users can read the secret in {path} (mode {mode:04o}); run `chmod 600 {path}`"
     path.chmod(0o600)
     assert read_by(NOBODY, path) == "read s3cret"
 
