@@ -51,7 +51,7 @@ class StoreServer(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """The `host:port` being served, with the actual port. Read it after `start`."""
+        """The host and the actual port, as in `--rdzv-endpoint`. Read it after `start`."""
 
     def stop(self) -> None:
         """Stop the server and close all its connections. Idempotent."""

@@ -127,7 +127,8 @@ def test_failure_after_a_loss_may_become_certain(build, running):
 
 def test_failure_without_restarts_left_closes_the_job(build, running):
     state = failed(replace(running, restarts=3), RoundId(1), build.report("a"))
-    assert state.closed == Closed("a", "rank 0 on a: exit code 1; all 3 restarts have been used (--max-restarts=3)", False)
+    reason = "rank 0 on a: exit code 1; all 3 restarts have been used (--max-restarts=3)"
+    assert state.closed == Closed("a", reason, False)
     state = failed(replace(running, max_restarts=0), RoundId(1), build.report("a"))
     assert "no restart is allowed (--max-restarts=0)" in state.closed.reason
 

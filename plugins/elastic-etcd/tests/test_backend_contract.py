@@ -18,10 +18,11 @@ class TestEtcd(BackendContract):
     def backend(self, request, prefix):
         """Tests that stop the server have their own, and clients that give up sooner."""
         name = request.node.originalname
-        gone = name.startswith(("test_a_store_that_is_gone", "test_a_store_that_comes_back"))
+        restored = name in ("test_entries_are_restored_after_data_loss", "test_old_token_is_invalid_after_data_loss")
+        gone = restored or name.endswith("report_lost_store")
         self.timeout = 4.0 if gone else LONG
         # Long leases tolerate a slow machine; a lease that must end still has to outlive the check of its entry.
-        ends = name.startswith(("test_without_beats", "test_a_store_that_comes_back"))
+        ends = restored or name == "test_lease_drops_entry_of_dead_node"
         self.lease_ttl = 6.0 if ends else 60.0
         self.member = request.getfixturevalue("servers").single() if gone else request.getfixturevalue("etcd")
         self.prefix = prefix.decode()
