@@ -81,7 +81,7 @@ def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
     wanted = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     return RendezvousTimeoutError(
         f"expected {wanted} to join within {settings.timeout.join.total_seconds():g} s ({settings.join_option}), "
-        f"found: {seen or 'too first_names'}; start the missing nodes, or allow more time with "
+        f"found: {seen or 'too few'}; start the missing nodes, or allow more time with "
         f"--rdzv-conf={settings.join_option}=SECONDS"
     )
 

@@ -13,7 +13,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.membership import JoinStatus
-from elastic_core.rendezvous.messages import fenced, no_answer, no_contact, no_place, progress
+from elastic_core.rendezvous.messages import fenced, no_answer, no_contact, no_place, progress, too_few
 from elastic_core.rendezvous.model import Cause, RoundId, State, closed, ended, failed, refused
 from elastic_core.rendezvous.policy import Wait
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -140,3 +140,9 @@ def test_progress_names_members_that_still_work(text, build):
     for most in (3, 4):
         shown = text(build.state("abc"), old, roster, max_nodes=most)
         assert shown == "1 of 3 nodes are done, still working: b, c"
+
+
+def test_join_timeout_without_known_nodes_reports_too_few():
+    error = too_few(RendezvousSettings("job", 2, 2, RendezvousTimeout()), "")
+    assert "expected 2 nodes to join" in str(error)
+    assert "found: too few; start the missing nodes" in str(error)
