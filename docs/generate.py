@@ -12,7 +12,7 @@ from elastic_core.config import SPECS
 from elastic_core.config.explain import as_word
 from elastic_core.config.schedulers import READ
 from elastic_core.config.spec import GROUPS
-from elastic_core.errors import EXIT_CODE_MEANING
+from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
 from elastic_core.hooks import spec as hookspecs
 from elastic_core.hooks.manager import HOOKS
 from elastic_core.log import EVENTS
@@ -75,11 +75,33 @@ def _setting_row(name: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+_START_AGAIN = {
+    ExitCode.SUCCESS: "no",
+    ExitCode.WORKER_FAILED: "no: the script has used its restarts",
+    ExitCode.BAD_CONFIGURATION: "no",
+    ExitCode.RENDEZVOUS_TIMEOUT: "yes",
+    ExitCode.STORE_UNREACHABLE: "yes",
+    ExitCode.CLOSED_BY_ANOTHER_NODE: "no: the job is over, and its id is used up",
+    ExitCode.WORKER_WOULD_NOT_DIE: "on another machine",
+    ExitCode.RENDEZVOUS_FAILED: "when the cause is removed",
+    ExitCode.NOT_FOUND: "-",
+    ExitCode.DRAINED: "no, unless the node should rejoin",
+    ExitCode.INTERNAL_ERROR: "no",
+}
+
+
 def exit_codes() -> str:
     """Every exit code of `elastic run`."""
-    rows = [f"| {code.value} | `{code.name}` | {meaning} |" for code, meaning in EXIT_CODE_MEANING.items()]
-    signal_row = "| 128 + n | - | signal n ended the agent; its workers were stopped |"
-    return "\n".join(["# Exit codes\n", _NOTE, "| code | name | meaning |", "|---|---|---|", *rows, signal_row, ""])
+    rows = [
+        f"| {it.value} | `{it.name}` | {meaning} | {_START_AGAIN[it]} |" for it, meaning in EXIT_CODE_MEANING.items()
+    ]
+    signal_row = "| 128 + n | - | signal n ended the agent; its workers were stopped | yes, unless you stopped it |"
+    advice = (
+        "The last column is for supervisors, such as systemd (`RestartPreventExitStatus`) or "
+        "[Kubernetes](../guides/kubernetes.md#the-manifest-explained) (`podFailurePolicy`).\n"
+    )
+    head = ["| code | name | meaning | start the agent again? |", "|---|---|---|---|"]
+    return "\n".join(["# Exit codes\n", _NOTE, advice, *head, *rows, signal_row, ""])
 
 
 def log_events() -> str:

@@ -77,7 +77,7 @@ class Settings:
         1,
         parse_process_count,
         "nodes",
-        "workers on this node: a number, or one per device: auto, cpu, gpu, xpu or another accelerator",
+        "workers on this node: a number, or one per device: cpu, gpu, xpu, ..., or auto (accelerators, otherwise CPUs)",
         "N|WHAT",
     )
     node_rank: int | None = setting(

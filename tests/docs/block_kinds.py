@@ -57,7 +57,9 @@ FOLLOWED = {
 NOT_RUN = [
     ("docs/project/support.md", "elastic doctor", "four machines; tests/e2e/test_doctor.py has doctors that meet"),
     ("CONTRIBUTING.md", "python -m venv", "an index; tests/packaging installs the wheels"),
-    ("docs/start/two-machines.md", "pkill", "other agents might end; tests/docs/test_start.py kills its own"),
+    ("docs/start/two-machines.md", "kill -KILL %1", "a terminal's job; tests/docs/test_start.py kills its agent"),
+    ("docs/start/install.md", "pip install torch", "torch's own index"),
+    ("docs/guides/slurm.md", "scontrol show hostnames", "Slurm; tests/examples/test_slurm.py runs the whole script"),
     ("docs/start/install.md", "python -m venv", "an index; tests/packaging/test_checkout.py makes one without pip"),
     ("CONTRIBUTING.md", "python -m pytest", "a test that is run anyway"),
     ("design/tests.md", "tox run -e unit", "minutes; .ci/run runs it with the tier above"),
