@@ -164,7 +164,7 @@ class SimpleElasticAgent(ElasticAgent):
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
         except BaseException as error:
-            # Announce it before the workers stop: other nodes' workers then fail, which must not count as a failure.
+            # Announce it before the workers stop: other nodes' workers then fail, which must use no restart.
             if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
@@ -344,7 +344,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _leave(self, *_: object) -> NoReturn:
         """Leave without closing the rendezvous, so that the other nodes can continue. They are notified before the
-        workers stop, because their own workers then fail, and that must not count as a failure of the job."""
+        workers stop, because their own workers then fail, and that must use no restart."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._announce_leave(f"received {signum.name}")

@@ -6,8 +6,8 @@ an observer that could not read has seen nothing.
 
 A store with leases shows no heartbeats, and drops the entries of failed nodes. But it may drop all entries by mistake:
 after an outage, after a loss of data, or if it is an etcd cluster (before 3.5.11) whose leader was suspended and then
-revokes every lease that was not renewed with *it*. So an observer must not consider other nodes lost until it has been
-able to learn whether its own entry is gone too.
+revokes every lease that was not renewed with *it*. So an observer must not consider other nodes lost until it could
+have learned that its own entry was dropped, too.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Counter:
     looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """Return the counter after another look. Looks less than half an interval apart count as one, because many
-        looks right after an outage show only one moment."""
+        """Return the counter after another look. Ignore a look less than half an interval after the previous one,
+        because many looks right after an outage show only one moment."""
         if value != self.value:
             return Counter(value, now)
         if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
