@@ -57,10 +57,10 @@ def options() -> argparse.ArgumentParser:
     return made
 
 
-def once(launcher: str, nodes: int, join_timeout_s: int) -> Joined:
+def once(launcher: str, nodes: int, join_timeout_s: int, processes: int = PROCESSES) -> Joined:
     """Form one round of new agents over a new store."""
     try:
-        with fleet(launcher, nodes, join_timeout_s) as ready:
+        with fleet(launcher, nodes, join_timeout_s, processes=processes) as ready:
             joined = ready.join(join_timeout_s + LIMIT_BEYOND_JOIN_S)
     except BenchmarkError as error:
         print(error, file=sys.stderr)  # in full; a table has room for its first line only
