@@ -284,7 +284,7 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
         raise RendezvousStateError(
             f"expected a round of {group_world_size} node(s) in which rank {group_rank} has "
             f"{spec.local_world_size} worker(s) of role {spec.role!r}; found nodes with {found}; "
-            "check whether two nodes have the same id"
+            "check that no two nodes have the same id"
         )
 
 

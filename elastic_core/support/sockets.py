@@ -263,6 +263,6 @@ def _unavailable(port: int, why: str | None) -> ConfigurationError:
         Problem(
             "--master-port",
             f"the workers' store cannot use port {port}: {why}; "
-            "stop the program that listens there (see ss -ltnp), choose another port, or omit the flag for a free one",
+            "stop the program that is listening there (see ss -ltnp), choose another port, or omit the flag",
         )
     )

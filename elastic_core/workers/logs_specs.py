@@ -227,6 +227,6 @@ def _is_file(path: str) -> bool:
 def _broken(name: str, error: Exception) -> PluginError:
     found = f"found {type(error).__name__}: {error}"
     if not name:
-        return PluginError(Problem("logs_specs", f"expected `reify` to return the log files, {found}"))
+        return PluginError(Problem("logs_specs", f"expected `reify` to return the log files, but {found}"))
     advice = f"repair that plugin or omit {_FLAG}"
-    return PluginError(Problem(_FLAG, f"expected {name!r} to return the log files, {found}; {advice}"))
+    return PluginError(Problem(_FLAG, f"expected {name!r} to return the log files, but {found}; {advice}"))

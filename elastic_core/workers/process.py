@@ -210,7 +210,7 @@ def make_exits_visible() -> None:
         raise ConfigurationError(
             Problem(
                 "SIGCHLD",
-                "this process ignores SIGCHLD, so it cannot learn how its children end; call "
+                "this process ignores SIGCHLD, so it cannot find out how its children exited; call "
                 "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread before launching",
             )
         ) from error

@@ -91,7 +91,7 @@ def allow_connections(nodes: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
     if allowed < needed:
-        log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) on the store's host")
+        log.warning("file limit raised", advice="still too low: raise the hard limit (ulimit -Hn) on the store's host")
     elif soft < needed:
         log.info("file limit raised")
     return max(of_nodes, allowed // 2)
