@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_etcd.backend.key_cache import KeyCache
 
+from elastic_core.plugin import later
 from elastic_etcd_legacy.document import view_of
 
 if TYPE_CHECKING:
@@ -64,13 +65,16 @@ class RunCache(KeyCache):
     def check(self) -> None:
         """Raise EtcdUnreachable, EtcdClosed or EtcdRefused if the known keys may be stale."""
         with self._changed:
+            self._patience()
             if fault := self._error or self._fault:
                 raise fault
 
     def wait(self, changes: int, timeout: Duration) -> None:
         """Block until there has been a change since `changes` was read, at most `timeout` seconds."""
+        deadline = later(self._clock.now(), timeout)
         with self._changed:
-            self._changed.wait_for(lambda: self._changes != changes, max(timeout, 0.0))
+            while self._changes == changes and (left := deadline - self._clock.now()) > 0:
+                self._changed.wait(min(left, self._patience()))
 
     def poke(self) -> None:
         """Wake up all waiting threads."""

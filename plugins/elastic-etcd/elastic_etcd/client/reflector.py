@@ -10,6 +10,7 @@ data, the list is older than what was known *before it was requested*, since etc
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +45,16 @@ _PATIENCE: Duration = 2.0  # for a member to set up a watch
 class _Following:
     """The state of one watch thread, guarded by the reflector's lock.
 
-    `call`, `on`: its stream and the member. `given_up`: we cancelled the stream. `late`: the watch was not established
-    in time. `listed`: the next stream needs no list first. `failures`: streams since the last established one.
-    `renewed`: the token was renewed.
+    `call`, `on`: its stream and the member. `since`: when the stream was opened. `given_up`: we cancelled it. `late`:
+    we cancelled it because the watch was not established in time. `listed`: the next stream needs no list first.
+    `failures`: streams since the last established one. `renewed`: the token was renewed.
     """
 
     def __init__(self, listed: bool) -> None:
         self.over = threading.Event()
         self.call: Any = None
         self.on: Member | None = None
+        self.since = 0.0
         self.given_up = self.late = False
         self.listed = listed
         self.failures = 0
@@ -141,7 +143,7 @@ class Reflector:
                 left = deadline - self._clock.now()
                 if left <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(min(left, self._patience()))
         return False
 
     def follow(self) -> None:
@@ -183,6 +185,18 @@ class Reflector:
         own revision is high enough."""
         return {}
 
+    def _patience(self) -> Duration:
+        """Cancel a watch that its member has not set up in time. Returns how long the caller, who holds the lock, may
+        wait until it calls this again. Those who wait do this because a thread for each new watch costs more."""
+        stream = self._stream
+        if self._following or stream is None:
+            return math.inf
+        left = later(stream.since, _PATIENCE) - self._clock.now()
+        if left <= 0 and stream.call is not None and not stream.late:
+            stream.late = True
+            stream.call.cancel()
+        return left if left > 0 else _PATIENCE
+
     def _cut_off(self) -> None:
         """The known state may be out of date from now on; `_fault` or `_error` has the reason."""
 
@@ -211,13 +225,6 @@ class Reflector:
                     self._lose_track()
                 self._cut_off()
                 self._changed.notify_all()
-
-    def _late(self, stream: _Following) -> None:
-        """Cancel a watch that the member has not set up in time."""
-        with self._changed:
-            if stream.call is not None and not self._following:
-                stream.late = True
-                stream.call.cancel()
 
     def _left(self, stream: _Following, member: Member | None) -> None:
         """React to the client leaving this member or (None) closing."""
@@ -256,14 +263,10 @@ class Reflector:
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
-        patience = threading.Timer(_PATIENCE, self._late, (stream,))
-        patience.daemon = True
         try:
             metadata = self._client.tokens.metadata(member)
             call, after, losses = self._open(stream, member, metadata)
-            patience.start()
             for answer in call:
-                patience.cancel()
                 if misses(answer, after):
                     return stood
                 if answer.canceled:
@@ -277,7 +280,6 @@ class Reflector:
             failure = error if isinstance(error, Failure) else Failure.of(error)
             self._failed(stream, member, metadata, Failure("DEADLINE_EXCEEDED", "") if stream.late else failure)
         finally:
-            patience.cancel()
             with self._changed:
                 stream.give_up()
                 stream.call = stream.on = None
@@ -292,7 +294,7 @@ class Reflector:
             create = {"key": self._key, "range_end": self._end, "start_revision": start_after(after)}
             request = rpc().watch.filled(create_request={**create, "progress_notify": True})
             call = stream.call = member.ask(rpc().watch, request, None, metadata)
-            stream.on, stream.given_up, stream.late = member, False, False
+            stream.on, stream.since, stream.given_up, stream.late = member, self._clock.now(), False, False
             if stream.over.is_set() or self._client.members.current() is not member:
                 stream.give_up()  # the member was left, or the thread ended, before there was a call to cancel
         return call, after, losses
