@@ -34,7 +34,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `LocalElasticAgent` when it is first used: it loads the plugins, which this package must not import."""
+    """Import `LocalElasticAgent` on first use, because its module loads the plugins, which this package must not
+    import."""
     if name == "LocalElasticAgent":
         from elastic_core.launch import LocalElasticAgent
 

@@ -1,8 +1,8 @@
 """The agent's loop: wait, observe, decide, act. All changes to the group's state happen in this file.
 
 An event wakes the loop, which checks the workers (`_monitor_workers`) and asks the handler for its verdict on the
-round. `supervise` returns orders, each of which a method here performs. The loop keeps observing until no orders are
-left, and then waits. After success, it waits in the exit barrier in the same way.
+round. `supervise` returns orders, and a method here performs each of them. The loop keeps observing until no orders are
+left, and then waits. After success, the agent waits in the exit barrier in the same way.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ended = tuple[RunResult, str]
-"""The outcome of the run, and the reason."""
+"""The outcome of the run, and the reason for it."""
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """The loop, without knowledge of how workers run.
+    """The agent's loop, which does not know how workers run.
 
     A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`, and may extend
     `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. A subclass
@@ -71,8 +71,8 @@ class SimpleElasticAgent(ElasticAgent):
     Args:
         spec: what to run.
         exit_barrier_timeout: how many seconds (0 or more) a node whose workers have succeeded waits for other nodes'
-            workers. It applies only if the handler reports their success. A node that hosts the other nodes' store
-            waits longer.
+            workers. The timeout applies only if the handler reports their success. A node that hosts the other nodes'
+            store waits longer.
         shutdown_timeout: seconds between SIGTERM and SIGKILL, no matter why the workers are stopped.
     """
 
@@ -121,21 +121,22 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def restart_count(self) -> int:
-        """How many failures of the job have been forgiven so far: the workers' TORCHELASTIC_RESTART_COUNT."""
+        """How many of the job's failures have been forgiven so far. Workers see it as TORCHELASTIC_RESTART_COUNT."""
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A second signal at least half a second later ends their grace
-        period. May be called from any thread and from signal handlers. Raises ValueError for an invalid signal
+        """Ask the agent to stop its workers and leave. A second signal at least half a second later ends the workers'
+        grace period. Any thread or signal handler may call this method. Raises ValueError for an invalid signal
         number."""
         self._events.signalled(signal.Signals(signum))
 
     def timer_expired(self, expiry: Expiry) -> None:
-        """Report a hung worker. May be called from any thread."""
+        """Report a hung worker. Any thread may call this method."""
         self._events.expired(expiry)
 
     def alive_at(self) -> float:
-        """Return when the loop last ran, in seconds since the epoch; a loop that waits for events is alive now."""
+        """Return when the loop last ran, in seconds since the epoch. While the loop waits for events, this is the
+        current time."""
         return self._events.alive_at()
 
     @prof
@@ -151,7 +152,7 @@ class SimpleElasticAgent(ElasticAgent):
         return result
 
     def close(self) -> None:
-        """Release the resources of an agent that is never run; `run` releases them at its end. Idempotent."""
+        """Release the resources of an agent that is never run. `run` releases them when it ends. Idempotent."""
         self._events.close()
 
     def _run_and_shut_down(self) -> Ended:
@@ -164,7 +165,7 @@ class SimpleElasticAgent(ElasticAgent):
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
         except BaseException as error:
-            # Announce it before the workers stop: other nodes' workers then fail, which must use no restart.
+            # Announce it before the workers stop, because other nodes' workers then fail, and that must use no restart.
             if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
@@ -187,7 +188,7 @@ class SimpleElasticAgent(ElasticAgent):
                 return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
-        """Complete a subclass's failures, which may lack the global rank and the time, as torch's do."""
+        """Complete the failures from a subclass, which may lack the global rank and the time, as torch's do."""
         now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
         failures = {
             rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
@@ -217,8 +218,8 @@ class SimpleElasticAgent(ElasticAgent):
         return Observation(self._result, self._events.request, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Perform the decision. Returns None to continue. A restart is left to `_restart_workers`, which programs
-        extend."""
+        """Perform the decision. Returns the outcome if the run has ended. A restart is left to `_restart_workers`,
+        which programs extend."""
         self._announce(seen, decision)
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
@@ -247,7 +248,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If that raises, attach the failures to the error, so that it does not hide the first."""
+        """Stop the workers. If that raises an error, attach the failures to it, so that it does not hide them."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -259,7 +260,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures, which are fully known now that no workers are running."""
+        """Report the failures, which are fully known because no workers are running any more."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -267,13 +268,14 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """Make up a failure for a group that has failed although no worker has, because nodes count only failures."""
+        """Return a made-up failure for a group that has failed although no worker has, because nodes only count
+        failures."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. If that raises, attach the failures that caused the restart to the error, so that it
+        """Restart the workers. If that raises an error, attach the failures that caused the restart to it, so that it
         does not hide them."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
@@ -298,8 +300,8 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
-        """End the run, because no more rounds will form. If this node's workers had succeeded, it succeeds if the job
-        has; if they had failed, it fails; otherwise, raises `error`."""
+        """End the run, because no more rounds will form. The run succeeds if both the job and this node's workers have,
+        and fails if this node's workers have failed. Otherwise, raises `error`."""
         verdict = self._link.verdict(running=False)
         if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
@@ -311,7 +313,7 @@ class SimpleElasticAgent(ElasticAgent):
         return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
     def _succeed(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Notify the other nodes and wait for them, because they may need this node again."""
+        """Notify the other nodes of the success, and wait for them, because they may need this node again."""
         self._reporter.phase(AgentPhase.FINISHING, decision.reason)
         self._barrier_ends = later(self._clock.now(), self._exit_barrier_timeout)
         if seen.verdict is None:
@@ -343,8 +345,8 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave without closing the rendezvous, so that the other nodes can continue. They are notified before the
-        workers stop, because their own workers then fail, and that must use no restart."""
+        """Leave without closing the rendezvous, so that the other nodes can continue. The other nodes are notified
+        before the workers stop, because their own workers then fail, and that must use no restart."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._announce_leave(f"received {signum.name}")
@@ -358,14 +360,14 @@ class SimpleElasticAgent(ElasticAgent):
     # -- waiting
 
     def _wait_for_events(self) -> None:
-        """Wait until the workers or the round may have changed; here, for the monitor interval."""
+        """Wait until the workers or the round may have changed. This class waits for the monitor interval."""
         self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
         self._unless_signaled(partial(self._link.leave, reason))
 
     def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
-        """Return the action's result, or None if a signal arrives first; the action then continues in its thread.
+        """Return the action's result, or None if a signal arrives first. The action then continues in its thread.
         Signals within half a second of each other are one request. After a second request, the handler no longer waits
         for other nodes."""
         before = len(self._events.signals)
@@ -435,7 +437,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
     def _take_round(self, info: RendezvousInfo) -> Round:
-        """Adopt the round on which its members agreed. A failure that was yet to be judged has been forgiven."""
+        """Adopt the round on which its members agreed. If a failure was yet to be judged, it has been forgiven."""
         formed = self._formed = info.formed or self._formed
         before, self._budget = self._budget.failures, self._budget.in_round(formed.restart_count)
         self._link.joined()
@@ -457,34 +459,35 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        """Start the group's workers. Returns an id by local rank."""
+        """Start the group's workers. Returns each worker's id by local rank."""
 
     @abc.abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop all workers and wait for them to end; do nothing if none is running."""
+        """Stop all workers and wait until they have ended. Does nothing if none is running."""
 
     @abc.abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Return the workers' state: HEALTHY while they run, FAILED once one has failed, SUCCEEDED when all have
-        succeeded. Must not block, and need not stop any worker."""
+        succeeded. This method must not block, and need not stop any worker."""
 
     @abc.abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
-        """Stop all workers with `death_sig`, or with SIGKILL after `timeout` s, and release everything. Idempotent."""
+        """Stop all workers with `death_sig`, or with SIGKILL after `timeout` seconds, and release everything.
+        Idempotent."""
 
     def _stop_timeout(self) -> Duration:
-        """Return how many seconds it takes at most to stop the workers."""
+        """Return how many seconds stopping the workers may take at most."""
         return self._shutdown_timeout
 
     def _end_hung_workers(self) -> None:
         """Kill hung workers, so that `_monitor_workers` finds them failed. This class detects no hangs."""
 
     def _completed(self, result: RunResult) -> RunResult:
-        """Return the result with all details that are known only once no workers are running; here, there are none."""
+        """Return the result with the details that are known only when no workers are running. This class adds none."""
         return result
 
     def _exit_barrier(self) -> None:
-        """Wait, after success, until the other nodes have succeeded, one of them needs this node again, a signal
+        """After success, wait until the other nodes have succeeded, one of them needs this node again, a signal
         arrives, or `exit_barrier_timeout` is over. A node that hosts the other nodes' store waits longer if no other
         node takes over the store. Does not wait if the handler cannot report the other nodes' success."""
         if not self._link.follows_rounds:
@@ -502,7 +505,7 @@ class SimpleElasticAgent(ElasticAgent):
             now = self._clock.now()
 
     def _progress(self, phase: AgentPhase, what: str, begun: Instant) -> Progress:
-        """Return a wait's progress, which names the missing nodes in log lines and in the phase's reason."""
+        """Return the progress of a wait. It names the missing nodes in log lines and in the phase's reason."""
 
         def fields(seconds: int) -> dict[str, object]:
             found = self._link.progress()

@@ -29,8 +29,8 @@ _SAME_REQUEST: Duration = 0.5
 
 
 class EventQueue:
-    """Any thread or signal handler may call `wake`, `signalled`, `expired` and `alive_at`; only the agent's thread may
-    call the rest. After `close`, events are dropped.
+    """The agent's event queue. Any thread or signal handler may call `wake`, `signalled`, `expired` and `alive_at`;
+    only the agent's thread may call the rest. After `close`, events are dropped.
 
     Attributes:
         signals: all signals that asked the agent to leave, in order.
@@ -45,7 +45,7 @@ class EventQueue:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        # Without it, `close` could run before `_put` writes, which could then write to a file that reuses the number.
+        # Without it, `_put` could write after `close`, to another file that reuses the descriptor.
         # Reentrant, because a signal handler may interrupt `_put` or `close` in its own thread.
         self._lock = threading.RLock()
         self._waiting = False
@@ -61,7 +61,7 @@ class EventQueue:
         self._put(lambda: None)
 
     def signalled(self, signum: signal.Signals) -> None:
-        """Record a signal that asks the agent to leave, with its time: the agent may handle it much later."""
+        """Record a signal that asks the agent to leave, and its time, because the agent may handle it much later."""
         self._put(partial(self._take_signal, signum, self._clock.now()))
 
     def expired(self, expiry: Expiry) -> None:
@@ -69,8 +69,9 @@ class EventQueue:
         self._put(partial(self._expired.append, expiry))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
-        """Block until an event comes, one of `fds` becomes readable, or the earliest instant in `until` has come (at
-        most for an hour); None is ignored. May return early for no reason. Returns the readable descriptors.
+        """Block until an event comes, one of `fds` becomes readable, or the earliest instant in `until` has come, but
+        for at most an hour. None in `until` is ignored. May return early for no reason. Returns the readable
+        descriptors.
 
         Raises:
             RuntimeError: the queue is closed.
@@ -98,7 +99,8 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """Return when the agent last handled events, in seconds since the epoch; an agent that waits is alive now."""
+        """Return when the agent last handled events, in seconds since the epoch. While the agent waits, this is the
+        current time."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:
@@ -149,7 +151,7 @@ class EventQueue:
 
 @contextlib.contextmanager
 def _woken_by_signals(descriptor: int) -> Iterator[None]:
-    """Make each signal write to the descriptor. The kernel may deliver a signal to another thread; then the main
+    """Make each signal write to the descriptor. Otherwise, if the kernel delivered a signal to another thread, the main
     thread, which runs Python's handlers, would stay in `poll`."""
     if threading.current_thread() is not threading.main_thread():
         yield

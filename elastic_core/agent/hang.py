@@ -1,12 +1,13 @@
-"""Hang detection from outside the workers: a table of when each worker last made progress. It is pure: from samples and
-the time, it computes the hung worker and the time of the next check.
+"""Hang detection from outside the workers: a table of when each worker last made progress. The table is pure: from
+samples and the time, it computes which worker hangs and when the next check is due.
 
 Progress is a sample that differs from the previous one: more output, another heartbeat, or more CPU time than idle
-helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is therefore
-ignored for a worker that has written output or sent heartbeats regularly, and will continue to unless it hangs.
+helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is ignored for a
+worker that has written output or sent heartbeats regularly, because such a worker will continue to do so unless it
+hangs.
 
 Workers are checked four times per timeout and when it expires, so a hang is found at most a quarter of the timeout
-late. Time in which the agent itself was stopped or starved is ignored, because it could not read output then.
+late. Time in which the agent itself was stopped or starved is ignored, because the agent could not read output then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import WorkerSample
 
 LOOKS_PER_TIMEOUT = 4
-IDLE_SHARE = 0.02  # of one core: used in an idle process by threads that wake up now and then
+IDLE_SHARE = 0.02  # of one core, used by an idle process's threads that wake up from time to time
 _COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths, and one hundredth proves nothing
 
 WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
@@ -56,9 +57,9 @@ class _Row:
     """One worker's row in the table.
 
     Args:
-        effort: the CPU time that it used in the last interval in which it made progress.
+        effort: the CPU time that the worker used in the last interval in which it made progress.
         signs: the first and the last check that found output or a heartbeat, with gaps of at most half a timeout.
-        regular: whether these signs have lasted for a whole timeout, so that its CPU time is now ignored.
+        regular: whether these signs have lasted for a whole timeout, so that the worker's CPU time is now ignored.
     """
 
     sample: WorkerSample
@@ -94,7 +95,7 @@ class HangTable:
 
     @classmethod
     def starting(cls, policy: HangPolicy, now: Instant) -> HangTable:
-        """Return the table of workers that have just started. The first check comes after the warm-up."""
+        """Return the table for workers that have just started. The first check comes after the warm-up."""
         return cls(policy, later(now, policy.warmup))
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:

@@ -43,7 +43,7 @@ class WorkerState(str, enum.Enum):
 class RunResult:
     """The result of this node's workers: all succeeded, or at least one failed. Keys are global ranks.
 
-    `return_values` holds what functions returned, and `failures` holds the workers that failed; workers that the agent
+    `return_values` holds what functions returned, and `failures` holds the workers' failures. Workers that the agent
     stopped are in neither.
     """
 
@@ -58,26 +58,27 @@ class RunResult:
 
 @dataclass
 class WorkerSpec:
-    """The workers of one node. Names, order and defaults of the fields are torch's.
+    """The specification of one node's workers. The names, order and defaults of the fields are torch's.
 
     Args:
         role: the workers' role; they also have ranks within their role.
         local_world_size: the number of workers, at least 1.
         rdzv_handler: the handler through which this node joins the others.
-        fn: another name for `entrypoint`, which torch has deprecated.
+        fn: another name for `entrypoint`, deprecated in torch.
         entrypoint: the command or function to run.
         args: its arguments.
         max_restarts: how many failures of the group are forgiven.
-        monitor_interval: seconds (0 or more) between checks of the workers, for an agent that is not notified.
+        monitor_interval: seconds (0 or more) between checks of the workers, for an agent that is not notified when one
+            ends.
         master_port, master_addr: override the rendezvous's values for the workers.
         local_addr: not used here; the handler gets it from its `RendezvousParameters`.
 
-    The rest is used by `LocalElasticAgent` only:
+    Only `LocalElasticAgent` uses the rest:
 
     Args:
         event_log_handler: the destination of events; see `elastic_core.events`.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines with any of these go to one file as well.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines that contain any of these texts also go to one file.
         virtual_local_rank: whether each worker sees only one device and has LOCAL_RANK 0.
 
     Raises:
@@ -119,8 +120,8 @@ class WorkerSpec:
 
 @dataclass(eq=False)
 class Worker:
-    """One worker, compared by identity. `id` is for the agent only (a process id for the local agent). Ranks are -1
-    before a round."""
+    """One worker, compared by identity. Only the agent uses `id`, which is a process id for the local agent. Ranks are
+    -1 before a round."""
 
     local_rank: int
     global_rank: int = -1

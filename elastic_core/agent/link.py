@@ -1,10 +1,12 @@
-"""The agent's link to the other nodes: one interface to handlers that push verdicts and count failures and to plain
-handlers that only form rounds. Also, how a node joins a round, learns its members, and numbers its workers.
+"""The agent's link to the other nodes: one interface both to handlers that push verdicts and count failures and to
+plain handlers, which only form rounds. This module also lets a node join a round, learn its members, and number its
+workers.
 
 With a plain handler, the link polls for waiting nodes, the agent's own budget counts the failures, and there is no exit
-barrier. Handlers written for torchrun return a rank and a size, but not the other members. So each node introduces
-itself in the round's store, under its rank, and reads the others' introductions: two small operations per member.
-Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code here.
+barrier. Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore
+introduces itself in the round's store, under its rank, and reads the others' introductions: two small operations per
+member. Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code
+here.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.store import Store
 
-LEAVE_PATIENCE: Duration = 2.0  # seconds that notifying the other nodes may delay the stop of the workers
+LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay stopping the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
 _SHARE = 9  # the pause after a poll is at least this many times the poll's duration
@@ -40,12 +42,12 @@ _MOST = 2**31
 
 
 class Link:
-    """Used from the agent's thread. `progress` and `leave` may be called while the handler forms a round in another
-    thread. With a plain handler, most methods do nothing.
+    """One agent's link, which the agent's thread uses. That thread may call `progress` and `leave` while the handler
+    forms a round in another thread. With a plain handler, most methods do nothing.
 
     Args:
         interval: seconds until a plain handler is first polled.
-        listener: called, from any thread, when there may be a verdict.
+        listener: called from any thread when there may be a verdict.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Link:
         return self._rounds is None or self._rounds.hand_over()
 
     def hurry(self) -> None:
-        """Make the handler's `shutdown` not wait for other nodes."""
+        """Keep the handler's `shutdown` from waiting for other nodes."""
         if self._rounds:
             self._rounds.hurry()
 
@@ -88,14 +90,14 @@ class Link:
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
-        """Return the verdict on the round once it is over. `running` is whether this node's workers are running. Raises
+        """Return the verdict on the round if it is over. `running` is whether this node's workers are running. Raises
         the handler's errors if they have persisted for too long."""
         if self._rounds:
             return self._rounds.verdict()
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """Return when to ask for the verdict again if no event comes; None for never."""
+        """Return when to ask for the verdict again if no event comes, or None if there is no need to."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
@@ -121,7 +123,8 @@ class Link:
             self._rounds.report_success()
 
     def leave(self, reason: str) -> None:
-        """Notify the other nodes, once, that this node leaves. Blocks for LEAVE_PATIENCE at most, and never raises."""
+        """Notify the other nodes that this node is leaving. Only the first call has an effect. Blocks for at most
+        LEAVE_PATIENCE, and never raises."""
         if self._rounds is None or self._left:
             return
         self._left = True
@@ -136,7 +139,8 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. Returns a clause for the reason if that fails."""
+        """Close a plain handler's rendezvous at the end of the job. If that fails, returns a clause to add to the
+        reason."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
@@ -154,10 +158,10 @@ class Polling:
     """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
     often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
     agent's time. The handler's errors are logged, and tolerated for its `outage_patience`, because healthy workers can
-    do without it.
+    do without the handler.
 
     Attributes:
-        due: when to poll next; None for never.
+        due: when to poll next; None if polling is off.
     """
 
     def __init__(self, handler: RendezvousHandler, clock: Clock, interval: Duration) -> None:
@@ -175,7 +179,7 @@ class Polling:
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """Return the verdict that the round is over if a poll is due and finds a waiting node."""
+        """Poll if a poll is due. If there is a waiting node, returns the verdict that the round is over."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None
@@ -208,8 +212,8 @@ class Polling:
 
 
 class Introduction(NamedTuple):
-    """A node's introduction to its peers: the role and number of its workers, the job's restarts that it knows of, the
-    number that it would give the round, its name and its host."""
+    """A node's introduction to its peers: the role and number of its workers, the number of restarts that it knows of,
+    the number that it would give the round, its name and its host."""
 
     role: str
     local_world_size: int
@@ -225,8 +229,8 @@ class Introduction(NamedTuple):
 
 
 def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
-    """Return the next round, with its members even if the handler, written for torchrun, does not return them. Raises
-    the handler's errors."""
+    """Return the next round with its members, even if the handler was written for torchrun and does not return them.
+    Raises the handler's errors."""
     info = handler.next_rendezvous()
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
@@ -291,9 +295,9 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
 def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
     """Return the workers of the member with rank `group_rank`, ordered by local rank.
 
-    Global ranks number the workers of all members in the order of their group ranks; role ranks number those of members
-    with the same role. Every node can therefore compute them. The loop accesses each member only once, because every
-    access to a large round's member builds a new object.
+    Global ranks number the workers of all members in the order of the members' group ranks. Role ranks number only
+    those of members with the same role. Every node can therefore compute all ranks. The loop accesses each member only
+    once, because every access to a large round's member builds a new object.
     """
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0

@@ -28,7 +28,7 @@ _ASKING: Duration = 2.0  # how long workers that hang at the same time are asked
 
 
 class ProcessAgent(SimpleElasticAgent):
-    """Drives `processes` (see `interfaces.workers`) by events alone. Its metrics have torch's names.
+    """An agent that drives `processes` (see `interfaces.workers`) by events alone. Its metrics have torch's names.
 
     Args:
         spec: the workers to run.
@@ -36,7 +36,7 @@ class ProcessAgent(SimpleElasticAgent):
         node, host: the names of this node and of its machine, for reports.
         kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
         contribute: returns additional environment variables for each round's workers.
-        hangs: when a worker is considered hung without a watchdog's help; None for never.
+        hangs: when a worker is considered hung without a watchdog's help; None if never.
     """
 
     def __init__(
@@ -109,7 +109,8 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill the hung workers only, longest hang first, so that it becomes the root cause."""
+        """Kill only the hung workers. The one that has hung for the longest comes first, so that it becomes the root
+        cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.pop_expired(), *self._look_for_hangs()]

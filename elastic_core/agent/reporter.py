@@ -1,5 +1,5 @@
-"""The reporter, which passes the events of a run to the observer and logs most of them, and `Progress`, which logs a
-line now and then during a long wait."""
+"""`Reporter`, which passes a run's events to the observer and logs most of them, and `Progress`, which logs a line from
+time to time during a long wait."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Reporter:
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
-        """Log those of the job's failures that were hangs on other nodes, with their stacks, because a job that
-        continues writes no report. Observers are notified on the node whose worker hung."""
+        """Log the job's hangs on other nodes, with their stacks, because a job that continues writes no report.
+        Observers are notified on the node whose worker hung."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
                 fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}
@@ -126,7 +126,7 @@ def error_in_words(error: BaseException) -> str:
 
 class Progress:
     """The progress of a wait that began at `begun`, logged to keep the user informed. `fields` receives the seconds
-    waited so far, and returns the fields for a log line."""
+    waited so far, and returns the fields of a log line."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None

@@ -1,8 +1,9 @@
-"""The only way to stop workers: a signal to each, a grace period, SIGKILL, a bounded wait, and finally giving up.
-`StopPlan` computes the steps from pure values; `GroupStop` applies them to the processes of a round.
+"""The only way to stop workers: send each a signal, wait for the grace period, send SIGKILL, wait for a limited time,
+and finally give up. `StopPlan` computes the steps from pure values. `GroupStop` applies them to a round's processes.
 
-A worker's child processes (a DataLoader, a Manager, a pool) get no signal while it is running, because it may need them
-to save a checkpoint."""
+A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because it may
+need them to save a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the work
 _CONSOLE_PATIENCE: Duration = 30.0  # how long the console may stall before the rest of the output is dropped
 _HURRIED_PATIENCE: Duration = 2.0  # the same after a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last answer, and no event reports a change
-_LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and if the platform cannot report the end of a process not our child
+_LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and for processes that are not our children, on some platforms
 
 
 class Step(enum.Enum):
@@ -45,7 +46,7 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True)
 class StopPlan:
-    """The plan of one stop, which reached its current step at `since`.
+    """The plan for one stop. The current step began at `since`.
 
     Args:
         grace: seconds between the first signal and SIGKILL.
@@ -65,8 +66,8 @@ class StopPlan:
         return later(self.since, lasts.get(self.step, 0.0))
 
     def at(self, now: Instant, urged: bool) -> StopPlan:
-        """Return the plan as of `now`, perhaps one step further. `urged` ends the grace period, because a second signal
-        has come or the other nodes are continuing."""
+        """Return the plan as of `now`, perhaps one step further. `urged` ends the grace period: a second signal has
+        come, or the other nodes are continuing."""
         if now < self.until and not (urged and self.step is Step.ASK):
             return self
         following = {Step.ASK: Step.KILL, Step.KILL: Step.KILL_HELPERS}.get(self.step, Step.GIVE_UP)
@@ -74,7 +75,7 @@ class StopPlan:
 
 
 class GroupStop:
-    """Ends all processes of a round. It waits at the agent's event queue, so that a signal cuts the wait short.
+    """Ends all processes of a round. It waits in the agent's event queue, so that a signal cuts the wait short.
 
     Args:
         kill_timeout: see `ProcessAgent`.
@@ -99,8 +100,8 @@ class GroupStop:
         self._kill_timeout = kill_timeout
 
     def stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = AFTERGLOW) -> None:
-        """End the processes, then read their output to its end. In a finished round, only processes that the workers
-        left behind must end; they get `afterglow` seconds to do so by themselves.
+        """End the processes, and then read the rest of their output. In a finished round, only processes that the
+        workers left behind must be ended. They get `afterglow` seconds to end by themselves.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.
@@ -118,8 +119,8 @@ class GroupStop:
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
-        """Return the processes that must be ended: all of them while workers are running, and later only those that do
-        not end by themselves. A signal cuts this wait short."""
+        """Return the processes that must be ended: all of them if workers are running. Otherwise, first wait for
+        processes to end by themselves; a signal cuts this wait short."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():

@@ -1,5 +1,5 @@
-"""The agent's policy, in two pure functions: what to do about a worker group, and in the exit barrier after it. This
-module also attributes failures: it determines which failure came first, on this node and in the whole job.
+"""The agent's policy, in two pure functions: one decides what to do about a worker group, the other what to do in the
+exit barrier after it. This module also determines which failure came first, on this node and in the whole job.
 
 `supervise` and `await_others` return orders, which the agent performs once and in sequence before it observes again.
 `supervise` is called twice for a group that has ended. The first time, a failure is always reported and the group
@@ -68,10 +68,11 @@ class RestartCause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RestartBudget:
-    """`max_restarts` failures are forgiven; the next one is final. `failures` is TORCHELASTIC_RESTART_COUNT.
+    """A budget of restarts: `max_restarts` failures are forgiven, and the next one is final. `failures` is
+    TORCHELASTIC_RESTART_COUNT.
 
-    If `shared`, the handler counts the failures of all nodes and decides whether one is forgiven; `failures` is then
-    the count of the current round.
+    If `shared`, the handler counts the failures of all nodes and decides whether each is forgiven. `failures` is then
+    the current round's count.
     """
 
     max_restarts: int
@@ -140,10 +141,10 @@ class Decision:
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """Decide what to do while a group runs or after it has ended. A signal has priority, then a failure to report. A
-    group that has succeeded takes precedence over the round's verdict, because its work is done. The end of the job, of
-    this node's part in it, or of its connection precedes failures, which may be consequences. A failure precedes a
-    membership change, which a restart adopts anyway."""
+    """Decide what to do while a group runs or after it has ended. A signal comes first, then a failure that is yet to
+    be reported. Success takes precedence over the round's verdict, because the group's work is done. The end of the
+    job, of this node's part in it, or of its connection precedes failures, because they may be consequences. A failure
+    precedes a membership change, because a restart adopts the change anyway."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if seen.failed and not seen.complete:
@@ -166,9 +167,9 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def await_others(
     budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
 ) -> Decision:
-    """Decide what to do after this node's workers have succeeded, while other nodes' workers run. The node waits, so
-    that it can rejoin if another node fails. Its own work is done, so the wait ends in failure only if the whole job
-    fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
+    """Decide what to do after this node's workers have succeeded and while other nodes' workers are running. The node
+    waits, so that it can rejoin if another node fails. Its own work is done, so the wait ends in failure only if the
+    whole job fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if verdict := seen.found(Outcome.CLOSED):
@@ -209,9 +210,9 @@ def judged(decision: Decision, ended: Verdict | None) -> Decision:
 
 
 def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | None:
-    """Return how this node's round `number` ended, according to `formed`, its next round; None if that is unknown. If
-    rounds in between formed without this node, and no failure has been counted since, the other nodes considered it
-    failed, and its workers' failures were consequences."""
+    """Return how this node's round `number` ended, according to its next round, `formed`, or None if that is unknown.
+    If rounds in between formed without this node, and no failure has been counted since, the other nodes considered it
+    lost, and its workers' failures were consequences."""
     if formed.number == number + 1:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
@@ -221,7 +222,8 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """End without success: this node's workers have not succeeded, whatever other nodes report about the job."""
+    """Decide to end without success, because this node's workers have not succeeded, whatever other nodes report about
+    the job."""
     but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
@@ -272,7 +274,7 @@ def first_failure_text(failures: Mapping[int, ProcessFailure]) -> str:
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
     """Return the failures of this node and of the job, by global rank. The first failure in `job` is considered the
     cause of all others, because the clocks of two machines cannot be compared. This node's failures come from its own
-    record, which has more details than it has reported to the job."""
+    record, which has more details than the job's copy."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}

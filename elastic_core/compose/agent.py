@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentParts:
-    """An agent's parts, except its handler. They do nothing until the agent runs."""
+    """The parts of an agent, except its handler. They do nothing until the agent runs."""
 
     processes: LocalWorkers
     observer: Observer
@@ -125,7 +125,7 @@ def composed(
 @contextlib.contextmanager
 def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
     """Run the configured health endpoint while the context is open. A `given` server, which the caller has started,
-    replaces it and is stopped at the end."""
+    replaces the endpoint and is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
@@ -145,7 +145,7 @@ def parts_for(
     observers: tuple[Observer, ...] = (),
     logs_specs: LogsSpecs | None = None,
 ) -> Iterator[AgentParts]:
-    """Yield the parts for the plan, which are stopped when the context ends. See `composed`."""
+    """Yield the parts for the plan, and stop them when the context ends. For the arguments, see `composed`."""
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(more_files())
@@ -230,7 +230,8 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
 
 
 def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """Return a contributor of the plugins' variables and the watchdog's, which are known only once it has started."""
+    """Return a function that contributes the variables of plugins and of the watchdog. The watchdog's are known only
+    after it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

@@ -70,12 +70,12 @@ def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selec
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything from which an agent is built. `plan_of` makes one.
+    """Everything that is needed to build an agent. `plan_of` creates a plan.
 
     Attributes:
         settings: every setting, typed and resolved.
         manager: the plugins.
-        backend, rank_policy: these are always selected.
+        backend, rank_policy: the selected records; there is always one of each.
         watchdog, health, starter: None if the settings select none.
         added: the values of the options that plugins added.
     """
@@ -103,7 +103,8 @@ class Plan:
         return not_needed(self.backend.record.options, self.settings.rdzv_conf)
 
     def handler(self, node: Node) -> RendezvousHandler:
-        """Create this node's handler, which connects when the node joins. Raises ConfigurationError."""
+        """Create this node's handler, which connects when the node joins. Raises ConfigurationError if a secret is set
+        that the handler does not use."""
         settings, config = self.settings, self.backend.options
         made = self.backend.record.factory(
             self._context(self.backend),
@@ -144,7 +145,7 @@ class Plan:
         return cast("Starter", _named(made, ("start", "result"), asked, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """Return the selected worker starter's facts for `elastic explain`; empty if it has no `explain`."""
+        """Return what the selected worker starter reports for `elastic explain`; empty if it has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
         found = self.starter.record.explain(self._context(self.starter), work)
@@ -157,14 +158,14 @@ class Plan:
         return plain
 
     def made_watchdog(self) -> Watchdog | None:
-        """Create the watchdog, not started yet; None if none is selected."""
+        """Create the watchdog without starting it. Returns None if none is selected."""
         if self.watchdog is None:
             return None
         made = self.watchdog.record.factory(self._context(self.watchdog))
         return cast("Watchdog", _named(made, ("start", "worker_environment", "scratch"), self.watchdog))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
-        """Create the health endpoint, not started yet; None if none is selected."""
+        """Create the health endpoint without starting it. Returns None if none is selected."""
         if self.health is None:
             return None
         port = self.settings.health_port or 0
@@ -197,7 +198,7 @@ def plan_of(
         added: values of the options that plugins added.
 
     Raises:
-        ConfigurationError: with every problem.
+        ConfigurationError: lists every problem.
     """
     found: dict[type[Record], Chosen[Any]] = {}
     errors = []
@@ -250,8 +251,7 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Make problems name a value's origin inside this context, instead of its flag, which is all that factories
-    know."""
+    """Make problems raised in this context name a value's origin, not its flag, which is all that factories know."""
     try:
         yield
     except ConfigurationError as error:

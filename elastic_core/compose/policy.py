@@ -1,4 +1,5 @@
-"""Derives from the settings what the workers run, and their environment, output, CPU binding and hang detection."""
+"""Derives from the settings what the workers run, as well as their environment, output, CPU binding and hang
+detection."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_con
 
 @dataclass(frozen=True)
 class Entry:
-    """The workers' work, and its name for messages."""
+    """What the workers run, and its name for messages."""
 
     name: str
     work: Work
@@ -70,8 +71,8 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """Return the policy for all workers of this node. `stack` removes a temporary log folder. `logs_specs` overrides
-    the settings for log files."""
+    """Return the policy for all workers of this node. `stack` removes a temporary log folder at the end. `logs_specs`
+    overrides the settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -92,16 +93,17 @@ def group_policy(
 
 
 def hang_policy(settings: Settings) -> HangPolicy | None:
-    """Return the configured hang detection; None if it is off."""
+    """Return the configured hang detection, or None if it is off."""
     if not settings.hang_timeout:
         return None
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the workers inherit. Variables for the agent's health endpoint are removed: an agent
-    that a worker starts cannot use the same port, and no worker needs the token. Variables with options (`..._CONF`)
-    are removed if they contain a secret. `secrets`: names of the options that plugins declare as secret."""
+    """Return the variables that the workers inherit. Variables for the agent's health endpoint are removed, because an
+    agent that a worker starts cannot use the same port, and no worker needs the token. Variables with options
+    (`..._CONF`) are removed if they contain a secret. `secrets` holds the names of the options that plugins declare as
+    secret."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
     return {name: value for name, value in environ.items() if name not in own and name not in holding}
@@ -112,8 +114,8 @@ def _holds_secret(options: str, secrets: Collection[str]) -> bool:
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """Return the folder from `--log-dir`. Without that flag, if the settings require log files, create a folder, which
-    is logged, and removed at the end if it is empty."""
+    """Return the folder from `--log-dir`. If that flag is missing and the settings require log files, create a folder
+    and log it. That folder is removed at the end if it is empty."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
@@ -128,7 +130,8 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -> Placer | None:
-    """Return what decides where logs are written: the `given` object, or the plugin selected by `--logs-specs`."""
+    """Return the object that decides where logs are written: the `given` one, or the plugin selected by
+    `--logs-specs`."""
     if given is None and settings.logs_specs is None:
         return None
     from elastic_core.workers import logs_specs
@@ -170,7 +173,7 @@ def _binding(settings: Settings, local_world_size: int, visible: str | None) -> 
 
 
 def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
-    """Return the reason, for messages, why a worker cannot be bound to this machine's CPUs."""
+    """Return, as text for messages, why a worker cannot be bound to this machine's CPUs."""
     if not machine.cpus:
         return "the kernel does not report the NUMA layout of the CPUs"
     node = machine.node_of(local_rank, workers)

@@ -26,10 +26,10 @@ class Command:
 
     Args:
         name: the word after `elastic`.
-        about: the beginning of its help text.
-        shared: settings of `run` that it also accepts, each with its help text; empty for the same text as for `run`.
+        about: the beginning of the help text.
+        shared: settings of `run` that the command also accepts, each with its help text (default: the text for `run`).
         own: the command's own flags, which have no variables or config file keys.
-        operands: names of its required positional arguments.
+        operands: names of the required positional arguments.
         example: a complete command line for the help text.
         codes: exit codes with a special meaning for this command.
         alone: whether to ignore variables and the config file, so that the command works even if they are invalid.
@@ -57,7 +57,7 @@ class Command:
         return f"elastic {self.name}"
 
     def help_text(self) -> str:
-        """The output of `--help`."""
+        """Return the output of `--help`."""
         from elastic_core.config.explain import command_help
 
         return command_help(self.about, self.specs.values(), self.example or self.words, self.codes)
@@ -74,8 +74,8 @@ class CommandReading:
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """Return the `Command` for a plugin's record. `added`: the options that the plugin adds to `elastic run`, which the
-    command also accepts. Raises PluginError."""
+    """Return the `Command` for a plugin's record. `added` holds the options that the plugin adds to `elastic run`; the
+    command also accepts them. Raises PluginError if the record names an unknown setting."""
     if unknown := [name for name in record.settings if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))
@@ -96,12 +96,12 @@ def read_command(
     """Read one command line, with the same environment and config file as `run`.
 
     Args:
-        sources: `-h` and `--help` are skipped.
+        sources: what to read; `-h` and `--help` are skipped.
         added_options: options that plugins add to `run`; their variables and config file keys are also valid.
         required: settings that must not be empty, each with the error message if it is.
 
     Raises:
-        ConfigurationError: with every problem.
+        ConfigurationError: lists every problem.
     """
     line = sources.line(command.specs)
     known = {**SPECS, **specs_of_options(added_options)}

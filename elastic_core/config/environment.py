@@ -48,8 +48,8 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether Kubernetes set the variable to a service's address, as it does in every pod if a service's name
-    matches the variable's."""
+    """Return whether Kubernetes set the variable to a service's address, as it does in every pod for a service with a
+    matching name."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 VERSION = 2
-"""Schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when one is added."""
+"""The schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when a field is
+added."""
 
 _HEAD = """\
 usage: elastic run [flags] script [arguments of the script]
@@ -43,13 +44,14 @@ def as_dict(
     """Return the reading as JSON values.
 
     `settings` and `plugin_options` map names to `value`, `unit` (may be empty) and `origin`. Ranges and stream maps are
-    text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of secret
-    options are `***`.
+    text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, and an unset value is null. Values of
+    secret options are `***`.
 
     Args:
         added_options: the options with which the configuration was read.
         secrets: names of secret options; see `PluginManager.secret_options`.
-        not_used: names in `--rdzv-conf` that the backend ignores; if there are any, the setting has them as `not_used`.
+        not_used: names in `--rdzv-conf` that the backend ignores; if there are any, the setting lists them as
+            `not_used`.
         starter: the result of the worker starter's `explain`.
     """
     return {
@@ -74,7 +76,8 @@ def as_text(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the reading as a table of setting, value with unit, and origin. The arguments are those of `as_dict`."""
+    """Return the reading as a table with each setting, its value with unit, and its origin. The arguments are those of
+    `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
@@ -94,7 +97,7 @@ def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict
 
 
 def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
-    """Return one line per value; for a mapping, a line with its size and one line per entry."""
+    """Return one line per value. A mapping gets a line with its size, and one line per entry."""
     lines = ["", "worker starter:"] if starter else []
     for name, fact in starter.items():
         lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")
@@ -127,7 +130,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 
 def as_word(value: object) -> str:
-    """Return a value as on the command line; `unset` for None, `empty` for an empty text or list."""
+    """Return a value as on the command line, `unset` for None, or `empty` for an empty text or list."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -166,7 +169,8 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """Return the help of a command with a few flags. `codes`: exit codes with a special meaning for the command."""
+    """Return the help of a command with a few flags. `codes` holds exit codes with a special meaning for the
+    command."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))

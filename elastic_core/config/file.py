@@ -4,8 +4,8 @@ Keys are the settings' names, with dashes or underscores, and a few short names 
 table `[rendezvous]` has the keys `backend`, `endpoint` and `id`, and a table of options per backend
 (`[rendezvous.etcd]`).
 
-A config file decides which program runs and which files are written. For security, the search skips, with a warning, a
-file that another user owns or that is world-writable. A file given with `--config` is always used.
+A config file decides which program runs and which files are written. For security, the search skips a file that another
+user owns or that is world-writable, and the user is warned. A file given with `--config` is always used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": 
 
 
 class _Unreadable(Exception):
-    """A config file that cannot be used; the message is the reason."""
+    """The config file cannot be used. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class ConfigFile:
     """The parsed config file.
 
     Args:
-        path: the file's path; None without a config file.
+        path: the file's path; None if there is no config file.
         table: the file's settings for elastic.
-        problem: why the file cannot be used, if it cannot.
+        problem: why the file cannot be used; None if it can.
         left_out: files that the search skipped.
     """
 
@@ -151,7 +151,7 @@ def _has_our_table(path: Path) -> bool:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """Return our settings in the file; None for a pyproject.toml without our table."""
+    """Return our settings in the file, or None for a pyproject.toml without our table."""
     document = _parse(path)
     if path.name != _SHARED:
         return document

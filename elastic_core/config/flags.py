@@ -28,8 +28,8 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 class CommandLine(Findings):
     """A command line's flags and its other words: the script and its arguments, or operands.
 
-    `certain` is false if, because of an unknown flag, the parser has to guess where the flags end. `unread`: the words
-    from the first unknown flag on, which a plugin may still define.
+    `certain` is false if an unknown flag makes the parser guess where the flags end. `unread` holds the words from the
+    first unknown flag on, because a plugin may still define that flag.
     """
 
     words: list[str] = field(default_factory=list)
@@ -39,10 +39,10 @@ class CommandLine(Findings):
 
 
 def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
-    """Process the unread words: all of them (`whole`), or those before the first flag that is not in `specs`. Values
-    remain text; errors are added to `line.problems`.
+    """Process the unread words: all of them if `whole`, otherwise those before the first flag that is not in `specs`.
+    Values remain text, and errors are added to `line.problems`.
 
-    The first word that is not a flag ends the flags; with `mixed`, only `--` does.
+    The first word that is not a flag ends the flags. If `mixed`, only `--` does.
     """
     words = line.unread
     while words and not (line.words and not mixed):
@@ -89,7 +89,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
-    """Return the flag's setting (None if unknown) and the value attached to it (None if there is none)."""
+    """Return the flag's setting (None if unknown) and the value attached to the flag (None if there is none)."""
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name.startswith("--"):

@@ -52,7 +52,7 @@ class Reading:
     Attributes:
         settings: every setting, typed and resolved.
         script: the script to start; None only if no script was required.
-        script_args: its arguments, unchanged.
+        script_args: the script's arguments, unchanged.
         origins: the source of every setting and added option.
         config_file: the config file, if one was read.
         added: typed values of the options that plugins added, by declared name, with defaults filled in.
@@ -73,14 +73,15 @@ class Reading:
 
 
 class Sources:
-    """The sources of one command: its command line, the environment and the config file. Each is read once, but in two
-    steps, because plugins add flags: first the settings that decide which plugins are loaded, then all others.
+    """The sources of a command's configuration: the command line, the environment and the config file. Each is read
+    once, but in two steps, because plugins add flags: first the settings that decide which plugins are loaded, then all
+    others.
 
     Args:
         argv: the words after `elastic COMMAND`.
         environ: the environment to read, instead of `os.environ`.
-        cwd: the absolute folder that paths to the config file and the script are relative to.
-        command: the command, for messages.
+        cwd: an absolute folder; the paths of the config file and the script are relative to it.
+        command: the command's name, for messages.
         mixed: whether flags may follow other words.
     """
 
@@ -100,9 +101,9 @@ class Sources:
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
-        """Return the distributions allowed by `--plugins`, its variable or its key; None for all. `specs`: the
-        command's flags. After an unknown flag, which a plugin may add, this is a guess, and the caller compares it with
-        the value from the complete reading.
+        """Return the distributions that `--plugins`, its variable or its key allows, or None if all are allowed.
+        `specs` holds the command's flags. After an unknown flag, which a plugin may add, the result is a guess. The
+        caller compares it with the value from the complete reading.
 
         Raises:
             ConfigurationError: the value is not a list of names.
@@ -119,7 +120,7 @@ class Sources:
         return allowed
 
     def line(self, specs: Mapping[str, Spec]) -> CommandLine:
-        """Return the whole command line. `specs`: all of the command's flags."""
+        """Return the whole command line. `specs` holds all of the command's flags."""
         read_on(self._line, specs, self._command, self._mixed, whole=True)
         return self._line
 
@@ -156,17 +157,17 @@ def read(
     """Read the configuration of one `elastic run`.
 
     Args:
-        sources: `-h` and `--help` are skipped.
+        sources: what to read; `-h` and `--help` are skipped.
         added_options: options that plugins add, with flags, `ELASTIC_` variables and config file keys. Their names must
             not be `RESERVED`.
         new_run_id: generates the run id of a single-node job.
         require_script: whether a script must be given and must exist.
         own: the command's own flags, which have no variables or config file keys.
         backend_named: returns a backend by name, for its defaults and problems; None if it does not exist.
-        others: called with settings, origins and backend tables if there are problems; returns more of them to report.
+        others: called with settings, origins and backend tables if there are problems; returns more problems to report.
 
     Raises:
-        ConfigurationError: with every problem, in the order of the sources.
+        ConfigurationError: lists every problem, in the order of the sources.
     """
     specs = {**SPECS, **specs_of_options(added_options)}
     own_specs = {spec.name: spec for spec in own}
@@ -217,11 +218,11 @@ def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
     """Create settings from Python values, which are parsed, checked and resolved like those from any other source.
 
-    A value may be typed, text such as `nnodes="1:4"`, or a `RawValue` with an origin. The default applies to all other
-    settings.
+    A value may be typed, text such as `nnodes="1:4"`, or a `RawValue` with an origin. All other settings have their
+    defaults.
 
     Raises:
-        ConfigurationError: with every problem. A plain value's origin is the setting's name.
+        ConfigurationError: lists every problem. A plain value's origin is the setting's name.
     """
     found = {name: raw if isinstance(raw, RawValue) else RawValue(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]

@@ -1,6 +1,7 @@
-"""Resolves settings that depend on other settings, in pure steps. Each change has a reason, which becomes the origin.
+"""Resolves settings that depend on other settings, in pure steps. Each change has a reason, which becomes the setting's
+origin.
 
-The order of the steps matters: `--standalone` determines backend and endpoint, and these determine the run id.
+The order of the steps matters: `--standalone` determines the backend and the endpoint, and these determine the run id.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def resolve(
     `new_run_id` is called only for a single node.
 
     Raises:
-        PluginError: the backend's `defaults` are wrong.
+        PluginError: the backend's `defaults` are invalid.
     """
     steps: tuple[Callable[[Settings, Origins], Changes], ...] = (
         lambda settings, origins: from_scheduler(settings, origins, environ),

@@ -26,8 +26,8 @@ _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", 
 def broken_rules(
     settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
 ) -> list[Problem]:
-    """Return violated rules' problems and those that the backend reports. Rules about an `unreadable` setting are
-    skipped, because they would check its default. `places`: the origin of each non-default value, by flag."""
+    """Return the problems of violated rules and those that the backend reports. Rules about an `unreadable` setting are
+    skipped, because they would check its default. `places` holds the origin of each non-default value, by flag."""
     broken = [
         Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings, needs_id=record is not None)
@@ -39,8 +39,8 @@ def broken_rules(
 
 
 def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:
-    """Yield, for each rule, the flag to report, the settings that it depends on, whether it holds, and the message if
-    not. `needs_id`: whether the backend is installed, so that its defaults have been applied."""
+    """For each rule, yield the flag to report, the settings on which the rule depends, whether it holds, and the
+    message if not. `needs_id` is whether the backend is installed, so that its defaults have been applied."""
     nnodes, several = settings.nnodes, settings.nnodes.max > 1
     yield (
         "--module",
@@ -81,7 +81,7 @@ def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], 
 
 
 def script_problems(script: str | None, settings: Settings, environ: Mapping[str, str], cwd: Path) -> list[Problem]:
-    """Return the script's problems. Modules (`-m`) and standard input (`-`) are not checked."""
+    """Return the problems with the script. Modules (`-m`) and standard input (`-`) are not checked."""
     message = None
     if script is None:
         message = "elastic run requires a script after the flags; see elastic run --help"

@@ -1,9 +1,9 @@
 """Settings from a scheduler's variables: Slurm's in a step's tasks, and Kubernetes' in an Indexed Job's pods.
 
 These variables override the defaults, but not a config file. They are used only if they are certain to describe this
-job: a user who types a command on the first node of a four-node allocation may want a single-node job. srun sets
-variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous variables
-are ignored, or reported as an error if the user may have meant a different job from the one that would start.
+job, because a user who types a command on the first node of a four-node allocation may want a single-node job. srun
+sets variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous
+variables are ignored, or reported as an error if the user may have meant a different job from the one that would start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ: Mapping[str, tuple[str, ...]] = {
     "node_rank": ("SLURM_NODEID", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
     "rdzv_id": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 }
-"""The variables that provide each setting. Other variables only decide whether these are used."""
+"""The variables that provide each setting. Other variables only determine whether these are used."""
 
 _NODES = "SLURM_STEP_NUM_NODES"
 _TASKS = "SLURM_STEP_NUM_TASKS"
@@ -42,7 +42,7 @@ class _Step:
     Attributes:
         nodes: number of nodes.
         agents: number of tasks; each task is assumed to be an agent.
-        heterogeneous: whether it may be part of a heterogeneous job, in which each component is a separate step.
+        heterogeneous: whether the step may be part of a heterogeneous job, in which each component is a separate step.
     """
 
     nodes: int
@@ -144,9 +144,11 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Return whether the variables come from the step that called sbatch, because sbatch passes on its environment.
+    """Return whether the variables come from the step that called sbatch, which passes its environment on to the batch
+    job.
 
-    srun sets both lists to the step's nodes. In a batch script, the list without STEP has the batch job's nodes.
+    srun sets both lists to the step's nodes. In a batch script, the list without STEP in its name has the batch job's
+    nodes.
     """
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step

@@ -35,12 +35,12 @@ class Spec:
     Args:
         metavar: empty for switches (flags without a value).
         aliases: short keys in config files.
-        torchrun: whether it is also read from `PET_<NAME>`.
-        also_reads: torchrun's special variables for it, each with a function that converts the variable's text to the
-            setting's (empty to leave the setting unset).
+        torchrun: whether the setting is also read from `PET_<NAME>`.
+        also_reads: torchrun's special variables for the setting, each with a function that converts the variable's text
+            to the setting's (empty to leave the setting unset).
         fallbacks: variables that a config file overrides.
         adds_up: whether repeated flags add up; otherwise the last one wins.
-        flag_only: whether it has no variables and no config file key.
+        flag_only: whether the setting has no variables and no config file key.
     """
 
     name: str
@@ -88,8 +88,8 @@ class RawValue:
 
 @dataclass
 class Findings:
-    """The content of a source: values by setting; problems with the source itself; the config file, if one was read;
-    its options by backend, of which the selected backend's are used; and files and variables that were ignored."""
+    """What a source contains: values by setting, problems with the source itself, the config file if one was read, that
+    file's options by backend (only the selected backend's are used), and the files and variables that were ignored."""
 
     found: dict[str, RawValue] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -106,7 +106,7 @@ def setting(
     metavar: str = "",
     **more: Any,
 ) -> D | T:
-    """Declare a field of `Settings`. `more` are fields of `Spec`."""
+    """Declare a field of `Settings`. `more` holds fields of `Spec`."""
     metadata = {"spec": Spec("", parse, default, group, help, metavar, **more)}
     if isinstance(default, dict):
         empty: D = field(default_factory=dict, metadata=metadata)  # type: ignore[assignment]

@@ -21,12 +21,12 @@ _OPTIONS = "options as key=value, separated by commas (`,,` is a comma within a 
 _RANKS = "local ranks separated by commas (such as 0,1,11)"
 _NOT_CATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 _SECRETS = frozenset({"password", "secret", "token"})
-"""Options that are secret even if the plugin does not declare them so or is not installed."""
+"""Options that are secret even if their plugin is not installed or does not declare them secret."""
 
 
 @dataclass(frozen=True)
 class NodeRange:
-    """The number of nodes that a job may have: 1 <= min <= max, otherwise ValueError."""
+    """The number of nodes that a job may have. Raises ValueError unless 1 <= min <= max."""
 
     min: int
     max: int
@@ -56,7 +56,8 @@ class Std(enum.IntFlag):
 
 @dataclass(frozen=True)
 class StreamMap:
-    """The streams of every local rank: `everywhere`, unless `named` lists ranks (all other ranks then have none).
+    """The streams of every local rank: `everywhere`, or those in `named` if it lists ranks (all other ranks then have
+    none).
 
     `named` is sorted by local rank.
     """
@@ -75,7 +76,7 @@ class StreamMap:
 
 
 def is_secret(option: str, declared: Collection[str] = ()) -> bool:
-    """Return whether the option's value is a secret; `declared` are names with underscores, in lower case."""
+    """Return whether the option's value is a secret. `declared` holds names with underscores, in lower case."""
     name = option.strip().replace("-", "_").lower()
     return name in _SECRETS or name in declared
 

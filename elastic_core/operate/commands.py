@@ -32,7 +32,7 @@ _JOB = {
 
 
 def own_flag(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
-    """A command's own flag. The arguments are those of `Spec`; `about` is the help text."""
+    """Return a command's own flag. The arguments are those of `Spec`; `about` is the help text."""
     return Spec(name, parse, default, "own", about, metavar, unit, torchrun=False, flag_only=True)
 
 

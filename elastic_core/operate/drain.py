@@ -43,13 +43,13 @@ def drain(
     """Ask the node that matches `word` to leave.
 
     Args:
-        timeout: how many seconds to wait until it has left; 0 returns immediately.
+        timeout: how many seconds to wait until the node has left; with 0, return immediately.
         tell: receives lines to print.
 
     Raises:
         NotFoundError: there is no such node or no such job.
         RendezvousTimeoutError: the node was asked to leave, but did not leave in time.
-        RendezvousConnectionError, RendezvousStateError, ConfigurationError.
+        RendezvousConnectionError, RendezvousStateError, ConfigurationError: see `observed`.
     """
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         node, ended = node_called(word, job), threading.Event()
@@ -91,7 +91,8 @@ def ask(backend: RosterBackend, node: Entry) -> State:
     """Mark the node as draining and return the new state.
 
     Raises:
-        RendezvousConnectionError, RendezvousStateError.
+        RendezvousConnectionError: the store does not answer, or refuses every write.
+        RendezvousStateError: the state cannot be read.
     """
 
     def change() -> State | None:
@@ -117,7 +118,7 @@ def _asked(node: Entry, state: State, timeout: Duration) -> str:
 
 
 def departure(node: Entry, job: JobObservation) -> str | None:
-    """Return how the node left; None while it is still a member."""
+    """Return how the node left, or None while it is still a member."""
     if all(entry.key != node.key for entry in job.entries):
         return f"{node.node} has left"
     beat = job.beat(node.key)
@@ -125,8 +126,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """Wait until the node has left, and return how. If it hosts the store, the store may stop with it; `ended` is set
-    when its agent has ended. Raises RendezvousTimeoutError; RendezvousConnectionError if the store fails earlier."""
+    """Wait until the node has left, and return how it left. If the node hosts the store, the store may stop with it;
+    `ended` is set when the node's agent has ended. Raises RendezvousTimeoutError if the node does not leave in time,
+    and RendezvousConnectionError if the store fails before that."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:

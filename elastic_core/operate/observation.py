@@ -44,8 +44,8 @@ class HeartbeatState:
     """The state of a node's heartbeat.
 
     Args:
-        age: seconds since its last heartbeat was seen, or since the watcher started if none has been; None if the store
-            itself drops the entries of failed nodes.
+        age: seconds since the last heartbeat was seen or, if none has been seen, since the watcher started; None if the
+            store itself drops the entries of failed nodes.
         seen: whether a heartbeat has been seen.
         late: whether the node is considered failed: its heartbeat timed out, or the job has recorded it as lost and no
             heartbeat has been seen.
@@ -128,7 +128,7 @@ class JobObservation:
 
     @property
     def silent(self) -> frozenset[str]:
-        """Keys of nodes whose heartbeat has not been seen yet; none once the job is over."""
+        """Keys of nodes whose heartbeat has not been seen yet; empty once the job is over."""
         if self.state is not None and self.state.closed:
             return frozenset()
         return frozenset(key for key in self.nodes.counters if not self.beat(key).seen)
@@ -191,11 +191,13 @@ def observed(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
-    """Yield a watcher of the job, and its observation. `timeout`: how many seconds the store may take to answer.
+    """Yield a watcher of the job and its observation. `timeout` is how many seconds the store may take to answer.
 
     Raises:
         NotFoundError: no job with this id has used this endpoint.
-        RendezvousConnectionError, RendezvousStateError, ConfigurationError.
+        RendezvousConnectionError: the store does not answer.
+        RendezvousStateError: the job's data cannot be read.
+        ConfigurationError: the backend, its options or the secret file cannot be used.
     """
     params = parameters(settings, manager, timeout)
     with opened(params, manager) as (backend, seal):

@@ -69,8 +69,8 @@ def _next(signals: int) -> signal.Signals:
 
 
 def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
-    """Return the backend's store, not started yet. Raises ConfigurationError if the backend is not installed or has no
-    store to serve."""
+    """Return the backend's store server without starting it. Raises ConfigurationError if the backend is not installed
+    or has no store to serve."""
     record = manager.select(RendezvousBackendRecord, backend)
     if record.serve is None:
         able = named_backends(manager, lambda other: other.serve is not None)
@@ -81,6 +81,6 @@ def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -
 
 
 def serving_endpoint(text: str) -> str:
-    """Convert `[HOST:]PORT` to `HOST:PORT`; without a host, the store is served on all addresses."""
+    """Convert `[HOST:]PORT` to `HOST:PORT`. Without a host, the store is served on all addresses."""
     port = text.strip().removeprefix(":")
     return f"0.0.0.0:{port}" if port.isdigit() else text.strip()

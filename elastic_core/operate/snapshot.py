@@ -1,4 +1,4 @@
-"""A snapshot of a job: the nodes in the round, and each node's standing. Pure."""
+"""A snapshot of a job: the nodes in the round, and each node's standing. All functions are pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class NodeStanding(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node. `rank`: its group rank in the last round; None if it is not a member. `note`: why it was refused."""
+    """One node in a snapshot. `rank` is its group rank in the last round, or None if it is not a member. `note` is why
+    the node was refused."""
 
     rank: int | None
     node: str
@@ -73,13 +74,13 @@ class Snapshot:
 
     Args:
         run_id, backend, endpoint: the job and its rendezvous.
-        round: the number of the last round that formed; 0 for none.
-        formed_because: why it formed when it did.
+        round: the number of the last round that formed; 0 if none has.
+        formed_because: why that round formed when it did.
         nodes: how many nodes the job may have; None before its first round.
         members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
         missing: names of former members that were lost and have not rejoined.
-        restarts, max_restarts: the restarts used and allowed.
+        restarts, max_restarts: how many restarts have been used and are allowed.
         last_end: why the last round ended, if one has.
         failures: worker failures in that round, by global rank; the root cause comes first.
         unreadable: keys of entries that this version cannot read.
@@ -196,7 +197,8 @@ def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
     """Return the names of missing nodes. A node that was restarted has a new key but the same name. A drained node is
-    not missing. Seconds after a node is lost, the store drops its entry; then only the last round's end names it."""
+    not missing. Seconds after a node is lost, the store drops its entry, and then only the end of the last round names
+    the node."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import End
 
 VERSION = 1
-"""Schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when one is added."""
+"""The schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when a field is
+added."""
 
 _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
 
@@ -33,7 +34,7 @@ def status(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
-    """Return a snapshot of the job. Arguments and errors are those of `observed`."""
+    """Return a snapshot of the job. The arguments and errors are those of `observed`."""
     with observed(settings, manager, timeout, clock, pause) as (watcher, job):
         return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 

@@ -1,4 +1,5 @@
-"""Rendezvous: how nodes agree on which of them take part. Exports the names that users and plugins import."""
+"""Rendezvous: how nodes agree on which of them take part. This package exports the names that users and plugins
+import."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,6 @@
-"""Failure attribution: which failures are a cause, and which may follow from the loss of a peer. This is a guess from
-the failures' texts. It only affects whether a failure may cost no restart and which failure is shown first."""
+"""Failure attribution: which failures are causes, and which may follow from the loss of a peer. Attribution guesses
+from the text of the failures. The guess only affects whether a failure may cost no restart and which failure is shown
+first."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ PHRASES = (
     "distnetworkerror",
     "diststoreerror",
 )
-"""Lower-case phrases from communication libraries' messages about the loss of a peer."""
+"""Lower-case phrases that communication libraries use in messages about the loss of a peer."""
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Return whether at least one worker certainly failed by itself. A worker with an exit code but no message may have
-    lost a peer, and so may one that aborted, as collectives do. A worker that the agent killed as hung failed by
-    itself."""
+    """Return whether at least one worker certainly failed on its own. A worker with an exit code but no message may
+    have lost a peer. So may a worker that aborted, because collectives abort. A worker that the agent killed as hung
+    failed on its own."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

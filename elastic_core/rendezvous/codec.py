@@ -1,6 +1,6 @@
-"""Encodes states and entries as bytes: JSON with a version, never pickle. A state's seats follow its JSON. Every field
-is checked, because it comes from the network, and bounded, because a state must fit into a store with a limit of 1.5
-MiB, such as etcd. Any other bytes raise RendezvousStateError."""
+"""Encodes states and entries as versioned JSON, never as pickle. A state's seats follow its JSON. Every field is
+checked because it comes from the network, and limited in size because a state must fit into a store that accepts at
+most 1.5 MiB, such as etcd. Decoding anything else raises RendezvousStateError."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """Decode a state. `known` are an earlier state's seats: if the bytes contain the same ones, which the end of a
-    round does not change, they are not parsed again. Raises RendezvousStateError."""
+    """Decode a state. `known` holds the seats of an earlier state. If the bytes contain the same seats, as they do
+    after a round has ended, the seats are not parsed again. Raises RendezvousStateError if the bytes are not a valid
+    state."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
         _refuse("state", "a signed one, for nodes that have the secret (--rdzv-secret-file)", data)
@@ -156,7 +157,7 @@ def encoded_entry(entry: Entry) -> bytes:
 
 
 def decoded_entry(data: bytes) -> Entry:
-    """Decode an entry. Raises RendezvousStateError."""
+    """Decode an entry. Raises RendezvousStateError if the bytes are not a valid entry."""
     _check_length(data, LONGEST_ENTRY, "entry")
     document = _loaded(data, "entry")
     try:
@@ -173,7 +174,7 @@ def decoded_entry(data: bytes) -> Entry:
 
 
 def check_entry(entry: Entry) -> None:
-    """Raise ValueError if other nodes would reject a name or a number in the entry."""
+    """Raise ValueError if the entry contains a name or a number that other nodes would reject."""
     for name in _NAMES:
         text = getattr(entry, name)
         if len(text) > _LONGEST_NAME or not text.isprintable():
@@ -218,7 +219,8 @@ def _names(values: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
-    """Return user-facing text, truncated if too long. Lone surrogates are replaced because they cannot be encoded."""
+    """Return user-facing text, truncated if it is too long. Lone surrogates are replaced because they cannot be
+    encoded."""
     text: str = _typed(value, str)
     return text[:longest].encode("utf-8", "replace").decode()
 
@@ -252,7 +254,7 @@ def _dumped(document: Mapping[str, Any]) -> bytes:
 
 
 def _fields(failure: ProcessFailure, longest: int) -> dict[str, Any]:
-    """Return the failure's fields, with at most `longest` characters of text in total."""
+    """Return the fields of the failure, with at most `longest` characters of text in total."""
     shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
     shown = {name: value[:_LONGEST_NAME] if isinstance(value, str) else value for name, value in shown.items()}
     share = longest // 4
@@ -270,7 +272,8 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Show the start of a value from the network, which may be deep, long, or a number too big for Python to print."""
+    """Return the start of a value from the network. The value may be deeply nested, long, or a number too big to
+    print."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__
@@ -299,7 +302,7 @@ def _closed_of(item: Any) -> Closed:
 
 
 def _report(report: Report, most: int, longest: int) -> list[Any]:
-    """Return the report's fields, with at most `most` failures and `longest` characters of text."""
+    """Return the fields of the report, with at most `most` failures and `longest` characters of text."""
     failures = report.failures[:most]
     shown = [_fields(failure, longest // len(failures)) for failure in failures]
     return [report.key, report.node, shown, report.certain, report.number]
@@ -318,8 +321,8 @@ def _reported_of(item: Any) -> Reported:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """Return the failure as other nodes will see it: with the end of its texts, and with the start of its stack if it
-    is a cause."""
+    """Return the failure as other nodes will see it. Long texts keep only their end. A cause keeps the start of its
+    stack, and other failures lose theirs."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -1,4 +1,5 @@
-"""Connection health: whether the store answers this node and, if not, since when and with what consequences. Pure."""
+"""Connection health: whether the store answers this node and, if it does not, since when and what follows. All
+functions are pure."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ _LATE = 0.5  # intervals; a node that checks a deadline later than this was susp
 
 @dataclass(frozen=True)
 class Connection:
-    """The health of one connection. In all methods, `asked` is when the unanswered operation began, or None.
+    """The health of one connection. In all methods, `asked` is when the unanswered operation began; None if there is
+    none.
 
     Args:
         since: when the first failed attempt after the last answer began; None if the last attempt was answered.
-        outage: why the store was last unreachable; None once the node has had nothing left to do.
+        outage: why the store was last unreachable; reset to None when the node has nothing left to do.
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
         logged: whether the outage has been logged.
         away_at: when a slow answer last showed that the store had been unavailable.
-        extended: how long a node that was suspended waits for an answer before it stops its workers.
+        extended: the time until which a node that was suspended waits for an answer before it stops its workers.
     """
 
     settings: RendezvousSettings
@@ -41,12 +43,12 @@ class Connection:
     extended: Instant | None = None
 
     def was_outage(self, asked: Instant, now: Instant) -> bool:
-        """Return whether an answer that arrives now shows that the store or this node was away or suspended."""
+        """Return whether an answer that arrives now shows that the store was unavailable or this node was suspended."""
         return self.outage is not None or self._slept(asked, now)
 
     def _slept(self, asked: Instant, now: Instant) -> bool:
-        """Return whether the answer took long. A store that is always slow is not away, so at most one slow answer per
-        failure timeout counts."""
+        """Return whether the answer took so long that the store was unavailable or this node was suspended. At most one
+        slow answer per failure timeout counts, because a store that is always slow is still available."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
         return now - asked > _SLOW * timeout and not lately
@@ -57,7 +59,7 @@ class Connection:
         return replace(self, since=None, retry_at=None, extended=None, away_at=away_at)
 
     def failed(self, asked: Instant, outage: Exception | None, now: Instant) -> Connection:
-        """Record that the operation has failed; `outage` is set if the store was unreachable. Any other fault may also
+        """Record that the operation has failed. `outage` is set if the store was unreachable. Any other fault may also
         mean an outage, because a third-party backend may raise its own errors."""
         failures = self.failures + 1
         return replace(
@@ -81,11 +83,11 @@ class Connection:
         return replace(self, retry_at=None) if self.retry_at is not None else self
 
     def silent_since(self, asked: Instant | None) -> Instant | None:
-        """Return when the node began to wait for an answer; None if it is not waiting."""
+        """Return when the node began to wait for an answer, or None if it is not waiting."""
         return asked if self.since is None else self.since
 
     def should_log(self, asked: Instant | None, now: Instant) -> bool:
-        """Return whether to log the outage, which happens once, after the heartbeat timeout."""
+        """Return whether to log the outage now. Each outage is logged once, after the heartbeat timeout."""
         since = self.silent_since(asked)
         return since is not None and now - since >= self._patience and not self.logged
 
@@ -99,18 +101,20 @@ class Connection:
         return self.settings.timeout.heartbeat.total_seconds()
 
     def fence_at(self, asked: Instant | None, grace: Duration, now: Instant) -> Instant:
-        """Return when this node stops its workers unless the store answers. `grace`: see `RosterBackend.grace`."""
+        """Return when this node stops its workers if the store does not answer. For `grace`, see
+        `RosterBackend.grace`."""
         since = self.silent_since(asked)
         due = self._due(now if since is None else since, grace)
         return due if self.extended is None else max(due, self.extended)
 
     def _due(self, since: Instant, grace: Duration) -> Instant:
-        """Allow for a last answered heartbeat that is one interval older than `since`, the first unanswered attempt."""
+        """Return the deadline. The last answered heartbeat may be one interval older than `since`, the first failed
+        attempt."""
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
     def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:
-        """Return whether the node must stop its workers because it has not reached the store for too long. A process
-        that was suspended could not receive an answer, so it gets one more interval."""
+        """Return whether the node must stop its workers because it has been unable to reach the store for too long. A
+        process that was suspended could not receive an answer, so it gets one more interval."""
         since = self.silent_since(asked)
         due = None if since is None else self._due(since, grace)
         if due is None or now < due:

@@ -1,8 +1,8 @@
 """The driver, which performs the operations that a node requests and returns their outcomes. It decides nothing.
 
-It has up to three threads, each started when it is first needed. The operating thread asks the node for the next
-operation, performs it, and rests. Two watchers wait for changes in the store: one for changes of the state and, while
-the node needs to know about them, one for changes of the roster.
+The driver has up to three threads, each started when it is first needed. The operating thread asks the node for the
+next operation, performs it, and rests. Two watchers wait for changes in the store. One waits for changes to the state.
+The other waits for changes to the roster, but only while the node needs to know about them.
 
 One lock guards the node. No thread holds it during a store operation, so callers get an immediate answer even while the
 store hangs.
@@ -57,7 +57,7 @@ _STATE, _ROSTER = "state", "roster"
 
 @dataclass(frozen=True)
 class Patience:
-    """The longest waits, in seconds."""
+    """The limits for each kind of wait, in seconds."""
 
     answer: Duration = 5.0  # for an answer from the store, when a caller closes the job or leaves
     outage: Duration = 1.0  # the same, during an outage
@@ -69,7 +69,7 @@ class Patience:
 
 
 class Driver:
-    """Drives one node. All methods may be called from any thread, and `start` and `stop` any number of times. The
+    """Drives one node. Any thread may call the methods. `start` and `stop` may be called any number of times. The
     driver closes the backend."""
 
     def __init__(self, node: Node, backend: RosterBackend, clock: Clock, patience: Patience = Patience()) -> None:
@@ -97,7 +97,7 @@ class Driver:
         return bool(self._threads)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call the listener after every change of the state, outage or fault, in one of the driver's threads."""
+        """Call the listener in one of the driver's threads whenever the state, the outage or the fault has changed."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class Driver:
             self._start_thread("node", self._operate)
 
     def ask(self, question: Callable[[Node, Instant], T]) -> T:
-        """Return the node's answer to the question, immediately even if the store hangs."""
+        """Return the node's answer to the question. The answer is immediate even if the store hangs."""
         with self._changed:
             found = question(self._node, self._clock.now())
             notes = self._node.pop_log_lines()
@@ -121,8 +121,8 @@ class Driver:
             return given
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """Give the node a request, and wait until it is carried out. Returns whether that happened in time. Raises the
-        error if the request cannot be carried out."""
+        """Give the node a request, and wait until the node has carried it out. Returns whether the node did so in time.
+        Raises the node's error if the request cannot be carried out."""
         with self._changed:
             request = self.tell(order)
             outcome = self._outcomes[id(request)] = []
@@ -133,7 +133,7 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns a result, or return None at `until` (None for no limit)."""
+        """Call `found` after every change until it returns a result. Returns None at `until` (None means no limit)."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -144,8 +144,8 @@ class Driver:
                 self._changed.wait(min(left, _LONGEST_WAIT))
 
     def stop(self) -> bool:
-        """Close the backend and end the threads. Returns False if a store call still hangs. Raises any error from
-        closing."""
+        """Close the backend and end the threads. Returns False if a store call still hangs. Raises any error from the
+        close."""
         with self._changed:
             self._stopping = True
             threads = list(self._threads.values())
@@ -159,7 +159,8 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """Abandon the threads in a forked child, where they do not exist although one of them may hold the lock."""
+        """Abandon the threads in a forked child. They do not exist there, although one of them may have held the
+        lock."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
@@ -181,7 +182,7 @@ class Driver:
     # -- threads
 
     def _start_thread(self, name: str, target: Callable[[], None]) -> None:
-        """Start the thread, unless it was started before. Raises RuntimeError if no thread can be started."""
+        """Start the thread unless it has already been started. Raises RuntimeError if the thread cannot be started."""
         if name not in self._threads and not self._stopping:
             thread = threading.Thread(target=target, name=f"rendezvous-{name}", daemon=True)
             thread.start()
@@ -280,8 +281,9 @@ class Driver:
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, then until the operating thread rests again, because the backend would report
-        a change again until the node has processed it. Returns whether the node could not process the change."""
+        """Wait for a change in the store, and then until the operating thread rests again. Without the second wait, the
+        backend would report the change again until the node has processed it. Returns whether the node failed to
+        process it."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
@@ -299,7 +301,8 @@ class Driver:
             return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
-        """Return whether to wait for the roster: only while the node rests, because a read changes what to wait for."""
+        """Return whether to wait for the roster. That is so only while the node rests, because a read changes what to
+        wait for."""
         return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
@@ -326,7 +329,7 @@ class Driver:
 
 
 class Operations:
-    """Performs a node's operations on a backend, converting between values and bytes. Used by one thread at a time."""
+    """Performs a node's operations on a backend, converting values to and from bytes. One thread uses it at a time."""
 
     def __init__(self, backend: RosterBackend) -> None:
         self._backend = backend
@@ -380,7 +383,8 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """Return the entry, or None if it is unreadable. Its node then cannot take part, but other nodes can."""
+        """Return the entry, or None if it is unreadable. The node of an unreadable entry cannot take part, but others
+        can."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -395,8 +399,8 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Return three conditions that share a lock: something has changed; there is something to do; the node rests. They
-    are separate so that a heartbeat does not wake any callers."""
+    """Return three conditions that share a lock. The first means that something has changed, the second that there is
+    work to do, and the third that the node rests. They are separate so that a heartbeat does not wake any callers."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

@@ -24,8 +24,8 @@ class Registration(NamedTuple):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A value that is stored in place of the state. `others`: it may be the state of other nodes, with a different
-    secret or version of elastic-core. `secret`: this job has a secret."""
+    """A value that is stored in place of the state. `others` is whether it may be the state of nodes with a different
+    secret or version of elastic-core. `secret` is whether this job has a secret."""
 
     reason: str
     others: bool
@@ -37,13 +37,13 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class ReadState:
-    """Read the state. Answer: the state (None, a `State` or `Unreadable`) and the token of its write."""
+    """Read the state. The answer is the state (None, a `State` or `Unreadable`) and the token of its write."""
 
 
 @dataclass(frozen=True)
 class WriteState:
-    """Replace the state that `token` names. Answer: the state afterwards, its token, and whether this operation wrote
-    it, or None if that is unknown."""
+    """Replace the state that `token` names. The answer is the resulting state, its token, and whether this operation
+    wrote it. The answer is None if the result is unknown."""
 
     state: State
     token: Token | None
@@ -51,26 +51,26 @@ class WriteState:
 
 @dataclass(frozen=True)
 class ReadRoster:
-    """Read the roster. Answer: a tuple of registrations, oldest first."""
+    """Read the roster. The answer is a tuple of registrations, oldest first."""
 
 
 @dataclass(frozen=True)
 class Announce:
-    """Announce the node's entry. Answer: roughly how many entries are older."""
+    """Announce the node's entry. The answer is roughly how many entries are older."""
 
     entry: Entry
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Withdraw an entry. Answer: None."""
+    """Withdraw an entry. The answer is None."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Send a heartbeat. Answer: the leader counter, or None."""
+    """Send a heartbeat. The answer is the leader counter, or None."""
 
     key: str
     leading: bool
@@ -79,8 +79,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Let another node serve the store; the agent may also request this. `heirs`: keys of the nodes that may take over
-    the store, in order. Answer: whether one of them has done so."""
+    """Let another node serve the store. The agent can also request this. `heirs` lists the keys of the nodes that may
+    take over the store, in order. The answer is whether one of them has done so."""
 
     heirs: tuple[str, ...]
     timeout: float
@@ -91,7 +91,8 @@ Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Heartbea
 
 @dataclass(frozen=True)
 class Idle:
-    """Nothing to do until `until` or until the state or, with `roster`, the roster changes."""
+    """The node has nothing to do until `until` or until the state changes. If `roster`, a change to the roster also
+    ends the rest."""
 
     until: Instant
     roster: bool = False
@@ -106,7 +107,7 @@ class ChangeState:
     nothing left to change. The node calls it again if another node writes at the same time.
 
     Args:
-        later: if the round is over, the node reports this in its entry instead; see `Reported`.
+        later: what the node reports in its entry instead if the round is over; see `Reported`.
     """
 
     change: Callable[..., State]
@@ -116,7 +117,7 @@ class ChangeState:
 
 @dataclass(frozen=True)
 class Retire:
-    """Withdraw the entry once all earlier requests are done, unless the node wants another round by then."""
+    """Withdraw the entry once all earlier requests are done, unless the node wants another round by that time."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Leader election: which node runs `decide` for all nodes, from the point of view of one of them. Pure.
+"""Leader election: which node runs `decide` for all nodes, as one node sees it. All functions are pure.
 
-Safety does not depend on having a single leader, which only keeps the store quiet. The leader increments the leader
-counter with every heartbeat. The state determines the nodes' succession order. When the counter stops, the next node in
-that order takes the lead. Nodes further back wait longer, so that not all of them try at the same time.
+Safety does not depend on having a single leader; a single leader only keeps the store quiet. The leader increments the
+leader counter with every heartbeat. The state determines the nodes' succession order. When the counter stops, the next
+node in that order takes the lead. Nodes further back wait longer, so that not all of them try at the same time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BARRED = 10  # failure timeouts for which a node that has failed as a leader do
 
 
 def position(state: State, key: str, older: int) -> int:
-    """Return the node's place in the succession order, from 0: first the live members that are staying and still
-    working, in rank order, then all other nodes by age. `older`: roughly how many entries are older."""
+    """Return the node's place in the succession order, from 0. Live members that are staying and still working come
+    first, in rank order. All other nodes follow by age. `older` is roughly how many entries are older."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -53,11 +53,11 @@ class Election:
         recount: whether `older` may be out of date.
         stepping_in: why this node is about to take the lead; empty if it is not.
         succession_read: whether this node, about to take the lead, has read which nodes precede it.
-        counter: the leader counter as last seen.
+        counter: the leader counter when it was last seen.
         doubted: whether this node has counted `older` again during this silence.
         vacant_since: when the backend first reported that the leader had left.
         faults: how many times in a row this node's work as leader has failed.
-        barred_until: when this node, which could not do the work, may lead again.
+        barred_until: when this node may lead again after it failed to do the leader's work.
     """
 
     settings: RendezvousSettings
@@ -73,12 +73,11 @@ class Election:
     barred_until: Instant | None = None
 
     def patience(self, place: int) -> Duration:
-        """Return how many seconds of silence make the node at this place take the lead."""
+        """Return after how many seconds of silence the node at this place takes the lead."""
         return (1.0 + 0.25 * min(place - 1, 12)) * self.settings.failure_timeout
 
     def looks(self, place: int, beats: int) -> bool:
-        """Return whether to read the leader counter with the next heartbeat; the first nodes in succession order always
-        do."""
+        """Return whether to read the leader counter with the next heartbeat. The first nodes in line always read it."""
         return place <= 2 or beats % 2 == 0
 
     def paused(self, now: Instant) -> bool:
@@ -90,18 +89,18 @@ class Election:
         return replace(self, leading=True, stepping_in="", succession_read=False, faults=0)
 
     def lead_lost(self) -> Election:
-        """Record that another node leads, or should."""
+        """Record that another node leads or should lead."""
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """Record that this node, which leads or is about to, has incremented the counter. If two nodes do so, the later
-        one in succession order steps back."""
+        """Record that this node, which leads or is about to lead, has incremented the counter. If two nodes increment
+        it, the later one in succession order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
 
     def seen(self, value: int, now: Instant, place: int) -> Election:
-        """Record the counter that this node, which does not lead, has read."""
+        """Record that this node, which does not lead, has read this value of the leader counter."""
         before, timeout = self.counter or Counter(value, now), self.settings.failure_timeout
         counter = before.seen(value, now, self.settings.keep_alive_interval)
         silence = now - counter.since
@@ -114,12 +113,13 @@ class Election:
         return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
-        """Restart the wait after an outage, in which the leader could not increment the counter either."""
+        """Restart the wait after an outage, because the leader could not increment the counter during the outage
+        either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Record whether the backend saw the leader leave. The next node then need not wait for silence, and nodes
-        after it wait longer."""
+        """Record whether the backend saw the leader leave. If it did, the next node in line need not wait for silence,
+        and the nodes after that one wait longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
@@ -132,7 +132,7 @@ class Election:
         return replace(self, faults=0) if self.faults else self
 
     def failed(self, now: Instant) -> Election:
-        """Record that part of the leader's work has failed, though the store answers. After a few failures in a row,
+        """Record that part of the leader's work has failed although the store answers. After a few failures in a row,
         this node lets other nodes try."""
         if not self.leading:
             return self

@@ -1,5 +1,5 @@
-"""The handler, the agent's interface to the rendezvous. It passes calls to the node through the driver, reserves the
-workers' store's port, and opens the round's store."""
+"""The handler, which is the agent's interface to the rendezvous. It passes calls to the node through the driver,
+reserves a port for the workers' store, and opens the round's store."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """The seal that signs for this node and counts unsigned values."""
+        """The seal that signs this node's values and counts unsigned values."""
         return self._seal
 
     @property
@@ -179,7 +179,7 @@ class DynamicRendezvousHandler(RoundHandler):
             raise
 
     def _formed(self, where: RendezvousStoreInfo, unreachable: tuple[str, ...]) -> State:
-        """Wait for and return the state in which this node is a member of the next round."""
+        """Wait until this node is a member of the next round, and return the state at that time."""
         while True:
             again = later(self._clock.now(), _PROBE_AGAIN) if unreachable else None
             state = self._come_to(lambda node: node.membership.formed if node.membership.running else None, again)
@@ -189,7 +189,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state, or return None at `until`. Raises RendezvousError if it never will."""
+        """Wait until `found` returns a state. Returns None at `until`. Raises RendezvousError if `found` can never
+        succeed."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -203,7 +204,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.wait(look, deadline)
 
     def _unreachable(self) -> tuple[str, ...]:
-        """Return the keys of members that this node cannot reach, among those that it has reason to check."""
+        """Check the members that this node has reason to suspect, and return the keys of those that it cannot reach."""
         suspects, host = self._driver.ask(lambda node, now: (node.suspects(_MOST_PROBED), node.host))
         places = {seat.key: RendezvousStoreInfo(seat.member.address, seat.port) for seat in suspects}
         if host in places:
@@ -225,8 +226,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:
-        """Return whether the job is closed, according to the current state in the store. Raises
-        RendezvousConnectionError after a few seconds without an answer."""
+        """Return whether the job is closed in the store's current state. Raises RendezvousConnectionError after a few
+        seconds without an answer."""
         if not self._known_closed():
             self._carry_out(lambda node: node.reread())
         return self._known_closed()
@@ -235,17 +236,17 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.state is not None and node.state.closed is not None)
 
     def set_closed(self) -> None:
-        """Close the job. Raises RendezvousConnectionError after a few seconds without an answer; the node then still
-        closes the job when the store answers."""
+        """Close the job. Raises RendezvousConnectionError after a few seconds without an answer. Even then, the node
+        closes the job as soon as the store answers."""
         self.close("it was closed on request", succeeded=False)
 
     def close(self, reason: str, succeeded: bool) -> None:
-        """Like `set_closed`, with a reason."""
+        """Close the job like `set_closed`, but with a reason and an outcome."""
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
         """Return how many waiting nodes the next round has room for. The leader knows this from its last heartbeat;
-        other nodes read the roster now. Raises RendezvousConnectionError."""
+        other nodes read the roster now. Raises RendezvousConnectionError if the store does not answer."""
         if not self._leads():
             self._carry_out(lambda node: node.request(RefreshRoster()))
         return self._driver.ask(lambda node, now: node.waiting())
@@ -254,7 +255,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Give the node a request, and wait until it is carried out. Raises an error if that is impossible."""
+        """Give the node a request, and wait until the node has carried it out. Raises an error if the node cannot do
+        so."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -273,7 +275,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._left and self._stopped
 
     def _leave_for_good(self) -> bool:
-        """Leave the job. Returns whether other nodes can learn of it."""
+        """Leave the job. Returns whether other nodes can learn that this node has left."""
         if not self._driver.ask(lambda node, now: node.shut_down()) or not self._driver.started:
             return True
         if self._hurried:
@@ -369,7 +371,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
 
 def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> Sequence[described.Candidate]:
-    """Return the candidates in the policy's order. If the policy fails, log that and keep their order."""
+    """Return the candidates in the policy's order. If the policy fails, log the error and keep the given order."""
     given = tuple(candidates)
     try:
         found = list(policy(given))
@@ -383,7 +385,7 @@ def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> 
 
 
 def _checked(entry: Entry) -> Entry:
-    """Return the entry. Raises ConfigurationError if other nodes could not read it."""
+    """Return the entry unchanged. Raises ConfigurationError if other nodes could not read it."""
     try:
         check_entry(entry)
     except ValueError as error:
@@ -392,7 +394,7 @@ def _checked(entry: Entry) -> Entry:
 
 
 def anonymous_node(host: str = "") -> described.Node:
-    """Describe a node named after its host and process."""
+    """Return the description of a node that is named after its host and process."""
     host = host or socket.gethostname()
     return described.Node(described.generated_name(host), host)
 

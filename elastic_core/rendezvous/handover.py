@@ -1,18 +1,19 @@
-"""Handing over the store: its host leaves, and another node serves the store from then on, with all its data.
+"""Handover: the node that hosts the store leaves, and another node takes over the store with all its data.
 
 1. The host ends the epoch: in place of the next version of the state, it writes a marker with the keys of its heirs,
    the nodes that may take over. No version can follow, and all nodes that wait for one wake up.
-2. The first heir serves a new store, copies the newest state into it, and writes its address into the old store. If it
-   does not do so in time, the next heir does. Only one of them can write the address.
+2. The first heir serves a new store, copies the newest state into it, and writes the new address into the old store. If
+   the first heir does not do so in time, the next heir does. Only one of them can write the address.
 3. All nodes, including the old host, connect to the new store and announce themselves in its new epoch. Then the old
    host leaves.
-4. The new host leaves pointers at the endpoint, so that new nodes find it: a store that it serves there, if the address
-   belongs to its machine and is free, or otherwise a marker in the store that another node has started there.
+4. The new host leaves pointers at the endpoint, so that new nodes find the store. If an address there belongs to the
+   new host's machine and is free, the new host serves a pointer store at that address. Otherwise it writes a marker
+   into the store that another node has started there.
 
-If no heir takes over in time, the host writes that the store stays, and the nodes begin a new epoch in it. They do the
-same if a marker leads back to the same store, or to an address where no store answers and whose host has stopped
-checking its pointer here. That host may only have been cut off. When it finds that nodes have continued at the endpoint
-without it, it ends its own epoch with a marker that leads there.
+If no heir takes over in time, the host writes that the store stays, and the nodes begin a new epoch in it. The nodes
+also begin one if a marker leads back to the same store, or to an address where no store answers and whose host has
+stopped checking its pointer here. Such a host may only have been cut off. When the host finds that nodes have continued
+at the endpoint without it, it ends its own epoch with a marker that leads there.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ class StoreMover(Protocol):
         ...
 
     def serve(self) -> tuple[str, StoreConnection] | None:
-        """Serve a new store in this process. Returns its address and a connection; None if this process must not serve
-        it, or cannot. Idempotent."""
+        """Serve a new store in this process. Returns its address and a connection, or None if this process is not
+        allowed or not able to serve it. Idempotent."""
         ...
 
     def stop_serving(self) -> None:
-        """Stop the store that `serve` started, because another node was faster."""
+        """Stop the store that `serve` started, because another node has already taken over."""
         ...
 
     def moved(self, where: str) -> None:
-        """Connect to `where` from now on, or to the endpoint if no store answers there. Raises ConfigurationError if
-        `where` is not an address."""
+        """Connect to `where` from now on. If no store answers there, connect to the endpoint. Raises ConfigurationError
+        if `where` is not an address."""
         ...
 
     def connected_to(self, where: str) -> bool:
@@ -74,28 +75,28 @@ class StoreMover(Protocol):
         ...
 
     def at_the_endpoint(self) -> Iterable[StoreConnection]:
-        """Return connections to stores at the endpoint other than the current one. If an address is this machine's and
-        free, start a store there first; that store is returned once, and ends with `close`."""
+        """Return connections to the stores at the endpoint, except the current store. If an address belongs to this
+        machine and is free, start a store there first. A store started here is returned once, and stops on `close`."""
         ...
 
 
 def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:
-    """Return how many heirs precede the node with these keys; None if it is not an heir. Nodes at the endpoint come
+    """Return how many heirs precede the node with these keys, or None if it is not an heir. Nodes at the endpoint come
     first, because new nodes look for the store there."""
     place = next((place for place, key in enumerate(heirs) if key in set(own)), None)
     return place if place is None or listed else place + len(heirs)
 
 
 class Pointer:
-    """A thread that, until `close`, maintains pointers at the endpoint to the store that this process serves elsewhere.
-    It checks them from time to time and whenever a store at the endpoint ends.
+    """A thread that maintains pointers at the endpoint to the store that this process serves elsewhere. It checks the
+    pointers periodically and whenever a store at the endpoint stops. It runs until `close`.
 
     Args:
         where: the address of the store.
 
     Attributes:
-        overtaken_at: a store at the endpoint in which other nodes have agreed on a different state; empty if there is
-            none. The thread ends when it finds one.
+        overtaken_at: the address of a store at the endpoint in which other nodes have agreed on a different state;
+            empty if there is none. The thread ends when it finds such a store.
     """
 
     def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
@@ -107,7 +108,7 @@ class Pointer:
         threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
 
     def close(self) -> None:
-        """Stop writing pointers. Waits for a write in progress, but for no longer than a second. Idempotent."""
+        """Stop writing pointers. Waits at most a second for a write that is in progress. Idempotent."""
         self._closed.set()
         if self._pointing.acquire(timeout=_LAST):
             self._pointing.release()
@@ -137,7 +138,7 @@ class Pointer:
             add(connection.store, keys.pointed, 1)
             if not pointed:
                 self._check_other_state(connection, Versions(keys, self._seal, observes=True))
-        except Exception as error:  # noqa: BLE001 - that store has ended, or is spoilt; try again later
+        except Exception as error:  # noqa: BLE001 - that store has ended or is corrupt; try again later
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
@@ -158,7 +159,7 @@ class Pointer:
             get_logger().warning("job split", endpoint=connection.where, moved=self._where, reason=reason)
 
     def _rest(self, connections: Sequence[StoreConnection], pause: Duration) -> None:
-        """Wait for the length of the pause, or until the first of these stores ends."""
+        """Wait for `pause` seconds, or until the first of these stores stops."""
         try:
             if connections:
                 connections[0].fetch(_NEVER, pause, self._closed)

@@ -1,12 +1,13 @@
 """Lifelines: how an agent learns, immediately and without the store, that another agent has ended.
 
 Each agent listens on its own port and accepts no connections. Each member of a round connects to the next one. The
-kernel completes the connection, and closes it when the last process that holds the listening socket has ended: the
-agent, or the guardian, which holds it until the workers of a killed agent have ended. Neither side sends anything.
+kernel completes the connection, and closes it when the last process that has the listening socket open has ended. That
+is the agent or, if the agent was killed, the guardian, which keeps the socket open until the agent's workers have
+ended. Neither side sends anything.
 
-A closed connection proves nothing, and neither does a failed attempt to reconnect: the network may be down. But if the
-machine then *refuses* a connection, it is running, and no process is listening there any more. Only a refusal counts,
-and only from a machine to which there was a connection before.
+A closed connection proves nothing, and neither does a failed attempt to reconnect, because the network may be down. But
+if the machine *refuses* the new connection, the machine is running and no process is listening on the port any more.
+Only a refusal counts, and only from a machine to which this agent was connected before.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 _ANSWER: Duration = 2.0  # seconds for the other machine to answer
 _QUIET = 60  # seconds between the kernels' keepalive packets, because firewalls drop idle connections
 _MOST_ENDS = 8  # connections to one seat that may end before this agent gives up
-_WAITING = 64  # the length of the connection queue, from which none is accepted
+_WAITING = 64  # the length of the queue of connections, none of which is accepted
 
 
 class Lifeline:
-    """One agent's own lifeline, and its watch over another agent's.
+    """An agent's own lifeline, and the agent's watch over another one.
 
     Args:
         watched: returns the member to watch, or None.
-        lost: called with the key of an agent that has ended, in a separate thread.
+        lost: called in a separate thread with the key of an agent that has ended.
     """
 
     def __init__(self, watched: Callable[[], Seat | None], lost: Callable[[str], None]) -> None:
@@ -46,7 +47,7 @@ class Lifeline:
         self._open = False
         self._changed = threading.Condition()
         self._seat: Seat | None = None
-        self._turn = self._taken = 0  # a count of the members to watch, and the last count that the thread has seen
+        self._turn = self._taken = 0  # how often the member changed, and the last such number that the thread saw
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -58,8 +59,8 @@ class Lifeline:
         return -1 if self._own is None else self._own.fileno()
 
     def listen(self, address: str) -> int:
-        """Listen on the address, and end older connections; the agent that watches this one reconnects. Returns the
-        port, or 0 if listening fails. Other nodes then learn of the end of this agent from its missing heartbeats."""
+        """Listen on the address, and close older connections; the agent that watches this one then reconnects. Returns
+        the port, or 0 if listening fails. Other nodes then learn from missing heartbeats that this agent has ended."""
         if self._own is None or self._closed:
             return 0
         try:
@@ -128,8 +129,8 @@ class Lifeline:
                 met = self._follow(seat, turn, met)
 
     def _follow(self, seat: Seat, turn: int, met: str) -> str:
-        """Watch a member until its agent has ended, this agent gives up, or another member should be watched. Returns
-        the key of the last member to which there was a connection."""
+        """Watch a member until its agent has ended, this agent gives up, or it is time to watch another member. Returns
+        the key of the last member to which this agent was connected."""
         for _ in range(_MOST_ENDS):
             try:
                 self._hold(seat, turn)
@@ -145,7 +146,7 @@ class Lifeline:
         return met
 
     def _hold(self, seat: Seat, turn: int) -> None:
-        """Connect, and wait for the connection to end. Raises OSError if the attempt to connect fails."""
+        """Connect to the member, and wait until the connection ends. Raises OSError if the attempt to connect fails."""
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)

@@ -1,4 +1,5 @@
-"""A node's membership: the round that it is in or wants, and what the state means for the node. Pure."""
+"""A node's membership: the round that it is in or wants, and what the state means for the node. All functions are
+pure."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ DRAINED = "this node was asked to leave (drain)"
 
 
 class JoinStatus(enum.Enum):
-    """How far a node has come with joining the next round.
+    """How far a node has come in joining the next round.
 
     MEMBER: the round has formed and includes the node. GATHERING: no round is running. WAITING: the running round will
     end to admit this node. SPARE: the running round is full. CLOSED, DRAINED, REFUSED: the node gets no round.
@@ -34,7 +35,7 @@ class JoinStatus(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the node will get no round."""
+        """Whether the node will never get a round."""
         return self in (JoinStatus.CLOSED, JoinStatus.DRAINED, JoinStatus.REFUSED)
 
     @property
@@ -59,15 +60,15 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
-    """Return the last round if the node, which wants a round newer than `after`, has missed it: the node is not a
-    member, or the round ended before the node looked. Otherwise return None. A node that has missed a round must
-    announce that it wants a newer one, because its entry is out of date."""
+    """Return the last round if the node, which wants a round newer than `after`, has missed it; otherwise return None.
+    A node has missed a round if it is not a member or if the round ended before the node read the state. It must then
+    announce that it wants a newer round, because its entry is out of date."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 
 
 def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
-    """Return why the node has to leave its round; None while the round is running."""
+    """Return why the node has to leave its round, or None while the round is running."""
     if state.closed:
         return Verdict(
             Outcome.CLOSED,
@@ -88,7 +89,7 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
 
 
 def of_end(state: State) -> Verdict | None:
-    """Return why the last round to end did so; None if no round has ended."""
+    """Return why the last round ended, or None if no round has ended."""
     if state.end is None:
         return None
     failed, lost = state.end.cause is Cause.FAILURE, state.end.cause is Cause.LOST
@@ -99,20 +100,20 @@ def of_end(state: State) -> Verdict | None:
 
 @dataclass(frozen=True)
 class Membership:
-    """One node's part in the job.
+    """A node's part in the job.
 
     Args:
-        round: its current or last round.
-        formed: the state when that round formed; None before the first.
-        running: whether it is in a round.
+        round: the node's current or last round.
+        formed: the state when that round formed; None before the first round.
+        running: whether the node is in a round.
         done: whether its workers have succeeded.
         joins: whether it wants a round.
         join_by: when it stops waiting for a round to form.
         contact_by: when it stops waiting for the store's first answer.
-        was_closed: whether the job was over when it first looked.
-        cut_off: whether it is stopping its workers because it could not reach the store.
-        left: why it has left the job; empty if it has not.
-        shut: whether its handler has been shut down.
+        was_closed: whether the job was already closed when the node asked for its first round.
+        cut_off: whether the node is stopping its workers because it could not reach the store.
+        left: why the node has left the job; empty if it has not.
+        shut: whether the node's handler has been shut down.
     """
 
     round: RoundId = NO_ROUND

@@ -1,4 +1,5 @@
-"""A node's messages to users: why it gets no round, why it leaves its round, and which nodes are missing. Pure."""
+"""A node's messages to users: why it gets no round, why it leaves its round, and which nodes are missing. All functions
+are pure."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _MOST_NAMES = 8
 
 
 def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
-    """Return the error for a store that did not answer because of `outage` and `fault`, as far as the node knows."""
+    """Return the error for a store that did not answer. `outage` and `fault` are the reasons that the node knows, if
+    any."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
     reason = f": {type(fault).__name__}: {fault}" if fault else ""
@@ -53,8 +55,9 @@ def no_contact(
 def no_place(
     state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
 ) -> RendezvousError:
-    """Return the error for a node that gets no round because it is drained or refused or the job is closed.
-    `was_closed`: the job was already closed when the node first looked. `has_run`: the node has been in a round."""
+    """Return the error for a node that gets no round because the job is closed or the node is drained or refused.
+    `was_closed` is whether the job was already closed when the node asked for its first round. `has_run` is whether the
+    node has been in a round."""
     if status is JoinStatus.DRAINED:
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:
@@ -99,7 +102,8 @@ def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | Non
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Return one line about which nodes have joined and which are missing; empty if the node does not know."""
+    """Return one line about which nodes have joined and which are missing. The line is empty if the node does not
+    know."""
     if state is None:
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
@@ -121,7 +125,7 @@ def progress(
 
 
 def _work_left(state: State, roster: Roster) -> str:
-    """Describe, for a member of a running round, which members are still working."""
+    """Describe which members of a running round are still working."""
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (

@@ -1,7 +1,7 @@
-"""The state on which the nodes agree, and the entry that each of them announces.
+"""The state on which the nodes agree, and the entry that each node announces.
 
-Only the functions here change the state. Each is pure and returns the next state, or the same object if nothing
-changes, so that a node can repeat the change after a lost answer.
+Only the functions in this module change the state. Each is pure, and returns the next state, or the same object if
+nothing changes, so that a node can repeat a change whose answer was lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class RoundId(NamedTuple):
-    """Identifies a round. A number alone does not, because numbers are reused after a store has lost its data. It is
+    """Identifies a round. A number alone cannot, because numbers are reused after a store has lost its data. The id is
     false before the first round, and its text form is the number.
 
     Args:
-        number: counted from 1; 0 before the first round.
-        by: unique for each write that formed a round.
+        number: the round's number, counted from 1; 0 before the first round.
+        by: a string that is unique to the write that formed the round.
     """
 
     number: int = 0
@@ -43,13 +43,13 @@ class RoundId(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name for use in a store's keys; see `RoundStores.open`."""
+        """The round's name for use in a store's keys; see `RoundStores.open`."""
         return f"{self.number}-{quote(self.by, safe='')}"
 
 
 NO_ROUND = RoundId()
 MOST_REPORTS = 8
-"""The most reports in a state: all nodes read them, and users need no more."""
+"""The largest number of reports in a state. All nodes read them, and users need no more."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Reported:
-    """A node's report about a round that another node has already ended. It is part of the node's entry, and the leader
-    copies it into the state, so that one write suffices if many nodes fail or leave at the same time.
+    """A node's report about a round that another node has already ended. The report is part of the node's entry. The
+    leader copies it to the state, so that one write suffices if many nodes fail or leave at the same time.
 
     Args:
-        failure: the report of its failed workers, if any.
+        failure: the report of the node's failed workers, if any.
         leaves: why the node leaves the job; empty if it stays.
         ended: keys of members whose agents have ended, according to this node's lifeline.
     """
@@ -87,19 +87,19 @@ class Reported:
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry that one node announces, under a key that no other node writes.
+    """The entry that a node announces, under a key that no other node writes.
 
     Args:
         key: the node's name and an incarnation, unique for each start of an agent.
         node: the node's name.
-        address, port: the workers' store's if this node becomes rank 0.
+        address, port: where the workers' store is if this node becomes rank 0.
         stop_timeout: how many seconds this node may take to stop its workers.
         after: the last round that the node knows of.
-        waits: whether it waits for a round newer than `after`; False while it is in that one.
-        done: the round in which all its workers succeeded.
-        reported: its report about the last round that it was in.
+        waits: whether the node waits for a round newer than `after`; False while it is in the round `after`.
+        done: the round in which all of the node's workers succeeded.
+        reported: the node's report about the last round that it was in.
         unreachable: keys of members of the last round that this node could not reach.
-        lifeline: the port at `address` where other nodes watch whether its agent is alive; 0 if they cannot.
+        lifeline: the port at `address` where other nodes watch whether this node's agent is alive; 0 if there is none.
     """
 
     key: str
@@ -168,7 +168,7 @@ class Cause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class End:
-    """How a round ended. `counted`: whether a restart has been used for it."""
+    """How a round ended. `counted` is whether this end has used a restart."""
 
     cause: Cause
     by: str
@@ -178,8 +178,8 @@ class End:
 
     @property
     def cause_unclear(self) -> bool:
-        """Whether this is a failure that the loss of a node may have caused. The nodes find out when a member's
-        heartbeats stop or when the next round forms."""
+        """Whether the round ended with a failure that the loss of a node may have caused. The nodes find out when a
+        member's heartbeats stop or when the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
 
 
@@ -199,16 +199,17 @@ class State:
     Args:
         round: the last round that formed.
         open: whether that round is still running.
-        seats: its members in rank order.
-        gone: keys of members that have been lost or have left since it formed.
+        seats: that round's members in rank order.
+        gone: keys of members that have been lost or have left since the round formed.
         done: keys of members whose workers have succeeded.
         draining: keys of nodes that were asked to leave.
-        end: how the last round that ended did so; kept while the next one runs.
+        end: how the most recently ended round ended; kept while the next round runs.
         restarts: how many failures have been forgiven so far.
-        max_restarts: how many failures are forgiven, the most that any member of the last round allows.
+        max_restarts: how many failures are forgiven: the highest number that any member of the last round allows.
         reason: why the round formed at that moment.
-        refused: keys of nodes that may not take part, and why.
-        min_nodes, max_nodes: the job's bounds, as configured on the node that formed the round; 0 before the first.
+        refused: keys of nodes that are not allowed to take part, each with the reason.
+        min_nodes, max_nodes: the job's bounds, as configured on the node that formed the round; 0 before the first
+            round.
         serial: incremented by every change; of two states in one store, the later one has the greater serial.
         origin: the key of the node that wrote the first state; distinguishes jobs with the same id.
     """
@@ -235,29 +236,29 @@ class State:
         return self.seats.rank(key) is not None
 
     def rank(self, key: str) -> int | None:
-        """Return the group rank that the node has, or had, in the last round."""
+        """Return the node's group rank in the last round, or None if the node is not a member of it."""
         return self.seats.rank(key)
 
     def refusal(self, key: str) -> str:
-        """Return why the node may not take part; empty if it may."""
+        """Return why the node is not allowed to take part, or an empty string if it is allowed."""
         return dict(self.refused).get(key, "") if self.refused else ""
 
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:
-        """A value that grows with every change. A store that contains a smaller one than before has lost data."""
+        """A value that grows with every change. A store that contains a smaller value than before has lost data."""
         return self.round.number, self.closed is not None, not self.open, self.restarts, self.serial
 
     @functools.cached_property
     def busy(self) -> tuple[str, ...]:
-        """Keys of the members of the last round that are not gone or done, in rank order."""
+        """Keys of the members of the last round that are neither gone nor done, in rank order."""
         out = {*self.gone, *self.done}
         keys = tuple(self.seats.keys)
         return tuple(key for key in keys if key not in out) if out else keys
 
     def neighbour(self, key: str) -> Seat | None:
-        """Return the member that this one watches: the next one in rank order that is neither gone nor done, so that
-        exactly one node reports each lost agent. Returns None if there is no such member, if this node is not a member,
-        or if the job is closed."""
+        """Return the member that the member with this key watches. It is the next one in rank order that is neither
+        gone nor done, so that exactly one node reports each lost agent. Returns None if there is no such member, if the
+        key is not a member's, or if the job is closed."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -272,8 +273,9 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """Return the next round; the node that writes it adds an identifier. `announced`: the keys of all entries. Forgets
-    drained and refused nodes without an entry, but not drained members of the last round, which may only be cut off."""
+    """Return the state with the next round. The node that writes the state adds the round's identifier. `announced`
+    holds the keys of all entries. Drained and refused nodes without an entry are forgotten, except drained members of
+    the last round, which may merely be cut off."""
     taken = Seats.of(seats)
     return replace(
         state,
@@ -290,7 +292,8 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """End the round because its membership changes. If it has already ended, only add to the members that are gone."""
+    """End the round because its membership changes. If the round has already ended, only add to the members that are
+    gone."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -302,8 +305,8 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
 
 def failed(state: State, round_id: RoundId, report: Report) -> State:
     """End the round for all nodes because a node's workers failed in it. A node's second report replaces its first.
-    Several nodes' reports about one round use a single restart. A failure in a round that has ended for another reason
-    is a consequence, and is not reported."""
+    Several nodes' reports about one round use a single restart. A failure in a round that has already ended for another
+    reason is a consequence, and is not recorded."""
     if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
@@ -318,8 +321,8 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
 
 
 def _is_new(report: Report, end: End) -> bool:
-    """Return whether the report adds to what is known about the end. A node may find out that a failure did not follow
-    from a loss after all. If there are many reports, the certain ones are kept."""
+    """Return whether the report adds to what is known about the end. A node may find out later that its failure did not
+    follow from a loss after all. If there are too many reports, the certain ones are kept."""
     known = next((other for other in end.reports if other.key == report.key), None)
     if known is None:
         full = len(end.reports) >= MOST_REPORTS
@@ -329,7 +332,7 @@ def _is_new(report: Report, end: End) -> bool:
 
 
 def _with_report(end: End, report: Report) -> End:
-    """Add the report. The first report that is certain determines the reason."""
+    """Add the report to the end. The first certain report determines the reason."""
     others = [r for r in end.reports if r.key != report.key]
     if len(others) >= MOST_REPORTS:
         others.remove([r for r in others if not r.certain][-1])
@@ -340,7 +343,8 @@ def _with_report(end: End, report: Report) -> End:
 
 
 def counted_failure(state: State, incurable: bool = False) -> State:
-    """Use a restart, once, for the failure that ended the round, or close the job if none is left."""
+    """Use one restart for the failure that ended the round, unless it has already used one. If no restart is left or
+    none would help, close the job."""
     end = state.end
     if state.closed or end is None or (end.counted and not incurable):
         return state
@@ -353,7 +357,7 @@ def counted_failure(state: State, incurable: bool = False) -> State:
 
 def followed(state: State, cause: Cause, by: str, reason: str) -> State:
     """Record that the failure that ended the round followed from the loss of a member, so that it uses no restart. The
-    reports are kept, because they show users the effects of the loss."""
+    reports are kept, because they show users what the loss caused."""
     end = state.end
     if state.closed or end is None or not end.cause_unclear:
         return state
@@ -369,8 +373,8 @@ def why(report: Report) -> str:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """Return the worker failures that ended the last round, by global rank. Those that certainly did not follow from
-    others come first, in the order of the reports."""
+    """Return the worker failures that ended the last round, by global rank. Failures from certain reports come first
+    and, within a report, failures that no other failure caused."""
     reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
     causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
     return {failure.global_rank: failure for failures in causes_first for failure in failures}
@@ -387,8 +391,8 @@ def left(state: State, key: str, reason: str) -> State:
 
 
 def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
-    """Record that the workers of these members have succeeded in this round. The round continues if such a member
-    leaves, and the job is over when all members have succeeded."""
+    """Record that the workers of these members have succeeded in this round. The round continues even if such a member
+    leaves. The job is over when all members have succeeded."""
     if state.closed or state.round != round_id or not state.open:
         return state
     done = set(state.done)
@@ -397,7 +401,7 @@ def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
 
 
 def drained(state: State, key: str) -> State:
-    """Record that a user asks a node to leave. The leader ends the round if that node's workers are running."""
+    """Record that a user has asked a node to leave. If that node's workers are running, the leader ends the round."""
     if state.closed or key in state.draining:
         return state
     return replace(state, draining=(*state.draining, key))
@@ -417,10 +421,11 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
-    """Return the state that the store should contain if a node has previously read `known` there and now reads `found`.
-    That is `found`, unless the store has lost data. Then it is the later of the two, except that the end of the job and
-    the used restarts are always kept. The end of an earlier job with the same id is ignored. If another node has since
-    started the job over and its round is running, only a node that `runs` the known round overrules that round."""
+    """Return the state that the store should contain after a node that knows the state `known` has read `found`. The
+    result is `found` unless the store has lost data. Then it is the later of the two states, but the end of the job and
+    the restarts used are always kept. The end of an earlier job with the same id is ignored. If another node has
+    started the job over and its round is running, only a node that still `runs` the known round overrules that
+    round."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin

@@ -1,16 +1,17 @@
-"""One node's side of the rendezvous, without I/O: everything that the node knows and wants. It has no clock, store,
-threads or randomness. Its driver calls it and passes the time on the node's own monotonic clock as `now`:
+"""One node's part in the rendezvous, without I/O: everything that the node knows and wants. The node has no clock,
+store, threads or randomness. The driver calls the node with the time on this machine's monotonic clock as `now`:
 
 - when the agent makes a request (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
 - when the store reports a change (`state_changed`, `roster_changed`),
 - when the operation that the node asked for has an outcome (`answered`, `broke`).
 
-`next` returns one operation on the backend, or a rest. The node's wants are level-triggered, not edge-triggered: the
-entry that should be stored, and the requests that should be carried out. After a lost answer, an outage or a refused
-write, it reads what is stored and continues from there.
+`next` returns one operation on the backend, or a rest. The node is level-triggered, not edge-triggered: it knows which
+entry should be stored and which requests it should carry out. After a lost answer, an outage or a refused write, it
+reads what is stored and continues from there.
 
-All changes happen in this class. The values and pure functions that it uses are in `connection` (does the store
-answer), `election` (which node leads), `observation` (what the node sees of other nodes) and `policy` (membership).
+All changes happen in the class `Node`. The values and pure functions that it uses are in `connection` (whether the
+store answers), `election` (which node leads), `observation` (what the node sees of other nodes) and `policy`
+(membership).
 """
 
 from __future__ import annotations
@@ -70,25 +71,26 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # the longest rest for a node that wants nothing
-_HEARD: Duration = 0.5  # per place in the succession order: time for the leader to write a node's report
+_HEARD: Duration = 0.5  # time for the leader to write a node's report, per place in the succession order
 _MOST_PLACES = 4
 _ATTEMPTS = 3  # refused writes after which a leaving node no longer tries to write its own departure
 _AFTER: Duration = 0.01  # requests are retried slightly later than everything else, so as not to block it
 
 
 class Node:
-    """One node. All attributes are immutable values, so that a shallow copy of a node is an independent node.
+    """One node of the job. All attributes are immutable values, so that a shallow copy of a node is an independent
+    node.
 
     Args:
         entry: the entry that this node announces before its first round.
 
     Attributes:
-        state, token: the state as last read, and the token of its write; None before.
+        state, token: the state that was last read, and the token of its write; None before the first read.
         registered: this node's entry in the store; None if there is none, as far as the node knows.
         entry: the entry that should be in the store.
-        lingers: whether it hosts the store of a finished job while other nodes still use that store.
-        gathering: what the next round is waiting for, as last seen; None if this node has not looked.
-        fault: the last fault other than an outage; None once the node has had nothing left to do.
+        lingers: whether the node hosts the store of a finished job while other nodes still use that store.
+        gathering: what the next round was waiting for when this node last looked; None if it has not looked.
+        fault: the last fault other than an outage; reset to None when the node has nothing left to do.
     """
 
     def __init__(self, entry: Entry, settings: RendezvousSettings) -> None:
@@ -143,7 +145,7 @@ class Node:
     # -- calls from the agent
 
     def begin(self, now: Instant) -> None:
-        """Begin to join for the agent: the node waits `join_timeout` for a round."""
+        """Begin to join on the agent's behalf. The node waits up to `join_timeout` for a round."""
         join_by = later(now, self.settings.timeout.join.total_seconds())
         contact_by = later(now, self.settings.first_contact[0])
         self.membership = replace(
@@ -151,8 +153,9 @@ class Node:
         )
 
     def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = (), lifeline: int = 0) -> None:
-        """Request a round newer than the last one for the agent. `where`: the workers' store's address if this node
-        gets rank 0. `unreachable`: keys of members of the last round that it cannot reach. `lifeline`: see `Entry`."""
+        """Request a round newer than the last one. If this node gets rank 0, `where` is the address of the workers'
+        store. `unreachable` lists keys of members of the last round that this node cannot reach. For `lifeline`, see
+        `Entry`."""
         if self.membership.left or self.membership.shut:
             return
         self._give_up_round()
@@ -179,7 +182,8 @@ class Node:
 
     def _give_up_round(self) -> None:
         """End the last round if this node asks for a new one while that round is still running, because programs
-        written for torch's handlers never report. Does nothing if the node has reported or the round is over."""
+        written for torch's handlers never report failures. Does nothing if the node has reported or, unless it was cut
+        off, if the round is over."""
         name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
@@ -187,7 +191,7 @@ class Node:
             self.request(ChangeState(_given_up, (self.key, round_id, cause, name, reason)))
 
     def reaches(self, unreachable: Sequence[str]) -> None:
-        """Update the members that the agent, after another check, cannot reach."""
+        """Update the list of members that the agent could not reach in its latest check."""
         self.entry = replace(self.entry, unreachable=tuple(unreachable))
         self._hurry()
 
@@ -211,13 +215,14 @@ class Node:
             self._hurry()
 
     def leave(self, reason: str) -> Request:
-        """Leave the job for good, and stop joining. The node's entry stays for as long as its workers may run, because
-        other nodes wait for them to stop. Returns the request that is settled once other nodes can know."""
+        """Leave the job for good, and stop joining. The node's entry stays in the store for as long as its workers may
+        run, because other nodes wait for the workers to stop. Returns a request that is settled once other nodes can
+        learn of the departure."""
         request = self._depart(reason)
         return request if self.membership.running else self._retire()
 
     def retire(self, reason: str) -> Request:
-        """Like `leave`, once no workers are running here any more."""
+        """Leave the job like `leave`, but when no workers are running here any more."""
         self._depart(reason)
         return self._retire()
 
@@ -237,24 +242,26 @@ class Node:
         return self.request(ChangeState(_as_it_is))
 
     def shut_down(self) -> bool:
-        """Never take part again. Returns whether the store has ever answered."""
+        """Stop taking part for good. Returns whether the store has ever answered."""
         self.membership = replace(self.membership, shut=True)
         return self.state is not None
 
     def linger(self) -> None:
-        """If the job is over, check whether other nodes still have to learn that from the store in this process."""
+        """If the job is over, check whether other nodes still have to learn of its end from the store in this
+        process."""
         self.lingers = self.connection.outage is None and self.state is not None and self.state.closed is not None
         self._roster_stale = True
 
     def hand_over(self, timeout: Duration) -> Request:
-        """Hand over the store of this process, which is ending. Members that are not also about to leave come first."""
+        """Hand over the store of this process, which is about to end. Members that are not leaving come first as
+        heirs."""
         state = self.state or State()
         out = {self.key, *state.draining}
         return self.request(HandOver(tuple(key for key in state.busy if key not in out), timeout))
 
     def lost(self, key: str) -> None:
-        """Report that the agent with this key has ended, and so have its workers. This node does so even if it does not
-        lead."""
+        """Record that the agent with this key and its workers have ended. This node reports the loss even if it does
+        not lead."""
         self.seen = self.seen.knows_ended(key)
         self._roster_stale = True
         self._hurry()
@@ -314,7 +321,8 @@ class Node:
             self._beaten(operation, answer, now)
 
     def broke(self, error: Exception, now: Instant) -> None:
-        """Process the failure of the operation that `next` returned. Everything read earlier may be out of date."""
+        """Process the failure of the operation that `next` returned. Everything that the node has read may now be out
+        of date."""
         _, asked = self._end_operation(now)
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
@@ -339,7 +347,7 @@ class Node:
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
         """Retry requests during an outage. A request that fails for another reason is dropped after a failure timeout,
-        so that it does not block later ones."""
+        so that it does not block later requests."""
         self._requests_at = later(self.connection.retry_at or LONG_AGO, _AFTER)
         if outage:
             return
@@ -348,14 +356,14 @@ class Node:
             self._settle(error)
 
     def _log_fault(self, error: Exception) -> None:
-        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # which ends the join
+        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # this ends the join
             trace = None if isinstance(error, ElasticError) else error
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
         self.fault = error
 
     def _on_state_read(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
-        """Process a state. If the store knows less than this node, it has lost data, perhaps because its host was
-        restarted. The first node to notice writes back the state that it knows."""
+        """Process a state that was read. If it is older than the state that this node knows, the store has lost data,
+        perhaps because its host was restarted. The first node that notices writes back the state that it knows."""
         if self.state is not None and token == self.token:
             return
         if isinstance(found, Unreadable):
@@ -400,7 +408,7 @@ class Node:
 
     def _adopt_state(self, state: State, token: Token | None, now: Instant) -> None:
         """Adopt the state in the store. The node then has to read the roster again, because a roster read before the
-        state would lack a node that has announced itself in between."""
+        state may lack a node that announced itself in between."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, Repair(self.settings)
@@ -414,8 +422,8 @@ class Node:
         self._follow()
 
     def _follow(self) -> None:
-        """Become a member of the round that this node wants, if it has formed. If it formed from an older entry with
-        another address, the node has to end it."""
+        """Become a member of the round that this node wants, if that round has formed. If the round was formed from an
+        older entry with another address, the node has to end it."""
         state = self.state
         if not self.membership.joins or state is None:
             return
@@ -430,7 +438,7 @@ class Node:
             self.request(ChangeState(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
 
     def _catch_up(self) -> None:
-        """Request a newer round if one has formed and ended without this node."""
+        """Request a newer round if this node has missed the last one; see `missed`."""
         over = None if self.state is None else missed(self.state, self.key, self.entry.after)
         if over is not None:
             self.entry = replace(self.entry, after=over)
@@ -475,8 +483,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """Presume the first node before this one lost, because those nodes should have taken the lead and have not. If
-        its heartbeats continue, it is alive but cannot lead."""
+        """Presume that the first node in line before this one is lost, because it should have taken the lead and has
+        not. If that node's heartbeats continue, it is alive but cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -502,7 +510,8 @@ class Node:
             self.election = self.election.lead_lost()
 
     def _beaten(self, operation: Heartbeat, count: int | None, now: Instant) -> None:
-        """Process a heartbeat's answer. A leader also reads the roster, to check the heartbeats once per interval."""
+        """Process the answer to a heartbeat. A leader also reads the roster then, so that it checks all heartbeats once
+        per interval."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
@@ -517,14 +526,15 @@ class Node:
             self.election = election.seen(count, now, place)
 
     def _come_back(self, now: Instant) -> None:
-        """Recover from the store's loss of this node's entry, and perhaps of other live nodes' entries."""
+        """Recover after the store has lost this node's entry, and perhaps those of other live nodes."""
         self._note("warning", "entry dropped")
         self._expect_all_back(now)
         self._unregister()
 
     def _unregister(self) -> None:
-        """Mark the entry to be written again. The old one may still claim that the node waits for the round that it is
-        now in. If the store has lost that round, the node would get a seat in another one while its workers run."""
+        """Mark the entry as one that has to be written again. The old entry may still say that the node waits for the
+        round that it is now in. If the store has lost that round, the node would get a seat in another one while its
+        workers run."""
         self.registered = None
         if self._stored_before is None or not self.membership.round:
             return
@@ -541,14 +551,15 @@ class Node:
 
     def _expect_all_back(self, now: Instant) -> None:
         """Give all nodes time to announce themselves again before a node without an entry is considered lost. The store
-        was away or suspended, so it may have dropped all entries for lack of heartbeats, and no node could send
-        heartbeats or lead in the meantime."""
+        was unavailable, so it may have dropped all entries for lack of heartbeats, and no node could send heartbeats or
+        lead in the meantime."""
         self.seen, self.election = self.seen.after_outage(now), self.election.after_outage(now)
         if self.state is not None and self.state.round:
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
 
     def _extend_join(self, now: Instant) -> None:
-        """Restart the join timeout when the round for which the node waited ends, since it only limits gathering."""
+        """Restart the join timeout if the node is waiting for a round to end, because the timeout only limits
+        gathering."""
         if self._waits:
             join_by = later(now, self.settings.timeout.join.total_seconds())
             self.membership = replace(self.membership, join_by=join_by)
@@ -556,8 +567,8 @@ class Node:
     # -- deciding what to do next
 
     def next(self, now: Instant, vacant: bool = False) -> Operation | Idle:
-        """Return one operation, whose outcome the driver reports before it calls `next` again, or a rest. `vacant`: see
-        `RosterBackend`."""
+        """Return one operation or a rest. The driver reports the outcome of the operation before it calls `next` again.
+        For `vacant`, see `RosterBackend`."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
             self.election = self.election.leader_left(vacant, now, self._place)
         operation = self._operation(now) if self.connection.retry_due(now) else None
@@ -598,7 +609,7 @@ class Node:
         return Heartbeat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
 
     def _restore(self) -> Operation | None:
-        """Restore the node's entry, which comes first after an outage, even if the state cannot be read."""
+        """Restore the node's entry. This comes first after an outage, even if the state cannot be read."""
         if not self._registers or self.registered is not None or self._stored_before is None:
             return None
         return self._announce(self._stored_before)
@@ -616,8 +627,8 @@ class Node:
         return WriteState(*self._to_give_back)
 
     def _serve(self, now: Instant) -> Operation | None:
-        """Work on the first request that is not done. The node reports a failure before it is ready for the next round;
-        otherwise the round would end for another reason."""
+        """Work on the first pending request. The node reports a failure before it announces that it is ready for the
+        next round; otherwise the round would end for another reason."""
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
@@ -635,8 +646,8 @@ class Node:
         return None
 
     def _amended(self, request: ChangeState, now: Instant) -> Operation | None:
-        """Write the changed state, or report the change to the leader. Returns None if the request is settled or waits
-        until `_requests_at`."""
+        """Return an operation that writes the changed state or reports the change to the leader. Returns None if the
+        request is settled or has to wait until `_requests_at`."""
         state = self.state or State()
         try:
             changed = request.change(state, *request.arguments)
@@ -735,8 +746,8 @@ class Node:
         return None if dead is None else Withdraw(dead)
 
     def _leaves_to_leader(self, state: State) -> bool:
-        """Return whether to leave it to the leader to write which agents have ended: the round is already over, and the
-        leader's own agent has not ended."""
+        """Return whether the leader, not this node, should write which agents have ended. That is so if the round is
+        already over and the leader's own agent has not ended."""
         first = next((key for key in state.busy if key not in state.draining), None)
         return not (state.open or self.election.leading or first in (None, self.key) or first in self.seen.ended)
 
@@ -774,13 +785,14 @@ class Node:
 
     @property
     def wants_roster(self) -> bool:
-        """Whether the node needs to know about changes of the roster."""
+        """Whether the node needs to know about changes to the roster."""
         return self.election.leading or self.lingers
 
     @property
     def lacking(self) -> int:
-        """How many announcements wake a leader while nodes gather: half of those still missing, so that a thousand
-        nodes wake it ten times, not a thousand times. It also reads the roster with every heartbeat."""
+        """How many announcements wake the leader while nodes gather. It is half of those still missing, so that a
+        thousand nodes wake the leader ten times, not a thousand times. The leader also reads the roster with every
+        heartbeat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1
@@ -790,11 +802,11 @@ class Node:
 
     @property
     def join_status(self) -> JoinStatus:
-        """How far the node has come with joining the next round."""
+        """How far the node has come in joining the next round."""
         return join_status(self.state or State(), self.key, self.entry.after, self.settings.max_nodes)
 
     def obstacle(self, now: Instant) -> RendezvousError | ElasticError | None:
-        """Return why the node will not get the round that it wants; None while it still may."""
+        """Return why the node will not get the round that it wants, or None while it still can."""
         member, state = self.membership, self.state
         if member.shut:
             return RendezvousGracefulExitError("the rendezvous was shut down on this node")
@@ -819,7 +831,7 @@ class Node:
     @property
     def join_deadline(self) -> Instant | None:
         """When the node stops waiting for the round; None while it waits for another round to end and the store
-        answers. It gives up sooner on a store that has never answered, because the endpoint may be wrong."""
+        answers. The node gives up sooner on a store that has never answered, because the endpoint may be wrong."""
         if self.state is None:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
@@ -833,7 +845,8 @@ class Node:
         return self.membership.joins and self.connection.outage is None and self.join_status.waits_for_others
 
     def verdict(self, now: Instant, grace: Duration = 0.0) -> Verdict | None:
-        """Return why the node's round has ended for it; None while it runs. `grace`: see `RosterBackend`."""
+        """Return why the node's round has ended for it, or None while the round is running. For `grace`, see
+        `RosterBackend`."""
         if not self.membership.running or self.state is None:
             return None
         found = verdict(self.state, self.key, self.membership.round)
@@ -846,7 +859,7 @@ class Node:
         return found
 
     def waiting(self) -> int:
-        """Return how many waiting nodes the next round has room for, as last seen."""
+        """Return how many waiting nodes the next round has room for, according to the last read of the roster."""
         state = self.state or State()
         room = self.settings.max_nodes - (len(state.busy) if state.open else 0)
         return min(len(waiting(self.seen.roster, state)), max(room, 0))
@@ -864,12 +877,13 @@ class Node:
 
     @property
     def host(self) -> str:
-        """The key of rank 0 in the newest round; empty before the first."""
+        """The key of rank 0 in the newest round; empty before the first round."""
         return self.state.seats[0].key if self.state is not None and self.state.seats else ""
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
-        """Return up to `most` members that this node may be unable to reach: of its last round if a lost connection may
-        have ended that round, or of a running round that excludes this node because it could not reach them."""
+        """Return up to `most` members that this node may be unable to reach. They come from its last round, if a lost
+        connection may have ended it, or from a running round that excludes this node because it could not reach
+        them."""
         state = self.state or State()
         failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)
@@ -889,14 +903,14 @@ class Node:
         return self.connection.next_look(since, now)
 
     def fence_at(self, now: Instant, grace: Duration) -> Instant:
-        """Return when the node stops its workers unless the store answers."""
+        """Return when the node stops its workers if the store does not answer."""
         return self.connection.fence_at(self._asked_at, grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
-        """Return when the last round's workers must have ended; None for no limit. If this node has been cut off for
-        too long, other nodes may continue without it, so its workers get half a heartbeat interval. They get no time if
-        the node has been declared lost or a round has formed without it. Other nodes wait for a leaving node until its
-        entry is withdrawn. The store may end before that if the whole job ends."""
+        """Return when the last round's workers must have ended, or None if there is no limit. If this node has been cut
+        off for too long, other nodes may continue without it, so its workers get half a heartbeat interval. They get no
+        time if the node has been declared lost or a round has formed without it. There is no limit for a leaving node,
+        because other nodes wait until its entry is withdrawn, and none when the whole job has ended."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
@@ -912,7 +926,7 @@ class Node:
         return notes
 
     def pop_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
-        """Return the requests settled since the last call, each with the reason if it failed."""
+        """Return the requests settled since the last call, each with the error if it failed."""
         settled, self._settled = self._settled, ()
         return settled
 
@@ -931,8 +945,8 @@ def _as_it_is(state: State) -> State:
 
 
 def _given_up(state: State, key: str, round_id: RoundId, cause: Cause, by: str, reason: str) -> State:
-    """Give up a node's round. If failures on other nodes have ended the round, they may have followed from the loss of
-    this node, unless its own workers have also failed."""
+    """Give up the round for a node. If failures on other nodes have ended the round, they may have followed from the
+    loss of this node, unless its own workers have also failed."""
     if state.round != round_id or not state.seated(key) or key in state.done:
         return state
     if state.open:

@@ -1,12 +1,12 @@
-"""What one node (the observer) sees of other nodes, updated with each read of the roster. Pure. All times are on the
-observer's own clock.
+"""What one node (the observer) sees of other nodes, updated with each read of the roster. All functions are pure. All
+times are on the observer's own clock.
 
-If the store shows heartbeats, a node is late when its counter has been unchanged for long enough and for enough reads:
-an observer that could not read has seen nothing.
+If the store shows heartbeats, a node is late when its counter has been unchanged for long enough and in enough reads,
+because an observer that could not read has seen nothing.
 
-A store with leases shows no heartbeats, and drops the entries of failed nodes. But it may drop all entries by mistake:
-after an outage, after a loss of data, or if it is an etcd cluster (before 3.5.11) whose leader was suspended and then
-revokes every lease that was not renewed with *it*. So an observer must not consider other nodes lost until it could
+A store with leases shows no heartbeats, and drops the entries of failed nodes. Such a store may also drop all entries
+by mistake: after an outage, after a loss of data, or in an etcd cluster (before 3.5.11) whose leader was suspended and
+then revokes every lease that was not renewed with *it*. An observer must not consider other nodes lost until it could
 have learned that its own entry was dropped, too.
 """
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 CONFIRM: Duration = 0.75
-"""Seconds between the ends of two leases if a store ends all of them: etcd revokes a limited number of leases twice a
-second."""
+"""How many seconds apart two leases may end when a store ends all of them. etcd revokes a limited number of leases
+twice a second."""
 SURELY = 1.5  # intervals within which an observer sees a live node's heartbeat
 DOUBTS = 2  # extra looks at nodes that may be late, by an observer that has only just begun to look
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter as last seen: its value, when the observer first saw that value, how many later looks found it
-    unchanged, and when the last of these was."""
+    """A counter as last seen. `since` is when the observer first saw the value, `unchanged` is how many later looks
+    found the same value, and `looked` is when the last of these looks was."""
 
     value: int
     since: Instant
@@ -45,7 +45,7 @@ class Counter:
     looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """Return the counter after another look. Ignore a look less than half an interval after the previous one,
+        """Return the counter after another look. A look less than half an interval after the previous one is ignored,
         because many looks right after an outage show only one moment."""
         if value != self.value:
             return Counter(value, now)
@@ -54,7 +54,8 @@ class Counter:
         return Counter(value, self.since, self.unchanged + 1, now)
 
     def after_outage(self, most: int, now: Instant) -> Counter:
-        """Keep at most `most` of the looks before an outage, during which no node could send heartbeats."""
+        """Return the counter after an outage, in which no node could send heartbeats. At most `most` of the earlier
+        looks count."""
         return replace(self, unchanged=min(self.unchanged, most), looked=now)
 
 
@@ -64,9 +65,9 @@ class Observation:
 
     Args:
         interval: seconds between two heartbeats.
-        attempts: how many heartbeats may be missed.
+        attempts: how many heartbeats a node may miss before it is late.
         counters: the heartbeat counters by key.
-        registrations: the entries that the store contained.
+        registrations: the entries that the store contained at the last look.
         roster: the readable ones among these entries.
         leased: whether the store drops the entries of failed nodes.
         settled: when a node without an entry may first be considered lost.
@@ -96,7 +97,7 @@ class Observation:
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
         """Return the observation after another look. A node that has rewritten its entry is alive even if it has sent
         no heartbeat since. Otherwise one observer would give a seat to a node that returns from an outage, and the next
-        would end that round because it is still waiting for the heartbeat."""
+        observer, still waiting for that node's heartbeat, would end the round."""
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {
@@ -118,8 +119,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Return members that the observer saw done, and whose entries disappeared before a node recorded that: they
-        succeeded and are not lost."""
+        """Return the members that the observer saw done and whose entries disappeared before any node recorded their
+        success. These members are not lost."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -133,7 +134,8 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """Note the absent members. If one is newly absent, wait, because other entries may also disappear."""
+        """Record which members are absent. If one is newly absent, put off `settled`, because other entries may also
+        disappear."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}
@@ -142,14 +144,14 @@ class Observation:
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
         """Return whether the entries found show that the store has dropped the observer's `own` entry. Only a store
-        with leases does that; a store without any entries may be one."""
+        with leases drops entries; a store without any entries may be such a store."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
         """Give nodes a moment to return after an outage: they are late only after a few more looks. Also reset when the
-        observer first saw each node, because either of two agents with one name may have ended in the meantime."""
+        observer first saw each node, because one of two agents with the same name may have ended during the outage."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
@@ -160,9 +162,10 @@ class Observation:
         return replace(self, settled=max(until, self.settled))
 
     def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
-        """Consider the first nodes in succession order, which would lead if they were alive, late until they send a
-        heartbeat again. The nodes between them and the observer may be about to lead, so they get a few more looks. A
-        node whose counter has changed recently may be alive though it does not lead: it may have been cut off."""
+        """Consider the `first` nodes in succession order late until they send another heartbeat, because they would
+        lead if they were alive. The nodes `between` them and the observer may be about to lead, so they get a few more
+        looks. A node whose counter has changed recently may be alive even though it does not lead, because it may have
+        been cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
@@ -173,7 +176,7 @@ class Observation:
         return replace(self, counters={**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
-        """Return whether the agent is known to have ended, or its counter has been unchanged for too long, both by the
+        """Return whether the agent is known to have ended or its counter has not changed for too long, both by the
         clock and by the number of looks."""
         if key in self.ended:
             return True
@@ -200,8 +203,8 @@ class Observation:
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:
-        """Return a key whose entry is useless: it is not in a running round, and either it has been late for two
-        failure timeouts or its agent has ended."""
+        """Return the key of a useless entry, or None. An entry is useless if its node is not in a running round and
+        either has been late for two failure timeouts or has an agent that has ended."""
         patience = 2 * self.interval * self.attempts
         idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
         for key in idle:  # including one whose entry cannot be read

@@ -1,7 +1,7 @@
 """The whole membership policy: one pure function that maps what a node sees to the next step and its reason.
 
-Any node may run it at any time. That is safe because a node writes the state by compare-and-swap, against the very
-state on which it based its decision. To keep the store quiet, only the leader runs it (see `election`).
+Any node can safely run the function at any time, because a node writes the state by compare-and-swap against the state
+on which it based its decision. To keep the store quiet, only the leader runs it (see `election`).
 
 The policy, in order:
 
@@ -10,9 +10,9 @@ The policy, in order:
   is to be drained, or when nodes are waiting and there is room for them. Record which members are done, so that they
   are never considered lost. Once a member is done, admit no new nodes, because the job is ending.
 - No round is running: record members whose agents have ended. Form a round when `min_nodes` are ready and all surviving
-  members have rejoined or have had the time to do so. The round waits for a live member for as long as it may take to
-  stop its workers, even if there are enough spares. A new job has no members yet, so it waits for the last call, or
-  until `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough others can.
+  members have rejoined or have had the time to do so. The round waits for a live member for as long as that member may
+  take to stop its workers, even if there are enough spares. A new job has no members yet, so it waits for the last
+  call, or until `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough others can.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Write:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to write now. Decide again at `until`, or when something changes if it is None.
+    """Write nothing now. Decide again at `until` (if it is not None) or when something changes.
 
     Args:
         joined: how many nodes are ready.
-        wanted: how many the round needs.
+        wanted: how many nodes the round needs.
         missing: names of known nodes that are not ready.
     """
 
@@ -82,10 +82,10 @@ def decide(
     """Decide on the next step.
 
     Args:
-        enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the clock of `now`;
-            None if they are not (see `enough`).
-        settled: until then, members without an entry are not considered lost, because the store was away and may have
-            lost entries.
+        enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the same clock as
+            `now`; None if too few are ready.
+        settled: the time before which members without an entry are not considered lost, because the store may have lost
+            entries in an outage.
     """
     if state.closed:
         return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
@@ -101,7 +101,7 @@ def decide(
 
 
 def with_reports(roster: Roster, state: State) -> State:
-    """Return the state with the nodes' reports from their entries: failures and departures."""
+    """Return the state after applying the reports of failures and departures in the nodes' entries."""
     for key, reported in ((seen.entry.key, seen.entry.reported) for seen in roster):
         if reported is not None and reported.round == state.round:
             state = state if reported.failure is None else failed(state, reported.round, reported.failure)
@@ -200,9 +200,9 @@ def _while_gathering(
 def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
-    """Return when to form a round with the nodes that are ready at the latest; None for now. Without this wait, spares
-    would take the places of members that are still stopping their workers, because spares are always ready first. A
-    live member learns of the end of the round within a failure timeout."""
+    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Without
+    this wait, spares would take the places of members that are still stopping their workers, because spares are always
+    ready first. A live member learns of the end of the round within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
@@ -212,8 +212,8 @@ def _until(
 
 
 def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Return live agents whose name another live agent has, each with the reason. Two failure timeouts must pass first:
-    by then, if the other agent had ended, its heartbeats would be late and its lease would have expired."""
+    """Return the live agents whose name belongs to another live agent, each with the reason. Two failure timeouts must
+    pass first. By then, if the other agent had ended, its heartbeats would be late and its lease would have expired."""
     names = holders(roster, state)
     found = []
     for seen in roster:
@@ -225,8 +225,8 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
 
 
 def _missing(roster: Roster, state: State) -> list[Entry]:
-    """Return live members of the last round that have not rejoined, because their workers may still be running. These
-    include a drained member until it leaves, and a member that was considered lost but sends heartbeats again."""
+    """Return the live members of the last round that have not rejoined. Their workers may still be running. They
+    include a drained member until it leaves, and a member that was considered lost but is sending heartbeats again."""
     return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
 
 
@@ -238,8 +238,9 @@ def _form(
     settings: RendezvousSettings,
     reason: str,
 ) -> Decision:
-    """Form a round of the ready nodes: first the last round's members, then the oldest others; the rest are spares.
-    Before that, judge an uncertain failure: if a member is gone, its loss was the cause, which costs no restart."""
+    """Form a round of the ready nodes: first the last round's members, then the oldest other nodes. The rest are
+    spares. Before that, judge an uncertain failure: if a member is gone, its loss was the cause, and no restart is
+    used."""
     if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
@@ -260,8 +261,8 @@ def _form(
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """Return the nodes that can reach each other: remove the node with the most broken links (the last of several)
-    until no broken link is left. Returns all nodes if that would leave fewer than `least`."""
+    """Return the nodes that can reach each other. To find them, remove the node with the most broken links (the last
+    one of several) until no broken link is left. Returns all nodes if fewer than `least` would remain."""
     broken = _broken_links(ready)
     worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
     heapq.heapify(worst)
@@ -277,7 +278,8 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
-    """Return, for each node with broken links, the nodes at the other ends, twice if both ends have reported."""
+    """Return the keys at the other ends of each node's broken links, by the node's key. A key is listed twice if both
+    nodes have reported the link."""
     here = {entry.key for entry in entries}
     found: dict[str, list[str]] = {}
     for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):
@@ -295,7 +297,7 @@ def _who_is_back(state: State, ready: list[Entry]) -> str:
 def _blamed(
     state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
 ) -> State | None:
-    """Return the state that blames the uncertain failure on the loss of members that are gone; None if there is no such
+    """Return the state that blames the uncertain failure on the members that are gone, or None if there is no such
     failure or no such member."""
     if state.end is None or not state.end.cause_unclear:
         return None

@@ -1,4 +1,4 @@
-"""Finds handlers by backend name: in torch's registry, then in the installed plugins."""
+"""Finds handlers by backend name: first in the program's own registry, then in the installed plugins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
-"""Creates the handler for one job on one node."""
+"""A function that creates the handler for one job on one node."""
 
 
 class RendezvousHandlerRegistry:
@@ -19,7 +19,7 @@ class RendezvousHandlerRegistry:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Register a creator. Raises ValueError if the name is empty or another creator is registered under it."""
+        """Register a creator. Raises ValueError if the name is empty or already has another creator."""
         if not backend:
             raise ValueError("the name of the rendezvous backend is empty")
         if self._creators.get(backend, creator) != creator:
@@ -46,7 +46,7 @@ class RendezvousHandlerRegistry:
 
 
 class _WithInstalled(RendezvousHandlerRegistry):
-    """Falls back to installed plugins."""
+    """A registry that falls back to the installed plugins."""
 
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
         from elastic_core.hooks.context import Context
@@ -73,5 +73,5 @@ rendezvous_handler_registry: RendezvousHandlerRegistry = _WithInstalled()
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Return a handler for `params.backend`, from the registry or else from an installed plugin. Raises
-    ConfigurationError if no plugin has the backend or an option is invalid."""
+    ConfigurationError if no plugin provides the backend or an option is invalid."""
     return rendezvous_handler_registry.create_handler(params)

@@ -1,9 +1,9 @@
-"""Repair: how a node handles a state that something else has overwritten. Pure.
+"""Repair: how a node handles a state that something else has overwritten. All functions are pure.
 
-The nodes' agreement still holds, and the leader writes it back. A node that knows no state waits for that. After a few
-intervals it treats the place as empty, unless the unknown value may be other nodes' state. If that is signed with
-another secret, the node challenges those nodes by overwriting their state. If they are alive, they write it back, and
-this job cannot run here.
+The nodes' agreed state still holds, and the leader writes it back. A node that knows no state waits for the leader.
+After a few intervals, the node treats the place as empty, unless the unknown value may be other nodes' state. If that
+state is signed with another secret, the node challenges those nodes by overwriting it. If they are alive, they write
+their state back, and this job cannot run here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _MOST_CHALLENGES = 3
 
 
 class Remedy(enum.Enum):
-    """PUT_BACK: the leader restores the state. WAIT: another node may do so. PASS_OVER: treat the place as empty.
-    CHALLENGE: overwrite it now. REFUSE: it belongs to other nodes; report that, and wait."""
+    """What to do about the unknown value. PUT_BACK: the leader restores the state. WAIT: another node may restore it.
+    PASS_OVER: treat the place as empty. CHALLENGE: overwrite the value now. REFUSE: report that the value belongs to
+    other nodes, and wait."""
 
     PUT_BACK = "put back"
     WAIT = "wait"
@@ -38,8 +39,8 @@ class Repair:
     """The progress of a repair.
 
     Args:
-        since: when the node first saw the unknown value, or last challenged it; None if the state can be read.
-        challenges: how many there have been since the node last read a state of this job.
+        since: when the node first saw the unknown value or last overwrote it; None if the state can be read.
+        challenges: how many challenges have been made since the node last read this job's state.
     """
 
     settings: RendezvousSettings
@@ -47,7 +48,7 @@ class Repair:
     challenges: int = 0
 
     def sees(self, found: Unreadable, known: State | None, now: Instant) -> tuple[Repair, Remedy]:
-        """Return what to do if the node knows the state `known` and has read `found`."""
+        """Return the new progress and the remedy for a node that knows the state `known` and has read `found`."""
         seen = replace(self, since=now if self.since is None else self.since)
         contested = found.others and found.secret
         if known is not None and (known.round or not contested):
@@ -61,11 +62,12 @@ class Repair:
         return seen, Remedy.REFUSE
 
     def distrusts(self, found: State | None, now: Instant) -> bool:
-        """Return whether challenged nodes may still overwrite this readable state, which has no round."""
+        """Return whether challenged nodes may still overwrite `found`, a readable value without a round."""
         return bool(self.challenges) and self._may_change(now) and (found is None or not found.round)
 
     def is_due(self, leads: bool, next_at: Instant, now: Instant) -> bool:
-        """Return whether the node may restore a state now; a leader does so from time to time."""
+        """Return whether the node should write a state back now. If the stored value is unreadable, only a challenger
+        does so or, from time to time, a leader."""
         return self.since is None or bool(self.challenges) or (leads and now >= next_at)
 
     def _may_change(self, now: Instant) -> bool:

@@ -26,8 +26,8 @@ class ObservedEntry:
 
     Args:
         late: whether the node's heartbeat is late; a late node is considered lost.
-        since: when the observer first saw the entry's key, on its own clock.
-        ended: whether it is late because its agent is known to have ended.
+        since: when the observer first saw the entry's key, on the observer's clock.
+        ended: whether the node is late because its agent is known to have ended.
     """
 
     entry: Entry
@@ -37,12 +37,13 @@ class ObservedEntry:
 
 
 Roster = tuple[ObservedEntry, ...]
-"""Oldest first."""
+"""The entries that one observer sees, oldest first."""
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """Return the entry that owns each node name. If two live agents share a name, a surviving member owns it (the other
-    one may have been suspended and replaced); otherwise, the older one that is allowed to take part does."""
+    """Return the entry that owns each node name. If two live agents share a name, a surviving member owns it, because
+    the other agent may have been suspended and replaced. Otherwise, the older agent that is ready to take part owns
+    it."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
@@ -60,22 +61,23 @@ def _claim(entry: Entry, state: State) -> int:
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
-    """Return the nodes that are not late and own their names. A node whose name another one owns waits until that other
-    node has left, or is refused."""
+    """Return the nodes that are not late and own their names. A node whose name belongs to another node waits until
+    that node has left, or is refused."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Return whether the node waits for the next round and knows the last: an entry that names another round is old or
-    belongs to a history that the store has lost. A member is not ready before its round ends, or if it leaves."""
+    """Return whether the node waits for the next round and knows the last one. An entry that names another round is old
+    or belongs to a history that the store has lost. A member is not ready before its round has ended, or if it is
+    leaving."""
     reported = entry.reported
     leaves = reported is not None and reported.leaves and reported.round == state.round
     return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))
 
 
 def waiting(roster: Roster, state: State) -> list[Entry]:
-    """Return the live nodes that are waiting for the next round and may be in it."""
+    """Return the live nodes that are waiting for the next round and are allowed to take part in it."""
     out = {*state.draining, *(key for key, why in state.refused if why)}
     return [e for e in alive(roster, state) if e.key not in out and is_ready(e, state)]
 
@@ -85,8 +87,8 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
 
     Survivors keep their order. If rank 0 has left, the first survivor takes its place, so that no newcomer gets it.
     Newcomers, sorted by host and then by age, take the places of members that have left; the rest are added at the end.
-    A node that asks for a rank (`rank_hint`) gets it if the rank exists; if two nodes ask for the same rank, it goes to
-    the one that would have the lower rank anyway.
+    A node that asks for a rank (`rank_hint`) gets that rank if it exists. If two nodes ask for the same rank, the node
+    that would otherwise have the lower rank gets it.
 
     Args:
         entries: the members, oldest first.
@@ -101,7 +103,7 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
 
 
 def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | None) -> list[Entry]:
-    """Return the members in the rank policy's order. `order`: their default order; `before`: see `ordered`."""
+    """Return the members in the rank policy's order. `order` is their default order. For `before`, see `ordered`."""
     if policy is None:
         return order
     last_ranks = {key: rank for rank, key in enumerate(before)}
@@ -111,7 +113,7 @@ def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | Non
 
 
 def _with_first(places: list[Entry | None]) -> list[Entry | None]:
-    """Return the places after the first survivor has moved to rank 0, if that rank is free."""
+    """Return the places, with the first survivor moved to rank 0 if that rank is free."""
     first = next((place for place, entry in enumerate(places) if entry is not None), 0)
     if first:
         places[0], places[first] = places[first], None
@@ -134,6 +136,6 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def _digits(part: str) -> tuple[int, int, str]:
-    """Return a sort key that compares a number of any size by its length, then by digits without leading zeros."""
+    """Return a sort key for a number of any size: its length without leading zeros, and then its digits."""
     digits = part.lstrip("0")
     return 0, len(digits), digits

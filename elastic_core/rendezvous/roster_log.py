@@ -1,19 +1,19 @@
 """The roster in a key-value store: a log of announcements, in which every announcement has its own slot.
 
-A node that announces itself takes a slot by incrementing `slots`, then fills it. A reader processes filled slots in
-order, from where it last stopped. Joining thus costs a node a few operations, and a reader one more entry.
+A node that announces itself takes a slot by incrementing `slots`, and then fills it. A reader processes filled slots in
+order, from where it last stopped. Joining therefore costs a few operations, and gives each reader one more entry.
 
 - A node that dies between these two steps leaves a hole. A reader that has seen a slot taken but not filled for 2 s
   voids it with the same compare_set that would fill it, so only one of the two can succeed. A node that was merely slow
-  notices that, and takes another slot. If it was so slow that the void slot has been deleted, it can fill a slot that
-  no reader reads any more; it then finds `base` beyond that slot.
-- `base` is where live slots begin. A reader increases it when the slots before it are dead, and deletes these in
-  ascending order. If that reader dies in between, the next one deletes the remaining slots right before `base`. A
-  reader whose next slot is empty and before `base` rereads the log from `base`, where all live entries are. A node
-  whose entry is far behind the end of the log announces it again, so that `base` can grow.
+  notices that its slot is void, and takes another one. If it was so slow that the void slot has been deleted, the node
+  can fill that slot although no reader reads it any more. The node then finds `base` beyond the slot.
+- `base` is where live slots begin. A reader moves it past dead slots, and deletes these in ascending order. If that
+  reader dies in between, the next one deletes the remaining slots right before `base`. A reader whose next slot is
+  empty and before `base` rereads the log from `base`, because no live entry is before it. A node whose entry is far
+  behind the end of the log announces it again, so that `base` can grow.
 - If the job has a secret, each record is signed for its slot. Readers skip unsigned records.
-- Another node may withdraw an entry. It also resets the entry's heartbeat counter, so that the entry's node, if it is
-  alive, notices. From time to time a node also checks that its record still exists.
+- A node that withdraws another node's entry also resets the entry's heartbeat counter, so that the other node, if it is
+  alive, notices. Each node also checks periodically that its record still exists.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MOST_AT_ONCE = 4096  # small values in one operation
 _TIDIED_AT_ONCE = 64
 _MOST_TRIES = 256  # slots that may be void or filled by something else before a free one
 _FAR_BEHIND = 256  # slots after an entry, beyond which its node announces it again
-_OTHERS_KEPT = 4096  # slots of nodes with another secret; nodes that are alive announce themselves again before
+_OTHERS_KEPT = 4096  # slots of nodes with another secret; live nodes announce themselves again sooner than that
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
 _LONGEST_KEY = 4096
@@ -62,7 +62,7 @@ _MOST_UNREAD = 131_072  # slots; more cannot have been taken since the last look
 
 @dataclass(frozen=True)
 class LogRecord:
-    """An announcement of `key`, or its withdrawal if `entry` is None. `first` is the key's first slot."""
+    """An announcement of `key` or, if `entry` is None, its withdrawal. `first` is the key's first slot."""
 
     key: str
     first: int
@@ -87,10 +87,10 @@ class _Own:
     """An entry that this node announces.
 
     Args:
-        first, latest: its first and its newest slot; `latest` is None if that slot may not have been written.
+        first, latest: the entry's first and newest slots; `latest` is None if that slot may not have been written.
         written: the content of the newest slot.
         entry: None if this node is about to withdraw it.
-        beats: its heartbeat counter.
+        beats: the entry's heartbeat counter.
     """
 
     first: int
@@ -109,14 +109,14 @@ class _Live:
 
 
 class RosterLog:
-    """One node's side of the log in one epoch of the store. Used from one thread at a time.
+    """One node's side of the log in one epoch of the store. One thread uses it at a time.
 
     Every method raises ForeignWrite if the keys contradict each other, and EpochEnded if the nodes have left the epoch.
 
     Args:
         keys: the job's keys in this epoch.
         seal: signs and checks the records.
-        clock: times holes.
+        clock: measures how long a hole has existed.
         patience: seconds after which a hole is voided.
         observes: whether this process only reads.
 
@@ -196,15 +196,15 @@ class RosterLog:
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Check, from time to time and in turn, that the record in this slot is not far behind and that it exists."""
+        """Return whether the record in this slot still exists and is not far behind. Most heartbeats check neither."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
         return not due or standing(store, self._keys.slot(slot)) == own.written
 
     def _incremented(self, store: Store, counter: str) -> int:
-        """Return the counter after one more heartbeat, or 0 if something else has written to it; the node then takes
-        another one."""
+        """Return the counter after one more heartbeat, or 0 if something else has written to it. The node then takes
+        another counter."""
         try:
             return add(store, counter, 1)
         except RendezvousStateError:
@@ -212,8 +212,8 @@ class RosterLog:
 
     def _append(self, store: Store, key: str, own: _Own) -> int:
         """Write the record into a new slot, and return `base`. Takes the next slot if a reader has voided this one, if
-        something else has written there, or if it is before `base`, in which case it was void and was deleted before
-        this node filled it. The record that this one replaces stays for readers that have not read this far."""
+        something else has written to it, or if it is before `base`, which shows that it was void and was deleted before
+        this node filled it. The older record stays for readers that have not read this far."""
         own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
             slot = add(store, self._keys.slots, 1)
@@ -257,7 +257,8 @@ class RosterLog:
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[str, int]]:
-        """Read in one operation how many slots have been taken, and the live entries' counters. Raises EpochEnded."""
+        """Read together how many slots have been taken and the live entries' counters. Raises EpochEnded if the nodes
+        have left the epoch."""
         counters = [live.counter for live in self._live.values()]
         values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
@@ -267,7 +268,8 @@ class RosterLog:
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
         """Record when this many slots were first seen taken. If the number contradicts earlier reads, reread the log
-        from `base`. If it contradicts `base` too, something else has written one of the two."""
+        from `base`. If it also contradicts `base`, raise ForeignWrite, because something else has written one of the
+        two."""
         if taken < self.cursor and self._live:
             raise foreign(
                 f"a number that only grows under the key {self._keys.slots!r}", f"{taken} after {self.cursor}"
@@ -283,7 +285,7 @@ class RosterLog:
         return taken
 
     def _fold(self, store: Store, taken: int) -> bool:
-        """Process the slots taken. Returns False if the log has to be reread from `base`."""
+        """Process the slots that have been taken. Returns False if the log has to be reread from `base`."""
         holes, ahead = 0, CHUNK
         while self.cursor < taken and holes < CHUNK:  # each hole takes time, so leave some for the next read
             found = self._filled(store, self.cursor + 1, min(taken, self.cursor + ahead))
@@ -302,15 +304,16 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """Return the values of the filled slots from `first` up to the next hole, for which `multi_get` would wait.
-        Returns none if another reader has just deleted one of these slots; `base` is then beyond it."""
+        """Return the values of filled slots from `first` on, up to the next hole at most, because `multi_get` would
+        wait for it. Returns an empty list if another reader has just deleted one of these slots; `base` is then beyond
+        that slot."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]
         return values_of(store, names) or []
 
     def _pass_hole(self, store: Store) -> bool:
-        """Void the hole after the cursor if it is old. Returns whether it was."""
+        """Void the hole after the cursor if the hole is old. Returns whether it was."""
         hole, now = self.cursor + 1, self._clock.now()
         late = [taken for taken, since in self._sighted if taken >= hole and now - since >= self._patience]
         if self._observes or not late:
@@ -340,7 +343,8 @@ class RosterLog:
             self._live[record.key] = _Live(record.first, slot, counter, record.entry)
 
     def _record(self, slot: int, value: bytes) -> LogRecord | None:
-        """Return the slot's record, or None for a void slot or an unsigned record. Raises ValueError."""
+        """Return the slot's record, or None for a void slot or an unsigned record. Raises ValueError if the value is
+        not a record."""
         opened = None if value == VOID else self._seal.opened(self._keys.slot(slot), value)
         return None if opened is None else decoded_record(opened)
 
@@ -362,20 +366,22 @@ class RosterLog:
         self._withdrawn = {slot: counter for slot, counter in self._withdrawn.items() if slot >= begin}
 
     def _delete_left(self, store: Store, slot: int, counted: set[str]) -> None:
-        """Delete this slot and those before it, up to the first gap: a reader that moved `base` and died left them."""
+        """Delete this slot and those before it, down to the first gap. A reader that moved `base` and then died has
+        left them."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
             if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
                 return  # the store cannot delete keys
             slot -= 1
 
     def _delete(self, store: Store, slot: int, withdrawn: str | None, counted: set[str]) -> bool:
-        """Delete the slot, after the counter of the key withdrawn there, which no other record names."""
+        """Delete the slot. If a key was withdrawn there, delete its counter first, because no other record names that
+        counter."""
         if withdrawn is not None and withdrawn not in counted:
             delete(store, withdrawn)
         return delete(store, self._keys.slot(slot))
 
     def _withdrawn_in(self, slot: int, value: bytes) -> str | None:
-        """Return the counter of the key that this record withdraws; None for any other record."""
+        """Return the counter of the key that this record withdraws, or None for any other record."""
         try:
             record = self._record(slot, value)
         except ValueError:
@@ -385,8 +391,8 @@ class RosterLog:
         return self._keys.beats(record.first, record.key)
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
-        """Return the heartbeats by counter. A counter that something else has overwritten or deleted is 0; its node
-        notices that and takes another one."""
+        """Return the number of heartbeats for each counter. It is 0 for a counter that something else has overwritten
+        or deleted; its node notices that, and takes another one."""
         beats = {}
         for counter in counters:
             value = values.get(counter, b"")
@@ -397,7 +403,8 @@ class RosterLog:
 
 
 def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the values of those keys that exist. Takes two operations if all exist and the store has `multi_get`."""
+    """Return the values of the keys that exist. Takes two operations if all keys exist and the store has
+    `multi_get`."""
     there = _there(store, list(keys))
     found: dict[str, bytes] = {}
     for start in range(0, len(there), _MOST_AT_ONCE):
@@ -411,7 +418,7 @@ def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
 
 
 def _there(store: Store, keys: list[str]) -> list[str]:
-    """Return those keys that exist. A store only reports whether all keys exist, so the search bisects."""
+    """Return the keys that exist. A store only reports whether all given keys exist, so the search bisects."""
     if not keys or store.check(keys):
         return keys
     half = len(keys) // 2
@@ -419,9 +426,9 @@ def _there(store: Store, keys: list[str]) -> list[str]:
 
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
-    """Return the values of existing keys, in one operation if the store has `multi_get`. Returns None if one has just
-    been deleted: `multi_get` then waits for as long as `StoreConnection.shorten_timeout` set. Other stores are not
-    asked with `get`, which would wait for the store's own timeout: minutes in which this node sends no heartbeats."""
+    """Return the values of existing keys, in one operation if the store has `multi_get`. Returns None if a key has just
+    been deleted. `multi_get` then waits for as long as `StoreConnection.shorten_timeout` allows. `get` is not used,
+    because it would wait for the store's own timeout, and this node would send no heartbeats for minutes."""
     several = getattr(store, "multi_get", None)
     if several is None or not keys:
         values = [standing(store, key) for key in keys]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PrefixedStore:
-    """Presents those keys of another store that begin with a prefix as an `interfaces.store.Store`."""
+    """A view of those keys of another store that begin with a prefix. It implements `interfaces.store.Store`."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix = prefix
@@ -52,13 +52,13 @@ class PrefixedStore:
         return self._store.delete_key(self._key(key))
 
     def num_keys(self) -> int:
-        """Return the number of keys in the whole store, because a store cannot count those with a prefix."""
+        """Return the number of keys in the whole store, because a store cannot count only those with a prefix."""
         return self._store.num_keys()
 
 
 def prefixed(prefix: str, store: Store) -> Store:
-    """Return a store of those keys of `store` that begin with `prefix`. For a torch store it is a torch store; for
-    others, torch is not imported."""
+    """Return a view of those keys of `store` that begin with `prefix`. The view of a torch store is a torch store. For
+    other stores, torch is not imported."""
     torch_stores: Any = sys.modules.get("torch.distributed")
     if torch_stores is not None and isinstance(store, torch_stores.Store):
         found: Store = torch_stores.PrefixStore(prefix, store)
@@ -67,8 +67,8 @@ def prefixed(prefix: str, store: Store) -> Store:
 
 
 class StoreOnFirstUse:
-    """A store that is created when it is first used, because most jobs never use a round's store. Used from one thread.
-    For `prefix`, see `prefixed`; empty for none."""
+    """A store that is created when it is first used, because most jobs never use a round's store. Only one thread uses
+    it. For `prefix`, see `prefixed`; an empty one means no prefix."""
 
     def __init__(self, make: Callable[[], Store], prefix: str = "") -> None:
         self._make = make
@@ -100,11 +100,11 @@ class MadeStores(RoundStores):
     """Provides a store for each round's members, and the workers' store in rank 0's agent.
 
     Args:
-        make: creates the store that a round's members share, given the round's name. That store is closed before the
+        make: creates the store that a round's members share, given the round's name. The store is closed before the
             next round.
         address: the address that this node advertises, or a function that looks it up.
         workers: serves the workers' store.
-        host: where this node's workers reach the workers' store, instead of the address that rank 0 advertises.
+        host: where this node's workers reach the workers' store (default: the address that rank 0 advertises).
     """
 
     def __init__(

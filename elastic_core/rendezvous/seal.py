@@ -1,9 +1,10 @@
 """Signatures for the values that nodes write into the store: HMAC-SHA256 over the value and its place, with a key
-derived from the job's secret and its run id. A client without the secret can neither forge nor move a node's value. It
-can only delete or overwrite one, and nodes then treat the place as empty.
+derived from the job's secret and run id. A client without the secret can neither forge nor move a node's value. It can
+only delete or overwrite one, and nodes then treat the place as empty.
 
-A place is a name in the backend, such as a version of the state in one epoch of a store. If a place may hold several
-values one after another, the signature does not reveal that an old one was put back. The state's serial number does.
+A place is a name in the backend, such as a version of the state in one epoch of a store. If a place can hold several
+values one after another, the signature does not reveal that an old value was put back, but the state's serial number
+does.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _STATE_PLACE = "state"
 
 
 class HmacSeal:
-    """Signs and checks one job's values. Without a secret, it does nothing. Thread-safe.
+    """Signs and checks one job's values. Without a secret, the seal does nothing. Thread-safe.
 
     Args:
         run_id: the job's run id.
-        secrets: the first one signs; a signature with any of them is valid. If empty, nothing is signed.
-        reread: rereads the secrets, in case a value is signed with a new one.
+        secrets: the first secret signs; a signature with any of them is valid. Without secrets, nothing is signed.
+        reread: reads the secrets again, in case a value is signed with a new one.
 
     Attributes:
         refused: how many values without a valid signature for their place have been found.
@@ -96,7 +97,7 @@ class HmacSeal:
         return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """Like `opened`, but for the state. Raises ForeignStateError if the signature is not valid."""
+        """Open the state like `opened`, but raise ForeignStateError if the signature is not valid."""
         found = self.opened(place, value)
         if found is not None:
             return found
@@ -110,7 +111,7 @@ class HmacSeal:
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
-        """Return the keys, after rereading the secrets unless this value has already been refused."""
+        """Reread the secrets, unless this value has already been refused. Returns the keys."""
         if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())
@@ -130,7 +131,7 @@ class HmacSeal:
 
 
 def _keys_of(run_id: str, secrets: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the keys by id; each signature contains its key's id."""
+    """Return the keys by id. Each signature contains the id of its key."""
     keys = [_digest(secret, b"elastic-core rendezvous", run_id.encode()) for secret in secrets]
     return {_digest(key, b"id").hex()[:_ID].encode(): key for key in keys}
 
@@ -146,8 +147,8 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
 
 
 class SignedBackend(RosterBackend):
-    """Signs the states and entries of a backend that does not do so itself, and closes it. A place there may hold one
-    value after another, so an older signed value that an attacker puts back is accepted."""
+    """Signs the states and entries of a backend that does not sign them itself, and closes that backend. A place in
+    such a backend can hold one value after another, so an older signed value that an attacker puts back is accepted."""
 
     def __init__(self, backend: RosterBackend, seal: Seal) -> None:
         self._backend = backend

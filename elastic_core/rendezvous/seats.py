@@ -1,4 +1,4 @@
-"""The seats of a round: one text with a line for each seat, parsed on demand. Every node of a round receives all seats,
+"""The seats of a round: a text with one line for each seat, parsed on demand. Every node of a round receives all seats,
 but most nodes read only two. Creating ten thousand objects would take longer than everything else in a round."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
 
 class Seat(NamedTuple):
-    """A member's place in a round. `port`: the workers' store's port if the member has rank 0. `lifeline`: the port on
-    which other nodes watch whether its agent is alive; 0 if they cannot."""
+    """A member's place in a round. `port` is the port of the workers' store if the member has rank 0. `lifeline` is the
+    port on which other nodes watch whether the member's agent is alive, or 0 if there is none."""
 
     key: str
     member: Member
@@ -96,8 +96,8 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def checked(cls, text: str) -> Seats:
-        """Return the seats in an untrusted text. Raises ValueError if it is malformed, two seats have the same key, or
-        there are too many."""
+        """Return the seats in an untrusted text. Raises ValueError if the text is malformed, two seats have the same
+        key, or there are too many seats."""
         if text.count("\n") > _MOST:  # a few bytes may decompress to millions
             raise ValueError(f"more than {_MOST} members")
         keys = _KEYS.findall(text)
@@ -143,7 +143,8 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def unpacked(cls, data: bytes, longest: int) -> Seats:
-        """Return the seats in a packed text of at most `longest` bytes. Raises ValueError for anything else."""
+        """Return the seats from packed data whose text has at most `longest` bytes. Raises ValueError for any other
+        data."""
         reader = zlib.decompressobj()
         try:
             text = reader.decompress(data, longest)

@@ -45,7 +45,7 @@ def _as_timedelta(duration: timedelta | float) -> timedelta:
 
 
 class RendezvousTimeout:
-    """How long each step may take: timedeltas, as in torch, or numbers of seconds.
+    """How long each step may take. A timeout is a timedelta, as in torch, or a number of seconds.
 
     Args:
         join: how long a round may take to form, not counting the time while another round runs.
@@ -78,14 +78,14 @@ class RendezvousTimeout:
 
 @dataclass(frozen=True)
 class RendezvousSettings:
-    """The settings of one rendezvous, the same on every node of the job.
+    """The settings of a rendezvous, which are the same on every node of the job.
 
     Args:
         keep_alive_interval: seconds between two heartbeats.
         keep_alive_max_attempt: how many heartbeats may be missed before a node is considered lost; at least 2.
         lease_ttl: see `RosterBackend.lease_ttl`.
-        connect_timeout: seconds that the store may take to answer for the first time; None for as long as a round may
-            take to form.
+        connect_timeout: how many seconds the store may take to answer for the first time; None for as long as a round
+            may take to form.
         endpoint: the store's endpoint, for messages.
         join_option: the name of the option that sets the join timeout, for messages.
         rank_policy: orders a round's nodes, and never raises; if None, nodes keep their ranks.
@@ -124,14 +124,15 @@ class RendezvousSettings:
 
     @property
     def failure_timeout(self) -> Duration:
-        """Seconds without a heartbeat after which other nodes consider a node lost."""
+        """How many seconds after a node's last heartbeat other nodes consider it lost."""
         if self.lease_ttl is not None:
             return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt
 
 
 def settings_of(params: RendezvousParameters) -> RendezvousSettings:
-    """Return the parameters' settings, with defaults. Raises ConfigurationError, which lists every invalid option."""
+    """Return the settings in the parameters, with defaults. Raises a ConfigurationError that lists every invalid
+    option."""
     known = options_of(params, BACKEND_OPTIONS)
     timeout = RendezvousTimeout(
         known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
@@ -150,9 +151,10 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 
 def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str, int]] | None = None) -> str:
-    """Return the address that this node advertises: `--local-addr`; 127.0.0.1 for a job with one node; otherwise the
-    local address of the route to the first of `places` that has one. These are hosts with ports (default: the
-    endpoint's hosts). If there are none, the default route is used. Blocks while names are looked up."""
+    """Return the address that this node advertises. It is `--local-addr` if that is set, or 127.0.0.1 for a job with
+    one node. Otherwise it is the local address of the route to the first of `places` that has a route. These are hosts
+    with ports (default: the endpoint's hosts). If there are none, the default route is used. Blocks while names are
+    looked up."""
     if params.local_addr:
         return params.local_addr
     if params.max_nodes == 1:
@@ -164,8 +166,8 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """Return the typed values of these options, with defaults. The parameters may come from a program and contain text.
-    Raises ConfigurationError, which lists every invalid option."""
+    """Return the typed values of these options, with defaults. Parameters that come from a program may contain text.
+    Raises a ConfigurationError that lists every invalid option."""
     from elastic_core.hooks.options import type_options
 
     given = {option.name: params.get(option.name) for option in options}

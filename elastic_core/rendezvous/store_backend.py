@@ -1,5 +1,5 @@
-"""A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait. It keeps versions
-of the state and a log of announcements. The store's `wait` pushes changes."""
+"""A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait. The backend keeps
+versions of the state and a log of announcements, and learns of changes through the store's `wait`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
 _AT_ONCE: Duration = 0.001
 _LONGEST_PLACE = 1024
-_MOST_EPOCHS = 3  # that a single operation begins
-_MOST_MOVES = 3  # that a single operation follows
+_MOST_EPOCHS = 3  # epochs that one operation may begin
+_MOST_MOVES = 3  # moves that one operation may follow
 
 
 @dataclass
@@ -67,24 +67,25 @@ class _Epoch:
 class StoreBackend(RosterBackend):
     """A backend over any key-value store.
 
-    It makes up to three connections when it first needs them: one for operations, and one for each of the two waits. It
-    notices that the store was restarted empty when it connects or, because some clients reconnect by themselves, when
-    counters have fallen. It then forgets everything, and the next heartbeat raises EntryDroppedError. The same happens
-    if the store came back with older data or something else has written contradictory data; the nodes then begin a new
-    epoch. This node announces its entries again by itself only if another node has taken over the store, with its data.
+    The backend makes up to three connections, when it first needs them: one for operations, and one for each of the two
+    waits. It notices that the store was restarted empty when it connects or, because some clients reconnect by
+    themselves, when counters have fallen. The backend then forgets everything, and the next heartbeat raises
+    EntryDroppedError. The same happens if the store came back with older data or something else has written
+    contradictory data; the nodes then begin a new epoch. The backend announces this node's entries again by itself only
+    if another node has taken over the store with its data.
 
     Args:
         connector: makes the connections; this backend closes it.
         run_id: the job's run id; jobs with different ids do not see each other in one store.
         name: selects the backend.
-        clock: times how long a slot in the log stays unfilled.
+        clock: measures how long a slot in the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is voided.
         observes: whether this process only reads, until it announces an entry, sends a heartbeat or writes the state.
         mover: can move the store; None if the store never moves.
 
-    Every method but `close` raises:
-        RendezvousConnectionError: the store cannot be reached. The next call tries again. RendezvousStateError:
-        something else keeps writing to the job's keys, or has done so and this process only reads.
+    Every method but `close` raises RendezvousConnectionError if the store cannot be reached; the next call tries again.
+    It raises RendezvousStateError if something else keeps writing to the job's keys, or has done so and this process
+    only reads.
     """
 
     def __init__(
@@ -244,7 +245,8 @@ class StoreBackend(RosterBackend):
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """Return the leader counter. A leader resets it if something else wrote to it, because only changes matter."""
+        """Add to the leader counter, and return it. A leader resets it if something else wrote to it, because only
+        changes matter."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -259,7 +261,7 @@ class StoreBackend(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
-        trail: dict[str, bool] = {}  # where the operation was directed to, and whether it arrived
+        trail: dict[str, bool] = {}  # the addresses that the operation was sent to, and whether it got there
         for _ in range(_MOST_MOVES):
             try:
                 return self._main.use(doing, lambda store: self._in_epoch(store, operation, takes_part, trail))
@@ -271,8 +273,8 @@ class StoreBackend(RosterBackend):
     def _in_epoch(
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
-        """Carry out the operation in the current epoch, after beginning a new one if the nodes have to leave it. Raises
-        StoreMoved if the store is now elsewhere."""
+        """Perform the operation in the current epoch. If the nodes have to leave that epoch, first begin a new one.
+        Raises StoreMoved if the store is now elsewhere."""
         assert self._epoch is not None  # `_current_epoch` has been called
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
@@ -299,8 +301,9 @@ class StoreBackend(RosterBackend):
     # -- where the store is, see `handover`
 
     def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
-        """Return where a marker leads; empty if the store stays here, because the marker leads nowhere or the nodes
-        have left this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only reads."""
+        """Return where a marker leads, or an empty string if the store stays here because the marker leads nowhere or
+        the nodes have left this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only
+        reads."""
         if self._has_ended(store, epoch):
             return ""
         try:
@@ -319,14 +322,15 @@ class StoreBackend(RosterBackend):
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
 
     def _is_left(self, store: Store, epoch: _Epoch) -> bool:
-        """Return whether the store's host has stopped checking its pointer here for some time."""
+        """Return whether the store's host has not checked its pointer here for some time."""
         looks, now = peek(store, epoch.keys.pointed), self._clock.now()
         if self._unanswered is None or self._unanswered[:2] != (epoch.name, looks):
             self._unanswered = epoch.name, looks, now
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _move_to(self, where: str) -> None:
-        """Use the store at `where` from now on. If this node serves it, keep a pointer to it at the endpoint."""
+        """Use the store at `where` from now on. If this node serves that store, keep a pointer to it at the
+        endpoint."""
         assert self._mover is not None
         if self._pointer is not None:
             self._pointer.close()
@@ -339,9 +343,9 @@ class StoreBackend(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Return where the store is from now on; empty for here. When it is this node's turn, this node takes over the
-        store. `stays`: this node serves the store, and keeps it if no other node takes it over in time. Raises
-        RendezvousConnectionError if no node has taken it over yet."""
+        """Return where the store is from now on, or an empty string if it stays here. If it is this node's turn, the
+        node takes over the store. `stays` is whether this node serves the store and keeps it if no other node takes it
+        over in time. Raises RendezvousConnectionError if no node has taken it over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has moved")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
@@ -364,8 +368,8 @@ class StoreBackend(RosterBackend):
         return host and joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
-        """Serve the store in this process, and record that in the old one. Returns the record that the old one contains
-        afterwards, or None if this process cannot serve the store."""
+        """Serve the store in this process, and record that in the old store. Returns the record that the old store then
+        contains, or None if this process cannot serve the store."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
@@ -392,7 +396,7 @@ class StoreBackend(RosterBackend):
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
         """Raise StoreMoving if other nodes have continued at the endpoint while this store was cut off from it. All
-        nodes here then join them."""
+        nodes that use this store then join those nodes."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
@@ -410,13 +414,13 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """Renew the two other connections, because the main one is new and they may lead to an abandoned store."""
+        """Renew the two other connections. The main one is new, so they may lead to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
 
     def _current_epoch(self, store: Store) -> _Epoch:
-        """Return the store's current epoch. Forgets the previous one if it is different."""
+        """Return the store's current epoch. If it has changed, forget the previous one."""
         name = self._name_of_epoch(store)
         before = self._epoch
         if before is None or before.name != name:

@@ -1,4 +1,5 @@
-"""Connections to a store, the connectors that make them, and one thread's line to the store."""
+"""Connections to a store, the connectors that make them, and `ThreadConnection`, through which one thread uses a
+store."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class StoreConnection:
     """One connection to a store. Subclass it for a store that can do more.
 
     Args:
-        store: used by one thread at a time.
+        store: the store's client, which one thread uses at a time.
         where: the store's location, for messages.
     """
 
@@ -52,7 +53,7 @@ class StoreConnection:
         return None
 
     def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
-        """Like `fetch`, but for a store whose `wait` cannot be used: poll the key, with these pauses."""
+        """Do the same as `fetch` for a store whose `wait` cannot be used. Polls the key, with these pauses."""
         clock, asked = SystemClock(), 0
         until = later(clock.now(), timeout)
         while not closed.is_set():
@@ -65,13 +66,13 @@ class StoreConnection:
         return None
 
     def shorten_timeout(self, seconds: Duration) -> None:
-        """Limit how long a `multi_get` waits for a key that has just been deleted, if the store has torch's
-        `set_timeout`."""
+        """Limit how long `multi_get` waits for a key that has just been deleted. Does nothing if the store lacks
+        `multi_get` or torch's `set_timeout`."""
         if hasattr(self.store, "multi_get") and hasattr(self.store, "set_timeout"):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def abort(self) -> None:
-        """Make all operations fail now if possible, including blocked ones. Any thread may call it. Idempotent."""
+        """Make all operations fail now if possible, even blocked ones. Any thread may call this method. Idempotent."""
 
     def release(self) -> None:
         """Close the client. Idempotent."""
@@ -81,7 +82,7 @@ class StoreConnection:
 
 
 class StoreConnector(Protocol):
-    """Makes connections to one store. `connect` is called from several threads."""
+    """Makes connections to one store. Several threads call `connect`."""
 
     @property
     def where(self) -> str:
@@ -90,7 +91,7 @@ class StoreConnector(Protocol):
 
     @property
     def hosts(self) -> bool:
-        """Whether the store runs in this process and ends with `close`."""
+        """Whether the store runs in this process and stops on `close`."""
         ...
 
     @property
@@ -99,8 +100,8 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """Return a new connection. `aside`: it is for waiting, alongside the main one, so do not try for long. Raises
-        RendezvousConnectionError if the connector cannot make one or has been closed."""
+        """Return a new connection. `aside` is whether it is for waiting, alongside the main connection; if so, do not
+        try for long. Raises RendezvousConnectionError if the connector cannot make a connection or has been closed."""
         ...
 
     def close(self) -> None:
@@ -109,10 +110,10 @@ class StoreConnector(Protocol):
 
 
 class FactoryConnector:
-    """Makes connections to a store whose clients a function creates, one for each thread that uses the store.
+    """Makes connections to a store with a function that creates clients, one for each thread that uses the store.
 
     Args:
-        make: creates a client of the store; may raise anything.
+        make: creates a client of the store; may raise any error.
         where: the store's location, for messages.
         grace: see `RosterBackend.grace`.
     """
@@ -144,8 +145,8 @@ def unreachable_error(doing: str, where: str, error: BaseException) -> Rendezvou
 
 
 class ThreadConnection:
-    """One thread's line to the store. It connects when it is first used and after every fault, and other threads can
-    cut it.
+    """One thread's access to the store. It connects when it is first used and after every fault. Other threads can cut
+    it.
 
     Args:
         connector: makes the connections.
@@ -164,14 +165,14 @@ class ThreadConnection:
 
     def use(self, doing: str, operation: Callable[[Store], T]) -> T:
         """Call the operation with the store. After a fault, the next call makes a new connection. Raises
-        RendezvousConnectionError if the store cannot be reached, the operation failed, or the line was closed."""
+        RendezvousConnectionError if the store cannot be reached, the operation failed, or `close` was called."""
         with self._lock:
             return self._tried(doing, lambda connection: operation(connection.store))
 
     def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
-        """Wait for the key and return its value. Returns None after `timeout` seconds, or if the line was closed.
-        `stands` returns whether to wait for the key at all; it is called once the line is connected. Raises the errors
-        of `use`, and EpochEnded if `stands` returns False."""
+        """Wait for the key and return its value. Returns None after `timeout` seconds, or if another thread cuts the
+        connection. Calls `stands` once connected, to find out whether to wait for the key at all. Raises the errors of
+        `use`, and EpochEnded if `stands` returns False."""
 
         def waited(connection: StoreConnection) -> bytes | None:
             if not stands():
@@ -181,7 +182,7 @@ class ThreadConnection:
         return self._unless_closed(waited)
 
     def look(self, operation: Callable[[Store], T]) -> T | None:
-        """Like `use`, but return None if the line was closed."""
+        """Call the operation like `use`, but return None if another thread has cut the connection."""
         return self._unless_closed(lambda connection: operation(connection.store))
 
     def _unless_closed(self, operation: Callable[[StoreConnection], T]) -> T | None:
@@ -194,13 +195,13 @@ class ThreadConnection:
                 raise
 
     def close(self) -> None:
-        """Cut the line for good. Any thread may call it."""
+        """Cut the connection for good. Any thread may call this method."""
         self._closed.set()
         self._cut()
 
     def renew(self) -> None:
-        """Cut the connection because the store is elsewhere, and reconnect when necessary. A waiting `fetch` returns
-        None. Any thread may call it."""
+        """Cut the connection because the store is elsewhere. The next use reconnects, and a waiting `fetch` returns
+        None. Any thread may call this method."""
         self._elsewhere = True
         self._cut()
 

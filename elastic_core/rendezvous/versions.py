@@ -1,13 +1,13 @@
-"""A job's state in a key-value store, version after version. Every fenced write of the state happens in this file.
+"""A job's state in a key-value store, version after version. Every fenced write of the state happens in this module.
 
-Each version v has its own key, created by `compare_set(key, "", value)`. This one operation is the fence, because it
-fails for all but the first writer, and the push, because nodes that have read v - 1 wait for that key. `head` is the
-newest version. It only grows, and may lag behind. Old versions are deleted: a node that was suspended and tries to
-rewrite one of them finds the key absent, and learns from `head` that it is too late.
+Each version v has its own key, created by `compare_set(key, "", value)`. This one operation is both the fence, because
+it fails for all but the first writer, and the push, because nodes that have read v - 1 wait for that key. `head` is the
+newest version. It only grows, and may lag behind. Old versions are deleted. A node that was suspended and tries to
+rewrite one of them finds the key absent, but learns from `head` that it is too late.
 
 If something else has written to these keys so that they contradict each other, all nodes begin another epoch, as after
-a loss of data. A marker in place of the next version wakes the nodes that are waiting for it. Another marker ends the
-epoch because the store is moving (see `handover`): no version can be written after it.
+a loss of data. A marker in place of the next version wakes the nodes that are waiting for that version. Another kind of
+marker ends the epoch because the store is moving (see `handover`). No version can be written after it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Keys:
     base      no live announcement is in a slot before this one
     lead      the leader counter
     moved     where the store has moved to; empty if it stays after all
-    pointed   how often its host has looked here since then, which shows that the host is alive
+    pointed   how often the store's host has looked here since the move, which shows that the host is alive
     """
 
     def __init__(self, run_id: str, epoch: str = "") -> None:
@@ -95,31 +95,32 @@ class Keys:
 
 
 def is_wait_timeout(error: BaseException) -> bool:
-    """Return whether a store operation timed out while it waited for a key. torch raises the same class for this and
-    for other errors, and only the message distinguishes them; a broken connection has a separate class."""
+    """Return whether a store operation timed out while it waited for a key. torch raises the same class for a timeout
+    and for other errors, and only the message distinguishes them. A broken connection has a separate class."""
     words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
     return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
 
 
 def peek(store: Store, key: str) -> bytes | None:
-    """Return the value, or None if there is none. If the key were deleted after `check`, `get` would wait until the
-    store's own timeout. `standing` alone would wake all clients that wait for the key."""
+    """Return the value, or None if there is none. `get` is not used, because it would wait until the store's own
+    timeout if the key were deleted after `check`. `standing` alone would wake all clients that wait for the key."""
     return standing(store, key) if store.check([key]) else None
 
 
 def standing(store: Store, key: str) -> bytes | None:
-    """Like `peek`, in one operation: a compare_set that changes nothing. Only for a key that no client waits for."""
+    """Return the same as `peek`, in one operation: a compare_set that changes nothing. Use it only for a key that no
+    client waits for."""
     found = compare_set(store, key, _NEVER, _NEVER)
     return None if found == _NEVER else found
 
 
 def compare_set(store: Store, key: str, expected: bytes, desired: bytes) -> bytes:
-    """Call the store's own method. Returns the value afterwards, or `expected` if there is none."""
+    """Call the store's `compare_set`. Returns the resulting value, or `expected` if there is none."""
     return bytes(store.compare_set(key, expected, desired))
 
 
 def create(store: Store, key: str, value: bytes) -> bytes:
-    """Write the value if the key is absent. Returns the value afterwards."""
+    """Write the value if the key is absent. Returns the value that the key then has."""
     return compare_set(store, key, b"", value)
 
 
@@ -132,7 +133,7 @@ def as_number(key: str, found: bytes | int) -> int:
 
 
 def add(store: Store, key: str, amount: int) -> int:
-    """Call the store's own method. Raises ForeignWrite if the value is not a number."""
+    """Call the store's `add`. Raises ForeignWrite if the value is not a number."""
     try:
         found = store.add(key, amount)
     except ValueError as error:
@@ -146,7 +147,7 @@ def new_epoch() -> bytes:
 
 
 def epoch_named(value: bytes) -> str:
-    """Return the epoch that `id` names. Any bytes will do, because they only distinguish epochs."""
+    """Return the epoch that the value of `id` names. Any value will do, because names only distinguish epochs."""
     name = value.decode("latin-1")
     return name if _EPOCH.fullmatch(name) or not name else hashlib.sha256(value).hexdigest()[:16]
 
@@ -157,7 +158,7 @@ def foreign(expected: str, found: str) -> ForeignWrite:
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key if the store can; a key that stays only costs memory. Returns whether it existed."""
+    """Delete the key if the store can; a key that stays only costs memory. Returns whether a key was deleted."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False
@@ -165,7 +166,7 @@ def delete(store: Store, key: str) -> bool:
 
 def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
     """Direct all nodes that find this epoch, which has no state yet, to another store. Returns False if nodes have
-    agreed on a state in it."""
+    already agreed on a state in this epoch."""
     pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
     before = peek(store, keys.moved)
     if before is not None:  # a pointer, to this place or an older one
@@ -192,7 +193,7 @@ class Version(NamedTuple):
 
 
 class Versions:
-    """Reads and writes versions in one epoch of the store. Used from one thread at a time.
+    """Reads and writes versions in one epoch of the store. One thread uses it at a time.
 
     Every method raises ForeignWrite if the keys contradict each other, EpochEnded if the nodes have left the epoch, and
     StoreMoving if the store is moving.
@@ -212,8 +213,8 @@ class Versions:
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
-        """Read the newest version, in three store operations if nothing has changed. Raises EpochEnded if the newest
-        known version is missing or a different one is in its place, because the store came back with older data."""
+        """Read the newest version. Takes three store operations if nothing has changed. Raises EpochEnded if the newest
+        known version is missing or was replaced, because the store came back with older data."""
         number, head = self._number(), 0
         if not number:
             head = self._head(store)
@@ -237,13 +238,13 @@ class Versions:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:
                 number = head - 1  # the next ones were deleted
-            elif before > number:  # already before this read, and so new a version is not deleted yet
+            elif before > number:  # true even before this read, and a version that new is not deleted yet
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none up to {head}")
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def leave(self, store: Store) -> None:
         """Wake the thread that waits for the next version in an epoch that the nodes have left. If a client has deleted
-        the keys, nothing else would wake it: the connection works, and no node writes that version any more."""
+        the keys, nothing else would wake the thread: its connection works, and no node writes that version any more."""
         if not self._observes:
             create(store, self._keys.state(self._number() + 1), _LEFT)
 
@@ -269,8 +270,8 @@ class Versions:
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
-        value begins with its writer. So if two nodes write the same state, only one of them has written it, and a node
-        that repeats a write whose answer was lost learns that it had succeeded."""
+        value begins with its writer's id. So if two nodes write the same state, only one of them has written it, and a
+        node that repeats a write whose answer was lost learns that the write had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if after > self._number():
@@ -282,7 +283,8 @@ class Versions:
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
-        """Allow no more versions in this epoch, because one of these nodes will copy the newest to the next store."""
+        """Allow no more versions in this epoch, because one of these nodes will copy the newest version to the next
+        store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
             self.newest(store)
@@ -293,7 +295,7 @@ class Versions:
         raise foreign(f"a free key for a version after {self._number()}", "other writes there")
 
     def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
-        """Return the keys of the nodes to which the store is moving; None if the value is not such a marker."""
+        """Return the keys of the nodes to which the store is moving, or None if the value is not such a marker."""
         if not value.startswith(_MOVING):
             return None
         try:
@@ -318,15 +320,15 @@ class Versions:
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
-        """Delete this version. If another node wrote the version before ours, keep deleting downwards until one is
-        already gone, because that node may have stopped before it deleted its own old versions."""
+        """Delete this version. If another node wrote the previous version, keep deleting downwards until a version is
+        already missing, because that node may have stopped before it deleted its own old versions."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
-        """Raise the head to at least this number, and return it. If the node dies before that, its version still
-        counts, and the head lags until the next write."""
+        """Raise the head to at least this number, and return the head. If the node dies before that, its version is
+        still valid, and the head lags until the next write."""
         head = number - 1
         while True:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
@@ -340,7 +342,7 @@ class Versions:
         return self._head(store) - KEPT > number
 
     def _head(self, store: Store) -> int:
-        """Return the newest version, or a slightly older one; 0 for none."""
+        """Return the newest version or a slightly older one, or 0 if there is none."""
         if self._observes:
             return as_number(self._keys.head, peek(store, self._keys.head) or b"0")
         return as_number(self._keys.head, create(store, self._keys.head, b"0"))
