@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _SCHEMAS = {"explain": "json.md", "plugins": "json.md", "status": "status.md", "doctor": "doctor.md"}
-COMMANDS = ("explain", "plugins", "status", "drain", "serve", "doctor")
+COMMANDS = ("explain", "plugins", "status", "drain", "stop", "serve", "doctor")
 
 
 def page(note: str) -> str:
@@ -22,8 +22,8 @@ def page(note: str) -> str:
         "# Commands\n",
         note,
         "For `elastic run`, see [Settings](settings.md). Flags that these commands share with it have the same",
-        "variables and config file keys; their other flags have none. The default backend of status, drain and serve",
-        "is c10d. Other exit codes have [the same meaning as for `elastic run`](exit-codes.md).\n",
+        "variables and config file keys; their other flags have none. The default backend of status, drain, stop and",
+        "serve is c10d. Other exit codes have [the same meaning as for `elastic run`](exit-codes.md).\n",
     ]
     return "\n".join([*parts, *(line for name in COMMANDS for line in _section(name))])
 

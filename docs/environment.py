@@ -65,6 +65,7 @@ SET = {
 }
 WORKER_READS = {
     "ELASTIC_BEAT_FILE": "`elastic_core.watchdog.beat`",
+    "ELASTIC_STOP_FILE": "`elastic_core.should_stop` and the other functions of `elastic_core.stop`",
     "ELASTIC_TIMER_CLIENT": "`elastic_core.watchdog.expires`",
     "TORCHELASTIC_TIMER_FILE": "the client of elastic-file-timer",
     "TORCHELASTIC_RUN_ID": "the client of elastic-file-timer, because a pipe accepts only its own job's requests",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastic_core.errors import ChildFailedError, ElasticError, ExitCode, ProcessFailure, SignalException
     from elastic_core.launch import LaunchConfig, elastic_launch, launch_agent
+    from elastic_core.stop import should_stop, stop_deadline, stop_reason, stopped
 
 __all__ = [
     "ChildFailedError",
@@ -26,14 +27,23 @@ __all__ = [
     "SignalException",
     "elastic_launch",
     "launch_agent",
+    "should_stop",
+    "stop_deadline",
+    "stop_reason",
+    "stopped",
 ]
+_HOMES = {
+    **dict.fromkeys(("LaunchConfig", "elastic_launch", "launch_agent"), "launch"),
+    **dict.fromkeys(("should_stop", "stop_deadline", "stop_reason", "stopped"), "stop"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'elastic_core' has no attribute {name!r}")
-    module = "launch" if name in ("LaunchConfig", "elastic_launch", "launch_agent") else "errors"
-    return getattr(importlib.import_module(f"elastic_core.{module}"), name)
+    module = importlib.import_module(f"elastic_core.{_HOMES.get(name, 'errors')}")
+    found = globals()[name] = getattr(module, name)  # a training loop calls `should_stop` in every step
+    return found
 
 
 def __dir__() -> list[str]:

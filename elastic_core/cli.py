@@ -35,6 +35,7 @@ usage: elastic COMMAND [...]
   plugins  list the installed plugins, what they provide, and which failed to load
   status   show a running job: round, members, missing nodes, failures
   drain    ask one node to leave its job, and wait until it has left
+  stop     ask all nodes of a job to leave, and wait until they have left
   serve    host a rendezvous store in a separate process
 
   --version  print the version
@@ -172,6 +173,17 @@ def drain(argv: Sequence[str]) -> None:
     take_out(settings_of_job(reading.values, manager), node, manager, reading.values["timeout"], show)
 
 
+def stop(argv: Sequence[str]) -> None:
+    """Run `elastic stop`."""
+    from elastic_core.operate.commands import STOP
+    from elastic_core.operate.drain import stop as take_out
+    from elastic_core.operate.target import settings_of_job
+
+    manager, reading = _read_command(STOP, argv)
+    warn_left_out(reading.left_out)
+    take_out(settings_of_job(reading.values, manager), manager, reading.values["timeout"], show)
+
+
 def serve(argv: Sequence[str]) -> None:
     """Run `elastic serve`."""
     from elastic_core.compat import choices
@@ -251,6 +263,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "plugins": plugins,
     "status": status,
     "drain": drain,
+    "stop": stop,
     "serve": serve,
     "--version": version,
     "--help": usage,
@@ -268,7 +281,7 @@ def _open_standard_streams() -> None:
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
     """Return whether a thread is still waiting for a store that does not answer."""
-    if argv[:1] in (["status"], ["drain"]):
+    if argv[:1] in (["status"], ["drain"], ["stop"]):
         return threading.active_count() > 1
     return any(thread.name.startswith(("rendezvous", "elastic-call")) for thread in threading.enumerate())
 

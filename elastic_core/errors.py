@@ -48,8 +48,8 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.CLOSED_BY_ANOTHER_NODE: "another node has closed the job",
     ExitCode.WORKER_WOULD_NOT_DIE: "a process in uninterruptible sleep survived SIGKILL and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason, which the message gives",
-    ExitCode.NOT_FOUND: "status, drain: the store has no job with this id; drain: the job has no such node",
-    ExitCode.DRAINED: "this node was drained: its workers were stopped or had failed; the job continues without it",
+    ExitCode.NOT_FOUND: "status, drain, stop: the store has no job with this id; drain, stop: the job has no such node",
+    ExitCode.DRAINED: "this node was asked to leave (drain, stop): its workers were stopped or had failed",
     ExitCode.INTERNAL_ERROR: "a bug in elastic-core or a plugin; the traceback is printed",
 }
 

@@ -272,6 +272,7 @@ class LocalElasticAgent(ProcessAgent):
             observer=self._parts.observer,
             contribute=self._parts.contribute,
             hangs=self._parts.hangs,
+            stop_at_multiple=settings.stop_at_multiple,
         )
 
     def run(self, role: str = "default") -> RunResult:

@@ -102,6 +102,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._budget = RestartBudget(spec.max_restarts, shared=self._link.follows_rounds)
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
+        self._orderly_stop = ""  # why the workers are to be stopped, if they may save first
         self._first_sign = Instant(0.0)  # when the cause of the next decision first showed
         self._barrier_ends = Instant(0.0)
         self._performers: dict[Order, Callable[[Observation, Decision], Ended | None]] = {
@@ -165,6 +166,7 @@ class SimpleElasticAgent(ElasticAgent):
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
         except BaseException as error:
+            self._orderly_stop = ""
             # Announce it before the workers stop, because other nodes' workers then fail, and that must use no restart.
             if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
@@ -221,6 +223,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Perform the decision. Returns the outcome if the run has ended. A restart is left to `_restart_workers`,
         which programs extend."""
         self._announce(seen, decision)
+        self._orderly_stop = decision.reason if decision.orderly else ""
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
         for order in decision.orders:

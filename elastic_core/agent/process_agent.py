@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.agent import SimpleElasticAgent
+from elastic_core.agent.common_step import CommonStep, agree
 from elastic_core.agent.hang import HangTable
 from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import LAST_AFTERGLOW, GroupStop
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Expiry
     from elastic_core.interfaces.workers import WorkerExit, WorkerProcesses
 
+_AGREEING: Duration = 5.0  # how long the workers of a stop wait for the other nodes' steps
 _ASKING: Duration = 2.0  # how long workers that hang at the same time are asked for their stacks
 
 
@@ -37,6 +40,7 @@ class ProcessAgent(SimpleElasticAgent):
         kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
         contribute: returns additional environment variables for each round's workers.
         hangs: when a worker is considered hung without a watchdog's help; None if never.
+        stop_at_multiple: workers that call `should_stop` stop at a multiple of this number.
     """
 
     def __init__(
@@ -53,9 +57,11 @@ class ProcessAgent(SimpleElasticAgent):
         observer: Observer | None = None,
         contribute: EnvironmentContributor | None = None,
         hangs: HangPolicy | None = None,
+        stop_at_multiple: int = 1,
     ) -> None:
         super().__init__(spec, exit_barrier_timeout, shutdown_timeout, clock=clock, observer=observer)
         self._hangs = hangs
+        self._stop_at_multiple = stop_at_multiple
         self._table: HangTable | None = None
         self._processes = processes
         self._kill_timeout = kill_timeout
@@ -89,7 +95,7 @@ class ProcessAgent(SimpleElasticAgent):
 
     @prof_as("LocalElasticAgent._stop_workers")
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._group_stop.stop(signal.SIGTERM, self._shutdown_timeout)
+        self._group_stop.stop(signal.SIGTERM, self._shutdown_timeout, saving=self._saving())
 
     def _completed(self, result: RunResult) -> RunResult:
         if result.state is WorkerState.SUCCEEDED:
@@ -101,9 +107,19 @@ class ProcessAgent(SimpleElasticAgent):
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
         try:
-            self._group_stop.stop(death_sig, timeout)
+            self._group_stop.stop(death_sig, timeout, saving=self._saving())
         finally:
             self._processes.close()
+
+    def _saving(self) -> CommonStep | None:
+        """Return how the workers save before this stop; None if they may not."""
+        group = self._worker_group
+        if not self._orderly_stop or group.store is None:
+            return None
+        patience = min(_AGREEING, self._shutdown_timeout / 4)
+        rank, size, multiple = group.group_rank, group.group_world_size, self._stop_at_multiple
+        settle = partial(agree, group.store, rank, size, multiple=multiple, patience=patience)
+        return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop)
 
     def _stop_timeout(self) -> Duration:
         return self._shutdown_timeout + self._kill_timeout

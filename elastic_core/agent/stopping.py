@@ -1,5 +1,6 @@
 """The only way to stop workers: send each a signal, wait for the grace period, send SIGKILL, wait for a limited time,
-and finally give up. `StopPlan` computes the steps from pure values. `GroupStop` applies them to a round's processes.
+and finally give up. Before the signal, workers may save after the same step (see `common_step`). `StopPlan` computes
+the steps from pure values. `GroupStop` applies them to a round's processes.
 
 A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because it may
 need them to save a checkpoint.
@@ -20,6 +21,7 @@ from elastic_core.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from elastic_core.agent.common_step import CommonStep
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerProcesses
@@ -38,6 +40,7 @@ _LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and for processes that are not ou
 class Step(enum.Enum):
     """A step against processes that have not ended. Steps are taken in order, and none is skipped."""
 
+    SAVE = "let the workers save after the same step"
     ASK = "ask the workers to end"
     KILL = "kill all but helpers"
     KILL_HELPERS = "kill all"
@@ -49,7 +52,7 @@ class StopPlan:
     """The plan for one stop. The current step began at `since`.
 
     Args:
-        grace: seconds between the first signal and SIGKILL.
+        grace: seconds from `since` until SIGKILL.
         patience: seconds after SIGKILL until a process that has not ended is reported and abandoned.
     """
 
@@ -62,12 +65,19 @@ class StopPlan:
     def until(self) -> Instant:
         """When the next step is due."""
         for_helpers = min(_HELPERS_GRACE, self.patience / 2)
-        lasts = {Step.ASK: self.grace, Step.KILL: for_helpers, Step.KILL_HELPERS: self.patience - for_helpers}
+        lasts = {
+            Step.SAVE: self.grace / 2,
+            Step.ASK: self.grace,
+            Step.KILL: for_helpers,
+            Step.KILL_HELPERS: self.patience - for_helpers,
+        }
         return later(self.since, lasts.get(self.step, 0.0))
 
-    def at(self, now: Instant, urged: bool) -> StopPlan:
+    def at(self, now: Instant, urged: bool, saved: bool = False) -> StopPlan:
         """Return the plan as of `now`, perhaps one step further. `urged` ends the grace period: a second signal has
-        come, or the other nodes are continuing."""
+        come, or the other nodes are continuing. `saved`: there is nothing left to save."""
+        if self.step is Step.SAVE and (saved or urged or now >= self.until):
+            return replace(self, since=now, step=Step.ASK, grace=max(self.grace - (now - self.since), 0.0))
         if now < self.until and not (urged and self.step is Step.ASK):
             return self
         following = {Step.ASK: Step.KILL, Step.KILL: Step.KILL_HELPERS}.get(self.step, Step.GIVE_UP)
@@ -99,9 +109,16 @@ class GroupStop:
         self._clock = clock
         self._kill_timeout = kill_timeout
 
-    def stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = AFTERGLOW) -> None:
+    def stop(
+        self,
+        signum: signal.Signals,
+        grace: Duration,
+        afterglow: Duration = AFTERGLOW,
+        saving: CommonStep | None = None,
+    ) -> None:
         """End the processes, and then read the rest of their output. In a finished round, only processes that the
-        workers left behind must be ended. They get `afterglow` seconds to end by themselves.
+        workers left behind must be ended. They get `afterglow` seconds to end by themselves. With `saving`, workers
+        that call `should_stop` get up to half of the grace period to save before the first signal.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.
@@ -111,7 +128,7 @@ class GroupStop:
             if left or self._processes.running():
                 self._announce(left, signum, grace)
                 begun = self._clock.now()
-                self._end_processes(signum, grace)
+                self._end_processes(signum, grace, saving)
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
             self._deliver_output()
         finally:
@@ -138,8 +155,12 @@ class GroupStop:
             commands = [f"{process.pid} {process.command}" for process in left]
             log.warning("leftover processes", reason="the workers ended and left these behind", processes=commands)
 
-    def _end_processes(self, signum: signal.Signals, grace: Duration) -> None:
+    def _end_processes(self, signum: signal.Signals, grace: Duration, saving: CommonStep | None) -> None:
         plan = StopPlan(self._clock.now(), grace, self._kill_timeout)
+        if saving and not self._processes.failures() and saving.begin(later(plan.since, grace)):
+            plan = self._save(replace(plan, step=Step.SAVE), saving)
+            if not self._unfinished():
+                return
         progress = Progress(
             plan.since,
             "workers to stop",
@@ -167,6 +188,17 @@ class GroupStop:
                     self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
             self._events.pop_expired()  # ignore timers, so that a stopping worker gets its whole grace period
+            self.reap()
+
+    def _save(self, plan: StopPlan, saving: CommonStep) -> StopPlan:
+        """Let the workers save and exit. Returns the plan for those that have not."""
+        while True:
+            now, due = self._clock.now(), self._stop_by()
+            plan = plan.at(now, self._events.urged or (due is not None and now >= due), saving.is_over())
+            if plan.step is not Step.SAVE:
+                saving.end()
+                return plan
+            self._events.wait(self._processes.sentinels(), plan.until, saving.next_look)
             self.reap()
 
     def reap(self) -> None:

@@ -130,7 +130,8 @@ class Decision:
     """What to do, why, and the budget left afterwards. Without orders, the agent waits.
 
     `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round
-    shows the cause (see `judged`).
+    shows the cause (see `judged`). `orderly`: the workers are stopped on request and not after a failure, so they may
+    save first.
     """
 
     orders: tuple[Order, ...]
@@ -138,6 +139,7 @@ class Decision:
     budget: RestartBudget
     cause: RestartCause | None = None
     certain: bool = True
+    orderly: bool = False
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
@@ -146,7 +148,7 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     job, of this node's part in it, or of its connection precedes failures, because they may be consequences. A failure
     precedes a membership change, because a restart adopts the change anyway."""
     if seen.signum is not None:
-        return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
+        return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget, orderly=True)
     if seen.failed and not seen.complete:
         return Decision((Order.REPORT, Order.STOP, Order.REPORT), _what_failed(seen.result), budget)
     if seen.result.state is WorkerState.SUCCEEDED:
@@ -154,7 +156,8 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     if verdict := seen.found(Outcome.CLOSED):
         return _after_close(budget, seen, verdict)
     if verdict := seen.found(Outcome.DRAINED):
-        return Decision((Order.DEPART, *_stop(seen), Order.YIELD), f"drained: {verdict.reason}", budget)
+        orders = (Order.DEPART, *_stop(seen), Order.YIELD)
+        return Decision(orders, f"drained: {verdict.reason}", budget, orderly=True)
     if verdict := seen.found(Outcome.FENCED):
         return _after_round(budget, seen, verdict)
     if seen.failed:
@@ -201,7 +204,9 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
     """Decide what to do after this node's round is over. The cause is what ended the round, not a local failure."""
-    return Decision((*_stop(seen), Order.JOIN), verdict.reason, budget, _cause_of(verdict), certain=verdict.judged)
+    orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
+    orderly = verdict.outcome is Outcome.RESTART and cause is RestartCause.MEMBERSHIP
+    return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=orderly)
 
 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:

@@ -116,6 +116,7 @@ def composed(
             observer=parts.observer,
             contribute=parts.contribute,
             hangs=parts.hangs,
+            stop_at_multiple=settings.stop_at_multiple,
         )
         stack.callback(agent.close)
         parts.attach(agent)

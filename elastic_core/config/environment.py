@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from elastic_core.config.spec import Spec
 
 PREFIX = "ELASTIC_"
-NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_TIMER_CLIENT"})
+NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_STOP_FILE", "ELASTIC_TIMER_CLIENT"})
 """Variables with our prefix that are not settings; other modules read them."""
 
 _OF_SERVICE = re.compile(r"(tcp|udp|sctp)://")

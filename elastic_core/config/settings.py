@@ -271,6 +271,14 @@ class Settings:
         "time between SIGTERM and SIGKILL when workers are stopped",
         also_reads={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str},
     )
+    stop_at_multiple: int = setting(
+        1,
+        integer(least=1),
+        "stopping",
+        "workers that call should_stop stop at a step that is a multiple of this number",
+        "N",
+        torchrun=False,
+    )
     exit_barrier_timeout: float = _duration(
         300.0,
         "stopping",

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _WORD = re.compile("[a-z0-9][a-z0-9-]*")
 _TAKEN = ("plugins", "config", "help", "log-level", "log_level", "log-format", "log_format")
-COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve")
+COMMANDS = ("run", "explain", "plugins", "status", "drain", "stop", "serve")
 """The core's commands, in the order of `elastic --help`."""
 
 

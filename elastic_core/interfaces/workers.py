@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
+    from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
 
 
@@ -162,6 +163,20 @@ class WorkerProcesses(Protocol):
 
     def running(self) -> list[int]:
         """Return the local ranks of the workers that have not ended."""
+
+    def ask_to_stop(self, until: Instant, reason: str) -> None:
+        """Ask the workers to stop. From now on, `elastic_core.should_stop` blocks in them until `stop_at`, but not
+        beyond `until`."""
+
+    def announced_step(self) -> int:
+        """Return the highest step that any worker of the round has passed to `should_stop`; -1 if none has called
+        it."""
+
+    def stop_at(self, step: int | None) -> None:
+        """Let `should_stop` be true from this step on; with None, let it be false."""
+
+    def saved(self) -> list[int]:
+        """Return the local ranks of the workers that have called `elastic_core.stopped`."""
 
     def ask(self, signum: int) -> None:
         """Ask the workers to end: send the signal to the main process of each running worker, and to all processes that

@@ -79,6 +79,26 @@ continue without it. NODE is a node's id, or a host name or rank that matches ex
     },
 )
 
+STOP = Command(
+    "stop",
+    """\
+usage: elastic stop --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
+
+Asks all nodes to leave the job, and waits until they have left. Workers that call
+elastic_core.should_stop save after the same step; others get SIGTERM. Each agent exits with 9 (with
+0 if none of its workers has run, or all have succeeded). Start the same command again to continue.
+""",
+    _JOB,
+    (own_flag("timeout", seconds(), 120.0, "how long to wait for the nodes to leave; 0 to not wait", "S", "seconds"),),
+    example="elastic stop --rdzv-endpoint node0:29400 --rdzv-id job7",
+    codes={
+        ExitCode.SUCCESS: "the nodes have left; with --timeout=0, they were asked to leave",
+        ExitCode.RENDEZVOUS_TIMEOUT: "the nodes were asked to leave, but some did not do so in time",
+        ExitCode.STORE_UNREACHABLE: "the store does not answer",
+        ExitCode.NOT_FOUND: "no job with this id, or no node in it",
+    },
+)
+
 SERVE = Command(
     "serve",
     """\

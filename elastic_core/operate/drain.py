@@ -1,8 +1,9 @@
-"""`elastic drain NODE`: asks a node to leave and waits until it has left."""
+"""`elastic drain NODE` and `elastic stop`: ask one node, or all nodes, to leave, and wait until they have left."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from typing import TYPE_CHECKING
 
@@ -56,13 +57,54 @@ def drain(
         lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
         with contextlib.closing(lifeline):
             lifeline.look()  # before the node can leave
-            state = within(ANSWER, lambda: ask(watcher.backend, node), settings.rdzv_endpoint)
+            state = within(ANSWER, lambda: ask(watcher.backend, [node]), settings.rdzv_endpoint)
             tell(in_one_line(_asked(node, state, timeout)))
             if timeout:
                 gone = within(
                     timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint
                 )
                 tell(in_one_line(gone))
+
+
+def stop(
+    settings: Settings,
+    manager: PluginManager,
+    timeout: Duration,
+    tell: Callable[[str], object],
+    clock: Clock | None = None,
+    pause: Callable[[Duration], object] | None = None,
+) -> None:
+    """Ask all nodes of the job to leave. The arguments and errors are those of `drain`. If the store stops with the
+    node that hosts it, the nodes that are left can no longer be seen, and are not waited for."""
+    with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
+        nodes = alive(job.roster, job.state or State())
+        if not nodes:
+            raise NotFoundError("the job has no nodes")
+        state = within(ANSWER, lambda: ask(watcher.backend, nodes), settings.rdzv_endpoint)
+        if state.closed:
+            tell(in_one_line(_over(state)))
+            return
+        patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
+        tell(f"{len(nodes)} node(s) were asked to leave{patience}")
+        if timeout:
+            gone = within(timeout + ANSWER, lambda: _all_gone(watcher, job, nodes, timeout), settings.rdzv_endpoint)
+            tell(in_one_line(gone))
+
+
+def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], timeout: Duration) -> str:
+    until = later(watcher.clock.now(), timeout)
+    while left := [node for node in nodes if departure(node, job) is None]:
+        if watcher.clock.now() >= until:
+            raise RendezvousTimeoutError(
+                f"{len(left)} node(s) have not left within {timeout:g} s: {_names(left)}; they may still be stopping "
+                "their workers (--shutdown-timeout)"
+            )
+        watcher.pause(job.pause)
+        try:
+            job = watcher.look(job)
+        except RendezvousConnectionError:
+            return f"the store has stopped with its host; {len(nodes) - len(left)} of {len(nodes)} node(s) left before"
+    return "all nodes have left"
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
@@ -87,8 +129,8 @@ def _names(entries: Sequence[Entry]) -> str:
     return ", ".join(entry.node for entry in entries) or "none"
 
 
-def ask(backend: RosterBackend, node: Entry) -> State:
-    """Mark the node as draining and return the new state.
+def ask(backend: RosterBackend, nodes: Sequence[Entry]) -> State:
+    """Mark the nodes as draining and return the new state.
 
     Raises:
         RendezvousConnectionError: the store does not answer, or refuses every write.
@@ -98,7 +140,7 @@ def ask(backend: RosterBackend, node: Entry) -> State:
     def change() -> State | None:
         found = backend.get_state()
         state = State() if found is None else decoded_state(found[0])
-        changed = drained(state, node.key)
+        changed = functools.reduce(drained, (node.key for node in nodes), state)
         if changed is state:
             return state
         answer = backend.set_state(encoded_state(changed), None if found is None else found[1])
@@ -107,14 +149,19 @@ def ask(backend: RosterBackend, node: Entry) -> State:
     try:
         return swapped(change, _MOST_REFUSALS)
     except TooManyRefusals as error:
-        raise RendezvousConnectionError(f"asking {node.node} to leave: {error}") from error
+        raise RendezvousConnectionError(f"asking {_names(nodes)} to leave: {error}") from error
 
 
 def _asked(node: Entry, state: State, timeout: Duration) -> str:
     if state.closed:
-        return f"the job is already over: closed by {state.closed.by}: {state.closed.reason}"
+        return _over(state)
     patience = f"; waiting up to {timeout:g} s until it has left" if timeout else ""
     return f"{node.node} on {node.host or 'an unknown host'} was asked to leave{patience}"
+
+
+def _over(state: State) -> str:
+    closed = state.closed
+    return f"the job is already over: closed by {closed.by}: {closed.reason}" if closed else ""
 
 
 def departure(node: Entry, job: JobObservation) -> str | None:

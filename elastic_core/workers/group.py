@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger
+from elastic_core.stop import STOP_FILE, StopFile
 from elastic_core.workers import sessions
 from elastic_core.workers.failure import (
     Evidence,
@@ -46,7 +47,7 @@ from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
     from elastic_core.workers.numa import Binding
@@ -79,6 +80,7 @@ class _Round:
     output: RoundOutput
     oom: OomWatch
     activity: Activity
+    stop_files: dict[int, StopFile] = field(default_factory=dict)
     workers: dict[int, WorkerProcess] = field(default_factory=dict)
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
@@ -198,6 +200,20 @@ class LocalWorkers:
     def running(self) -> list[int]:
         return [worker.ranks.local for worker in self._running_workers()]
 
+    def ask_to_stop(self, until: Instant, reason: str) -> None:
+        for file in self._stop_files().values():
+            file.ask(until, reason)
+
+    def announced_step(self) -> int:
+        return max((file.announced() for file in self._stop_files().values()), default=-1)
+
+    def stop_at(self, step: int | None) -> None:
+        for file in self._stop_files().values():
+            file.answer(step)
+
+    def saved(self) -> list[int]:
+        return [local for local, file in self._stop_files().items() if file.saved()]
+
     def ask(self, signum: int) -> None:
         if self._round is None:
             return
@@ -281,6 +297,8 @@ class LocalWorkers:
             return
         self._close_leftover_sentinels()
         current.activity.close()
+        for file in current.stop_files.values():
+            file.close()
         if not current.output.finish():
             get_logger().warning("output lost", reason="the console did not take it")
         self._failures = self._explained(current)
@@ -319,6 +337,9 @@ class LocalWorkers:
         now = self._clock.timestamp()
         self._round.exits.update({ended.local_rank: (ended, now, self._obeyed(ended)) for ended in exits})
         self._round.unreported += exits
+
+    def _stop_files(self) -> dict[int, StopFile]:
+        return self._round.stop_files if self._round else {}
 
     def _running_workers(self) -> list[WorkerProcess]:
         workers = self._round.workers.values() if self._round else ()
@@ -375,6 +396,10 @@ class LocalWorkers:
         cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
         try:
             variables.update(current.activity.environment(ranks.local, scratch))
+            path = scratch / f"stop-{ranks.local}"
+            path.unlink(missing_ok=True)
+            current.stop_files[ranks.local] = StopFile(path)
+            variables[STOP_FILE] = str(path)
         except OSError as error:
             if remedy(error):
                 raise

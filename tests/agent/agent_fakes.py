@@ -36,8 +36,12 @@ class FakeWorkers:
         on_start: called with each round's plan and this object once its workers run; the place to script exits.
         ignore_signals: local ranks that ignore every signal but SIGKILL.
         unkillable: local ranks that ignore SIGKILL too, like a process in uninterruptible sleep.
+        reluctant: local ranks that do not exit at the step at which they should stop.
 
     Attributes:
+        steps: the steps that workers have announced, by local rank, set by the test.
+        acknowledged: the local ranks that have saved, set by the test.
+        stops: the steps at which the workers were told to stop, in order.
         plans: the plans of all rounds, in order.
         signals: every signal sent, in order.
         closed: whether `close` was called.
@@ -50,10 +54,12 @@ class FakeWorkers:
         on_start: Callable[[RoundPlan, FakeWorkers], None] | None = None,
         ignore_signals: Collection[int] = (),
         unkillable: Collection[int] = (),
+        reluctant: Collection[int] = (),
     ) -> None:
         self._on_start = on_start
         self._ignore_signals = {*ignore_signals, *unkillable}
         self._unkillable = set(unkillable)
+        self._reluctant = set(reluctant)
         self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
         self._running: dict[int, int] = {}
@@ -65,6 +71,9 @@ class FakeWorkers:
         self._asked: set[int] = set()
         self.plans: list[RoundPlan] = []
         self.signals: list[int] = []
+        self.steps: dict[int, int] = {}
+        self.acknowledged: list[int] = []
+        self.stops: list[int | None] = []
         self.closed = False
         self.killed: list[str] = []
         self.done: dict[int, WorkerSample] = {}
@@ -103,6 +112,21 @@ class FakeWorkers:
     def running(self) -> list[int]:
         with self._lock:
             return sorted(self._running)
+
+    def ask_to_stop(self, until: Instant, reason: str) -> None:
+        pass
+
+    def announced_step(self) -> int:
+        return max(self.steps.values(), default=-1)
+
+    def stop_at(self, step: int | None) -> None:
+        with self._lock:
+            self.stops.append(step)
+            for rank in [] if step is None else [rank for rank in self._running if rank not in self._reluctant]:
+                self._end(rank, 0, obeyed=True)
+
+    def saved(self) -> list[int]:
+        return self.acknowledged
 
     def ask(self, signum: int) -> None:
         if signum not in self._asked:

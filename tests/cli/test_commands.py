@@ -79,8 +79,8 @@ def test_help_flag_works_among_other_flags(capsys):
 def test_unknown_command_lists_known_ones(capsys):
     assert cli.main(["walk"]) == 2
     assert capsys.readouterr().err == (
-        "elastic: command: expected a command (run, explain, plugins, status, drain, serve, doctor), found 'walk'; "
-        "see elastic --help\n"
+        "elastic: command: expected a command (run, explain, plugins, status, drain, stop, serve, doctor), "
+        "found 'walk'; see elastic --help\n"
     )
 
 

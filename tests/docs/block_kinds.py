@@ -199,7 +199,7 @@ def _marks(block):
 
 RUN_HERE = {
     *("yaml", "toml", "python", *KINDS.values(), "elastic run", "torchrun --nproc-per-node"),
-    *("elastic doctor", "elastic serve", "elastic status", "elastic drain"),
+    *("elastic doctor", "elastic serve", "elastic status", "elastic drain", "elastic stop"),
 }
 """The kinds that `test_blocks.py` and `test_block_jobs.py` run."""
 

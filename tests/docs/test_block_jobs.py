@@ -97,11 +97,12 @@ JOB = next(block for block in of_kind("elastic run") if block.page == SERVE.page
 @pytest.mark.nightly
 @pytest.mark.torch
 def test_a_job_is_looked_at_and_a_node_taken_out(shell):
-    """The blocks of one page, in another order: serve, run, status, drain. Other pages have the same commands."""
+    """The blocks of one page, in another order: serve, run, status, drain, stop. Other pages have the same commands."""
     page = [block for block in BLOCKS if block.page == SERVE.page]
-    status, drain = (next(b for b in page if b.text.startswith(f"elastic {word}")) for word in ("status", "drain"))
-    assert {block.text for block in of_kind("elastic status") + of_kind("elastic drain")} == {status.text, drain.text}
-    serve, run, status, drain = here("\0".join(without_pip(b.text) for b in (SERVE, JOB, status, drain))).split("\0")
+    words = ("status", "drain", "stop")
+    asked = [next(b for b in page if b.text.startswith(f"elastic {word}")) for word in words]
+    assert {b.text for word in words for b in of_kind(f"elastic {word}")} == {b.text for b in asked}
+    serve, run, status, drain, stop = here("\0".join(without_pip(b.text) for b in (SERVE, JOB, *asked))).split("\0")
     (shell.folder / "train.py").write_text(WAIT)
     server = shell.start(serve)
     server.says("store served")
@@ -114,9 +115,9 @@ def test_a_job_is_looked_at_and_a_node_taken_out(shell):
     agents[-1].ended(9)
     shown = next(block.text for block in page if block.text.startswith("job job7"))
     assert_like(shown, status_of_two(shell, status), r" {2,}|node\d|[\d.]+|at \S+\)")
-    (shell.folder / "done").touch()
+    shell.run(stop)
     for agent in agents[:-1]:
-        agent.ended()
+        agent.ended(9)
 
 
 def status_of_two(shell, status):

@@ -58,8 +58,8 @@ ON_A_PAGE = {block.text.strip() for block in all_blocks() if block.page == "docs
 
 
 def test_the_examples_that_need_a_job_are_those_of_a_page_whose_blocks_are_run():
-    needing = [example for example in EXAMPLES if example.split()[1] in ("status", "drain", "serve")]
-    assert len(needing) == 3
+    needing = [example for example in EXAMPLES if example.split()[1] in ("status", "drain", "stop", "serve")]
+    assert len(needing) == 4
     assert set(needing) <= ON_A_PAGE
     assert len(EXAMPLES) == len(SECTIONS)
 

@@ -64,22 +64,22 @@ def state_in(backend):
 
 def test_drained_member_is_marked_in_the_state(job, store):
     backend, _ = store(job.state("ab"))
-    state = ask(backend, job.entry("b"))
+    state = ask(backend, [job.entry("b")])
     assert state == state_in(backend)
     assert (state.draining, state.open) == (("b/1",), True)  # the leader ends the round, if the node's workers run
 
 
 def test_second_drain_writes_nothing(job, store):
     backend, inner = store(job.state("ab"))
-    ask(backend, job.entry("b"))
+    ask(backend, [job.entry("b")])
     writes = inner.writes
-    ask(backend, job.entry("b"))
+    ask(backend, [job.entry("b")])
     assert inner.writes == writes
 
 
 def test_node_can_be_drained_before_the_first_round(job, store):
     backend, _ = store(None)
-    assert ask(backend, job.entry("b")).draining == ("b/1",)
+    assert ask(backend, [job.entry("b")]).draining == ("b/1",)
     assert state_in(backend).draining == ("b/1",)
 
 
@@ -101,7 +101,7 @@ def test_concurrent_writes_are_kept(job, fixed_backend):
             return None if self.refusals == 1 else (encoded_state(self.stands), self.token, False)
 
     backend = Contested((None, []))
-    state = ask(backend, job.entry("b"))
+    state = ask(backend, [job.entry("b")])
     assert state == backend.stands
     assert (state.draining, len(state.refused)) == (("b/1",), 3)
 
@@ -115,7 +115,7 @@ def test_permanent_write_conflict_is_an_error(job, fixed_backend):
             return None
 
     with pytest.raises(RendezvousConnectionError, match="other writers were always faster"):
-        ask(Busy((None, [])), job.entry("b"))
+        ask(Busy((None, [])), [job.entry("b")])
 
 
 def test_missing_entry_or_heartbeat_means_departure(job):

@@ -143,7 +143,7 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 
 
 @pytest.mark.torch
-def test_variable_names_match_torchrun(tmp_path):
+def test_variables_are_those_of_torchrun_and_the_stop_page(tmp_path):
     script = tmp_path / "dump.py"
     script.write_text(DUMP)
     clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
@@ -163,4 +163,4 @@ def test_variable_names_match_torchrun(tmp_path):
     ours = variables("elastic_core", "run")
     theirs = variables("torch.distributed.run")
     left_out = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # meant for torchrun's agent; workers only inherit it
-    assert [names | left_out for names in ours] == [names | left_out for names in theirs]
+    assert [names | left_out for names in ours] == [names | left_out | {"ELASTIC_STOP_FILE"} for names in theirs]

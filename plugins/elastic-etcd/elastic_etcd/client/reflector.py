@@ -14,7 +14,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import Backoff, SystemClock, later
+from elastic_core.plugin import Backoff, Instant, SystemClock, later
 from elastic_etcd.client.convert import key_value
 from elastic_etcd.client.errors import (
     TOO_LARGE,
@@ -54,7 +54,7 @@ class _Following:
         self.over = threading.Event()
         self.call: Any = None
         self.on: Member | None = None
-        self.since = 0.0
+        self.since = Instant(0.0)
         self.given_up = self.late = False
         self.listed = listed
         self.failures = 0

@@ -1,0 +1,146 @@
+"""How a round's workers stop after the same step. See `elastic_core.stop` for the workers' side.
+
+Each agent asks its workers to stop. From then on, they block at their next step, so the highest step that they have
+announced is final but for the workers that were between two steps, and those block at the next one at the latest. The
+agents exchange these numbers in the round's store, and rank 0 publishes the first step above all of them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.log import get_logger
+from elastic_core.support.bounded import BackgroundCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.agent.event_queue import EventQueue
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.workers import WorkerProcesses
+
+_OWN, _AGREED = "elastic/stop/{rank}", "elastic/stop/at"
+_NO_STEP = -1
+_LONGEST = 20  # characters of a step in the store
+_SETTLE: Duration = 0.001  # until a step that a worker has written is visible on all processors
+_LOOK: Duration = 0.05  # a worker that calls `stopped` writes to its page only, which wakes nobody
+
+
+def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, patience: Duration) -> int | None:
+    """Return the step after which all workers of the round stop.
+
+    Args:
+        store: the round's store; not used by a single node.
+        highest: the highest step that a worker of this node has announced; -1 if none has. Such a node does not wait
+            for the result.
+        multiple: the result is a multiple of this number.
+        patience: seconds to wait for the other nodes.
+
+    Returns None if no step was agreed on in time. Raises the store's errors.
+    """
+    if size == 1:
+        return _following(highest, multiple)
+    limit = timedelta(seconds=patience)
+    store.set(_OWN.format(rank=rank), str(highest))
+    if highest < 0:
+        return None
+    if rank == 0:
+        keys = [_OWN.format(rank=other) for other in range(size)]
+        step = _NO_STEP
+        try:
+            store.wait(keys, limit)
+            step = _following(max(_read(store, key) for key in keys), multiple)
+        finally:
+            store.set(_AGREED, str(step))
+        return step
+    store.wait([_AGREED], limit)
+    step = _read(store, _AGREED)
+    return None if step < 0 else step
+
+
+def _following(highest: int, multiple: int) -> int:
+    return (highest // multiple + 1) * multiple
+
+
+def _read(store: Store, key: str) -> int:
+    return int(store.get(key)[:_LONGEST])
+
+
+class CommonStep:
+    """The part of a stop in which the workers save. Used from the agent's thread.
+
+    Args:
+        settle: returns the agreed step for this node's highest one; see `agree`.
+        reason: why the workers are stopped.
+    """
+
+    def __init__(
+        self,
+        processes: WorkerProcesses,
+        events: EventQueue,
+        clock: Clock,
+        settle: Callable[[int], int | None],
+        reason: str,
+    ) -> None:
+        self._processes = processes
+        self._events = events
+        self._clock = clock
+        self._settle = settle
+        self._reason = reason
+        self._call: BackgroundCall[int | None] | None = None
+        self._answered = False
+        self._step: int | None = None
+
+    def begin(self, until: Instant) -> bool:
+        """Ask the workers to stop, and the other nodes for the step. Returns false if no worker has called
+        `should_stop`, so that there is nothing to wait for."""
+        self._processes.ask_to_stop(until, self._reason)
+        self._events.wait((), later(self._clock.now(), _SETTLE))
+        highest = self._processes.announced_step()
+        try:
+            self._call = BackgroundCall(lambda: self._settle(highest), "rendezvous-step", self._events.wake)
+        except RuntimeError:  # no thread can be started
+            highest = _NO_STEP
+        if highest < 0:
+            self._answer(None)
+        return highest >= 0
+
+    def is_over(self) -> bool:
+        """Pass the agreed step on to the workers once it is known. Returns whether there is nothing left to wait for:
+        every worker has saved, one has failed, or there is no common step."""
+        if not self._answered and self._call is not None and self._call.wait(0):
+            step, reason = None, "the other nodes did not answer in time"
+            try:
+                step = self._call.result()
+            except Exception as error:  # noqa: BLE001 - the store may be a plugin's
+                reason = str(error)
+            if step is None:
+                get_logger().warning("no common step", reason=reason)
+            else:
+                get_logger().info("workers stop after the same step", step=step)
+            self._answer(step)
+            if step is None:
+                return True
+        return bool(self._processes.failures()) or not self._unsaved()
+
+    @property
+    def next_look(self) -> Instant:
+        return later(self._clock.now(), _LOOK)
+
+    def end(self) -> None:
+        """Release workers that still wait for the step, and name those that have not stopped at it."""
+        if not self._answered:
+            self._answer(None)
+        if self._step is not None and (left := self._unsaved()):
+            get_logger().warning("workers have not saved", local_ranks=left, step=self._step)
+
+    def _unsaved(self) -> list[int]:
+        saved = self._processes.saved()
+        return [rank for rank in self._processes.running() if rank not in saved]
+
+    def _answer(self, step: int | None) -> None:
+        self._answered, self._step = True, step
+        self._processes.stop_at(step)

@@ -1,0 +1,126 @@
+"""A stop that saves: all workers of a job stop after the same step.
+
+A training loop calls `should_stop(step)`. When the job, or one of its nodes, is asked to stop, the agents find the
+highest step that any worker has announced, and `should_stop` becomes true in every worker at the same later step. No
+worker has to arrive anywhere for this, so it cannot deadlock.
+
+The worker writes to a page that its agent reads, and the agent answers there. Nothing else happens in a step.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import Instant, SystemClock
+from elastic_core.support.page import PageFile, mapped
+
+if TYPE_CHECKING:
+    import mmap
+    from pathlib import Path
+
+    from elastic_core.clock import Duration
+
+STOP_FILE = "ELASTIC_STOP_FILE"
+"""The environment variable that holds the path of the worker's page."""
+
+_WHOLE, _REAL = struct.Struct("q"), struct.Struct("d")
+_STEP, _SAVED, _ASKED, _AT, _UNTIL, _REASON = 0, 8, 16, 24, 32, 40  # offsets in the page
+_SIZE = 256
+_NONE, _NO_STEP = -1, -2  # no step yet; the agents could not agree on one
+_PAUSE: Duration = 0.001  # between two looks at the page while the agents agree
+_CLOCK = SystemClock()
+_page: mmap.mmap | bytearray | None = None
+
+
+def should_stop(step: int) -> bool:
+    """Return whether this worker should save and end its training loop now.
+
+    Call it once per step, in the thread that trains, outside code that `torch.compile` compiles. It is true in all
+    workers of the job at the same step. While nobody has asked the job to stop, a call takes less than a microsecond
+    and communicates with no one. Afterwards, it may block for some milliseconds while the agents agree on the step.
+    Without an agent, it is always false.
+
+    Args:
+        step: the number of steps that this worker has begun, 0 or more. It must mean the same in all workers, grow by
+            one in each call, and continue after a restart or begin at 0 again in all workers.
+    """
+    page = _page or _open_page()
+    _WHOLE.pack_into(page, _STEP, step)
+    return page[_ASKED] != 0 and _is_last(page, step)
+
+
+def stopped(step: int) -> None:
+    """Report that this worker has saved and needs no more time, as its exit would. For programs that do not end by
+    themselves after they have saved."""
+    _WHOLE.pack_into(_page or _open_page(), _SAVED, step)
+
+
+def stop_deadline() -> Duration | None:
+    """Return how many seconds are left until this worker is killed, 0 or more; None if it was not asked to stop."""
+    page = _page or _open_page()
+    return max(_until(page) - _CLOCK.now(), 0.0) if page[_ASKED] else None
+
+
+def stop_reason() -> str:
+    """Return why this worker was asked to stop; empty if it was not."""
+    page = _page or _open_page()
+    return page[_REASON:_SIZE].rstrip(b"\0").decode(errors="replace") if page[_ASKED] else ""
+
+
+def _is_last(page: mmap.mmap | bytearray, step: int) -> bool:
+    """Wait until the agents have agreed on the step, and return whether it has come."""
+    while (at := _WHOLE.unpack_from(page, _AT)[0]) == _NONE and _CLOCK.now() < _until(page):
+        time.sleep(_PAUSE)
+    return bool(0 <= at <= step)
+
+
+def _until(page: mmap.mmap | bytearray) -> Instant:
+    return Instant(_REAL.unpack_from(page, _UNTIL)[0])
+
+
+def _open_page() -> mmap.mmap | bytearray:
+    global _page
+    _page = mapped(STOP_FILE, _SIZE)
+    return _page
+
+
+def _forget_page() -> None:
+    """Forget the page in a forked child, which may itself be a worker with another file."""
+    global _page
+    _page = None
+
+
+os.register_at_fork(after_in_child=_forget_page)
+
+
+class StopFile(PageFile):
+    """The agent's side of one worker's page. Raises OSError as `PageFile` does."""
+
+    def __init__(self, path: Path) -> None:
+        numbers = (_NONE, _NONE, 0, _NONE)
+        super().__init__(path, b"".join(map(_WHOLE.pack, numbers)).ljust(_SIZE, b"\0"))
+
+    def announced(self) -> int:
+        """Return the last step that the worker has passed to `should_stop`; -1 if there is none."""
+        return self._number(_STEP)
+
+    def saved(self) -> bool:
+        """Return whether the worker has called `stopped`."""
+        return self._number(_SAVED) >= 0
+
+    def ask(self, until: Instant, reason: str) -> None:
+        """Ask the worker to stop. It then blocks in its next call of `should_stop` until `answer`."""
+        self.write(reason.encode(errors="replace")[: _SIZE - _REASON], _REASON)
+        self.write(_REAL.pack(until), _UNTIL)
+        self.write(_WHOLE.pack(1), _ASKED)
+
+    def answer(self, step: int | None) -> None:
+        """Tell the worker at which step to stop; None: the agents could not agree on one, so it gets SIGTERM."""
+        self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
+
+    def _number(self, offset: int) -> int:
+        content = self.read()
+        return max(_WHOLE.unpack_from(content, offset)[0], _NONE) if content else _NONE

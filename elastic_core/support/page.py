@@ -1,0 +1,76 @@
+"""A small file that a worker maps into its memory and that its agent reads and writes.
+
+The mapping needs no system call per access and no open descriptor (a script may close descriptors that it did not
+open).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
+    """Map the file that this environment variable names. Returns a private buffer of zeros if there is no such file or
+    it does not have `size` bytes, so that a worker also runs without an agent."""
+    try:
+        path = os.environ[variable]
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (KeyError, OSError, ValueError):
+        return bytearray(size)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return bytearray(size)
+        return mmap.mmap(fd, size)
+    except (OSError, ValueError):
+        return bytearray(size)
+    finally:
+        os.close(fd)
+
+
+class PageFile:
+    """The agent's side: one worker's file, created before the worker starts. Not thread-safe.
+
+    Args:
+        path: a file that does not exist yet, in a folder that only this user can access.
+        content: the initial content, which sets the size.
+
+    Raises:
+        OSError: the file cannot be created; no file is left behind.
+    """
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path = path
+        self._size = len(content)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            # Allocate the disk space now: if the disk is full, a write through the mapping kills the worker (SIGBUS).
+            os.posix_fallocate(self._fd, 0, self._size)
+            os.pwrite(self._fd, content, 0)
+        except OSError:
+            self.close()
+            raise
+
+    def read(self) -> bytes:
+        """Return the content, even if the file was deleted; empty if the worker has truncated it."""
+        content = os.pread(self._fd, self._size, 0)
+        return content if len(content) == self._size else b""
+
+    def write(self, content: bytes, offset: int) -> None:
+        """Overwrite a part of the content."""
+        os.pwrite(self._fd, content, offset)
+
+    def close(self) -> None:
+        """Remove the file, after which the worker's writes have no effect. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with contextlib.suppress(OSError):
+                self.path.unlink()

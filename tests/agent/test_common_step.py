@@ -1,0 +1,175 @@
+"""The workers of a round save after the same step before they are stopped."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from agent_fakes import FakeWorkers
+
+from elastic_core.agent.common_step import agree
+from elastic_core.agent.interface import RunResult, WorkerState
+from elastic_core.agent.stopping import Step, StopPlan
+from elastic_core.agent.supervise import Observation, RestartBudget, supervise
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.clock import Instant
+from elastic_core.errors import SignalException
+from elastic_core.interfaces.handler import Outcome, Verdict
+
+PATIENCE = 60.0
+TERM, CONT = signal.SIGTERM, signal.SIGCONT
+
+
+def agreed(*highest, multiple=1):
+    """What each node of a round gets, in rank order."""
+    store, size = MemoryStore(), len(highest)
+    with ThreadPoolExecutor(size) as nodes:
+        calls = [
+            nodes.submit(agree, store, rank, size, step, multiple=multiple, patience=PATIENCE)
+            for rank, step in enumerate(highest)
+        ]
+        return [call.result(PATIENCE) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("highest", "multiple", "step"),
+    [
+        ([0], 1, 1),
+        ([7], 1, 8),
+        ([7], 4, 8),
+        ([8], 4, 12),
+        ([0], 100, 100),
+        ([3, 5], 1, 6),
+        ([5, 3], 1, 6),
+        ([5, 3, 4], 10, 10),
+        ([10, 10], 10, 20),
+    ],
+)
+def test_nodes_agree_on_the_first_step_above_all(highest, multiple, step):
+    assert agreed(*highest, multiple=multiple) == [step] * len(highest)
+
+
+def test_node_without_steps_does_not_hold_up_the_others():
+    assert agreed(4, -1, 6) == [7, None, 7]
+
+
+def test_missing_node_prevents_a_common_step():
+    store = MemoryStore()
+    with pytest.raises(TimeoutError):
+        agree(store, 0, 2, 5, multiple=1, patience=0.05)
+    assert agree(store, 1, 2, 6, multiple=1, patience=PATIENCE) is None  # rank 0 has told the others
+
+
+def test_missing_first_node_prevents_a_common_step():
+    with pytest.raises(TimeoutError):
+        agree(MemoryStore(), 1, 2, 5, multiple=1, patience=0.05)
+
+
+def test_single_node_does_not_use_the_store():
+    store = MemoryStore()
+    agree(store, 0, 1, 5, multiple=1, patience=PATIENCE)
+    assert store.num_keys() == 0
+
+
+@pytest.mark.parametrize("value", ["", "x", "9" * 5000, "1.5"])
+def test_garbage_in_the_store_is_an_error(value):
+    store = MemoryStore()
+    store.set("elastic/stop/1", value)
+    try:
+        step = agree(store, 0, 2, 5, multiple=1, patience=PATIENCE)
+    except ValueError:
+        return
+    assert step == 10**20  # a number that is cut off is a number; no worker reaches it before its deadline
+
+
+# The plan of a stop
+
+
+def test_saving_takes_at_most_half_of_the_grace_period():
+    plan = StopPlan(Instant(100.0), 30.0, 10.0, Step.SAVE)
+    assert plan.at(Instant(114.9), urged=False).step is Step.SAVE
+    asked = plan.at(Instant(115.0), urged=False)
+    assert (asked.step, asked.until) == (Step.ASK, 130.0)
+
+
+def test_workers_that_have_saved_early_leave_the_others_more_time():
+    asked = StopPlan(Instant(100.0), 30.0, 10.0, Step.SAVE).at(Instant(103.0), urged=False, saved=True)
+    assert (asked.step, asked.until) == (Step.ASK, 130.0)
+
+
+def test_second_signal_ends_saving_and_then_the_grace_period():
+    plan = StopPlan(Instant(100.0), 30.0, 10.0, Step.SAVE).at(Instant(101.0), urged=True)
+    assert plan.step is Step.ASK
+    assert plan.at(Instant(101.0), urged=True).step is Step.KILL
+
+
+# What is an orderly stop
+
+
+@pytest.mark.parametrize(
+    ("verdict", "signum", "state", "orderly"),
+    [
+        (None, TERM, WorkerState.HEALTHY, True),
+        (Verdict(Outcome.DRAINED, "asked"), None, WorkerState.HEALTHY, True),
+        (Verdict(Outcome.RESTART, "b joined"), None, WorkerState.HEALTHY, True),
+        (Verdict(Outcome.RESTART, "b was lost", lost=True), None, WorkerState.HEALTHY, False),
+        (Verdict(Outcome.RESTART, "b failed", failed=True), None, WorkerState.HEALTHY, False),
+        (Verdict(Outcome.FENCED, "no store"), None, WorkerState.HEALTHY, False),
+        (Verdict(Outcome.CLOSED, "failed"), None, WorkerState.HEALTHY, False),
+        (None, None, WorkerState.FAILED, False),
+    ],
+)
+def test_only_requests_and_changes_of_membership_are_orderly(verdict, signum, state, orderly):
+    seen = Observation(RunResult(state), signum, verdict)
+    assert supervise(RestartBudget(3, shared=True), seen).orderly is orderly
+
+
+# The agent
+
+
+def stopped(make_node, steps, reluctant=(), acknowledged=(), **more):
+    """Run workers that announce these steps until a signal comes. Returns them."""
+
+    def begin(plan, workers):
+        workers.steps, workers.acknowledged = dict(enumerate(steps)), acknowledged
+        node.agent.receive_signal(TERM)
+
+    node = make_node(workers=FakeWorkers(begin, reluctant=reluctant), **more)
+    with pytest.raises(SignalException):
+        node.run()
+    return node.workers
+
+
+def test_workers_save_after_the_same_step_and_get_no_signal(make_node):
+    workers = stopped(make_node, [3, 5])
+    assert workers.stops == [6]
+    assert workers.signals == []
+
+
+def test_workers_that_announce_no_step_get_the_signal_at_once(make_node):
+    workers = stopped(make_node, [])
+    assert workers.stops == [None]
+    assert workers.signals == [TERM, CONT]
+
+
+def test_worker_that_does_not_save_is_named_and_gets_the_signal(make_node, logged):
+    workers = stopped(make_node, [3, 5], shutdown_timeout=0.4, reluctant=[1])
+    assert workers.stops == [6]
+    assert workers.signals == [TERM, CONT]
+    assert "workers have not saved: local_ranks=1 step=6" in logged()
+
+
+def test_worker_that_has_saved_but_runs_on_gets_the_signal_at_once(make_node):
+    workers = stopped(make_node, [3, 5], shutdown_timeout=3600, reluctant=[0, 1], acknowledged=[0, 1])
+    assert workers.signals == [TERM, CONT]
+
+
+def test_failure_of_a_worker_leaves_no_time_to_save(make_node):
+    def fails(plan, workers):
+        workers.steps = {0: 3, 1: 5}
+        workers.end(0, 3)
+
+    node = make_node(fails)
+    node.run()
+    assert node.workers.stops == []
