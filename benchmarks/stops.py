@@ -1,0 +1,212 @@
+"""Do all workers save the same step when a job, or one of its nodes, is asked to stop? And what does asking cost?
+
+The job has two nodes with two workers each, whose steps take 1 to 50 ms, at random and independently of each other.
+
+- *leaves*: SIGTERM to one of the agents, at a random moment. All four workers should save the same step. Then a new
+  agent takes its place: the two workers that train alone should also save the same step.
+- *all*: SIGTERM to all agents at once. torchrun runs the usual recipe, a handler for SIGTERM that the loop checks in
+  every step; its other nodes would not learn of a signal to one agent.
+- *cost*: nanoseconds of one call of `should_stop` while nobody has asked.
+
+A stop counts as *whole* if all workers of the round have saved the same step before their deadline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.cluster import Cluster, Meeting, Shape, StepFile, cluster, free_port
+from benchmarks.etcd_recovery import etcd
+from benchmarks.job import BenchmarkError, Job, launchers
+from benchmarks.processes import now
+from benchmarks.report import Report, Row, main, parser
+from elastic_core.stop import STOP_FILE, StopFile
+
+LIMIT_S = 60.0
+LOOK_EVERY_S = 0.02
+CALL = """
+import timeit
+print(min(timeit.repeat('f(7)', 'from elastic_core import should_stop as f', number=10**6)) * 1e3)
+"""
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--backends", default="c10d,etcd", help="over which the nodes meet (c10d,etcd)")
+    made.add_argument("--cycles", type=int, default=250, help="nodes that leave and return, for each backend (250)")
+    made.add_argument("--stops", type=int, default=10, help="stops of the whole job, for each launcher (10)")
+    made.add_argument("--seed", type=int, default=1, help="seed of the pauses before a stop (1)")
+    made.add_argument("--loader", action="store_true", help="feed the workers by DataLoaders with two processes each")
+    return made
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How one round of workers ended.
+
+    Args:
+        world: the number of workers.
+        saved: how many of them have saved.
+        steps: the steps that they have saved.
+        late: whether one saved after its deadline.
+    """
+
+    world: int
+    saved: int
+    steps: tuple[int, ...]
+    late: bool
+
+    @property
+    def whole(self) -> bool:
+        return self.saved == self.world and len(self.steps) == 1 and not self.late
+
+
+class Saves:
+    """What the workers of a job have saved."""
+
+    def __init__(self, job: Cluster) -> None:
+        self._path = job.folder / "steps.saves"
+        self._read = 0
+
+    def next(self, world: int) -> Stop:
+        """Return the stop of the last round, of so many workers, which have all exited."""
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        fresh, self._read = [json.loads(line) for line in lines[self._read :]], len(lines)
+        late = any(line["left"] is not None and line["left"] <= 0 for line in fresh)
+        return Stop(world, len(fresh), tuple(sorted({line["step"] for line in fresh})), late)
+
+
+@contextmanager
+def meeting_over(backend: str) -> Iterator[Meeting]:
+    """A store of this backend."""
+    if backend == "etcd":
+        with etcd() as meeting:
+            yield meeting
+    else:
+        yield Meeting(backend, free_port())
+
+
+class Training:
+    """Which worlds of a job have trained."""
+
+    def __init__(self, job: Cluster) -> None:
+        self._job = job
+        self._file = StepFile(job.folder / "steps")
+        self._last = ""
+
+    def wait(self, world: int) -> None:
+        """Wait until all ranks of a world of this size, which is not the last one, have made a step."""
+        ranks: dict[str, set[int]] = collections.defaultdict(set)
+        deadline = now() + LIMIT_S
+        while True:
+            for step in self._file.more():
+                if step.world_size == world and step.group != self._last:
+                    ranks[step.group].add(step.rank)
+            if whole := [group for group, of_one in ranks.items() if len(of_one) == world]:
+                self._last = whole[-1]
+                return
+            if now() > deadline:
+                raise BenchmarkError(f"no world of {world} trains.\n{self._job.tail()}")
+            time.sleep(LOOK_EVERY_S)
+
+
+def ended(agent: Job, job: Cluster) -> None:
+    if agent.wait_exit(now() + LIMIT_S) is None:
+        raise BenchmarkError(f"an agent did not exit.\n{job.tail()}")
+
+
+def leaving(command: Sequence[str], backend: str, arguments: argparse.Namespace) -> list[Stop]:
+    """Let nodes leave and return."""
+    moments, more = random.Random(arguments.seed), {"BENCHMARK_LOADER": "1"} if arguments.loader else {}
+    found = []
+    with meeting_over(backend) as meeting, cluster(command, "1:2", meeting, Shape(2, 0, "stopping.py")) as job:
+        nodes, training, saves = [job.start_node(**more), job.start_node(**more)], Training(job), Saves(job)
+        training.wait(4)
+        saves.next(2)  # of a node that began alone
+        for _ in range(arguments.cycles):
+            time.sleep(moments.uniform(0, 0.2))
+            gone = nodes.pop(moments.randrange(2))
+            gone.process.send_signal(signal.SIGTERM)
+            ended(gone, job)
+            training.wait(2)
+            found.append(saves.next(4))
+            nodes.append(job.start_node(**more))
+            training.wait(4)
+            found.append(saves.next(2))
+    return found
+
+
+def stopping(name: str, command: Sequence[str], arguments: argparse.Namespace) -> list[Stop]:
+    """Stop whole jobs."""
+    moments, found = random.Random(arguments.seed), []
+    recipe = {"BENCHMARK_RECIPE": "signal"} if name == "torchrun" else {}
+    more = recipe | ({"BENCHMARK_LOADER": "1"} if arguments.loader else {})
+    for _ in range(arguments.stops):
+        with cluster(command, "2", Meeting("c10d", free_port()), Shape(2, 0, "stopping.py")) as job:
+            nodes = [job.start_node(**more), job.start_node(**more)]
+            Training(job).wait(4)
+            time.sleep(moments.uniform(0, 0.2))
+            for agent in nodes:
+                agent.process.send_signal(signal.SIGTERM)
+            for agent in nodes:
+                ended(agent, job)
+            found.append(Saves(job).next(4))
+    return found
+
+
+def cost() -> float:
+    """Nanoseconds of a call, with an agent that watches."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = StopFile(Path(folder, "stop"))
+        done = subprocess.run(
+            [sys.executable, "-c", CALL],
+            env={STOP_FILE: str(page.path)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=LIMIT_S,
+        )
+        page.close()
+    return float(done.stdout)
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Measure all three."""
+    commands = launchers(arguments)
+    report = Report("stops", {"cycles": arguments.cycles, "loader": arguments.loader})
+    if "elastic" in commands:
+        for backend in arguments.backends.split(","):
+            found = leaving(commands["elastic"], backend, arguments)
+            report.measurements[backend] = [asdict(stop) for stop in found]
+            report.rows.append(row(f"{backend}, leaves: whole stops of {len(found)}", {"elastic": found}))
+        report.rows.append(Row("one call of should_stop", "ns", {"elastic": cost()}, "< 1000"))
+    if arguments.stops:
+        all_at_once = {name: stopping(name, command, arguments) for name, command in commands.items()}
+        report.measurements["all"] = {name: [asdict(stop) for stop in one] for name, one in all_at_once.items()}
+        report.rows.append(row(f"c10d, all: whole stops of {arguments.stops}", all_at_once))
+    return report
+
+
+def row(what: str, found: dict[str, list[Stop]]) -> Row:
+    """The number of whole stops, which should be all."""
+    ours = found.get("elastic")
+    met = all(stop.whole for stop in ours) if ours else None
+    return Row(what, "", {name: sum(stop.whole for stop in one) for name, one in found.items()}, "all", met=met)
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))
