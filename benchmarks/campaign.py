@@ -92,6 +92,7 @@ class Shape:
         real: its workers train with DDP.
         logs: logs and results are on the disks that fail.
         slow: rank 0 takes long to stop.
+        together: its workers call `should_stop`.
         listed: number of hosts in the endpoint, if the nodes host the store; 0: all.
     """
 
@@ -104,6 +105,7 @@ class Shape:
     logs: bool = False
     slow: bool = False
     listed: int = 0
+    together: bool = False
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
@@ -121,7 +123,10 @@ class Shape:
         logs = not bare and lot.random() < 0.3
         slow = lot.random() < 0.15 and not (bare or real)
         listed = lot.choice((0, 0, 1, 2)) if world == "c10d" else 0
-        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, slow, listed)
+        together = lot.random() < 0.5 and not (bare or real)
+        return cls(
+            world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, slow, listed, together
+        )
 
 
 @contextlib.contextmanager
@@ -142,6 +147,8 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
         if shape.real:
             worker = (str(WORKERS / "campaign_ddp.py"),)
         environment = {**setting.environment, "CAMPAIGN_STOPS_S": str(SLOW_S if shape.slow else 0)}
+        if shape.together:
+            environment["CAMPAIGN_TOGETHER"] = "1"
         made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker, "environment": environment}
         if planted:
             made_for["limit_s"] = 45.0  # many of them never recover

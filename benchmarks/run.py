@@ -26,6 +26,7 @@ from benchmarks import (
     recovery,
     rendezvous,
     steady,
+    stops,
     timer,
     warm,
 )
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "losses": losses,
     "endurance": endurance,
     "paper": paper,
+    "stops": stops,
 }
 
 

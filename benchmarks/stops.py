@@ -7,6 +7,7 @@ The job has two nodes with two workers each, whose steps take 1 to 50 ms, at ran
 - *all*: SIGTERM to all agents at once. torchrun runs the usual recipe, a handler for SIGTERM that the loop checks in
   every step; its other nodes would not learn of a signal to one agent.
 - *cost*: nanoseconds of one call of `should_stop` while nobody has asked.
+- *agents*: how long many agents, in eight processes, need to agree on a step over TCPStore, until the last knows it.
 
 A stop counts as *whole* if all workers of the round have saved the same step before their deadline.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import random
 import signal
@@ -23,19 +25,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.cluster import Cluster, Meeting, Shape, StepFile, cluster, free_port
 from benchmarks.etcd_recovery import etcd
-from benchmarks.job import BenchmarkError, Job, launchers
+from benchmarks.job import WORKERS, BenchmarkError, Job, launchers
 from benchmarks.processes import now
 from benchmarks.report import Report, Row, main, parser
 from elastic_core.stop import STOP_FILE, StopFile
 
 LIMIT_S = 60.0
 LOOK_EVERY_S = 0.02
+PROCESSES = 8
 CALL = """
 import timeit
 print(min(timeit.repeat('f(7)', 'from elastic_core import should_stop as f', number=10**6)) * 1e3)
@@ -48,6 +50,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--backends", default="c10d,etcd", help="over which the nodes meet (c10d,etcd)")
     made.add_argument("--cycles", type=int, default=250, help="nodes that leave and return, for each backend (250)")
     made.add_argument("--stops", type=int, default=10, help="stops of the whole job, for each launcher (10)")
+    made.add_argument("--agents", default="256,1024", help="numbers of agents that agree (256,1024)")
     made.add_argument("--seed", type=int, default=1, help="seed of the pauses before a stop (1)")
     made.add_argument("--loader", action="store_true", help="feed the workers by DataLoaders with two processes each")
     return made
@@ -89,7 +92,7 @@ class Saves:
         return Stop(world, len(fresh), tuple(sorted({line["step"] for line in fresh})), late)
 
 
-@contextmanager
+@contextlib.contextmanager
 def meeting_over(backend: str) -> Iterator[Meeting]:
     """A store of this backend."""
     if backend == "etcd":
@@ -184,6 +187,32 @@ def cost() -> float:
     return float(done.stdout)
 
 
+def agreement(agents: int) -> float:
+    """Seconds until the last of the agents knows the common step."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    share, words = agents // PROCESSES, [sys.executable, str(WORKERS / "agreeing.py")]
+    with contextlib.ExitStack() as stack:
+        made = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*words, str(number * share), str(share), str(store.port), str(share * PROCESSES)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for number in range(PROCESSES)
+        ]
+        for process in made:
+            if process.stdout.readline() != "ready\n":
+                raise BenchmarkError("an agent did not connect to the store")
+        begin = time.monotonic() + 2.0
+        ended = [process.communicate(f"{begin}\n", timeout=LIMIT_S)[0] for process in made]
+    return max(map(float, ended)) - begin
+
+
 def measure(arguments: argparse.Namespace) -> Report:
     """Measure all three."""
     commands = launchers(arguments)
@@ -194,6 +223,9 @@ def measure(arguments: argparse.Namespace) -> Report:
             report.measurements[backend] = [asdict(stop) for stop in found]
             report.rows.append(row(f"{backend}, leaves: whole stops of {len(found)}", {"elastic": found}))
         report.rows.append(Row("one call of should_stop", "ns", {"elastic": cost()}, "< 1000"))
+    for agents in map(int, filter(None, arguments.agents.split(","))):
+        times = [agreement(agents) for _ in range(3)]
+        report.rows.append(Row.measured(f"{agents} agents agree on a step", "s", {"elastic": times}))
     if arguments.stops:
         all_at_once = {name: stopping(name, command, arguments) for name, command in commands.items()}
         report.measurements["all"] = {name: [asdict(stop) for stop in one] for name, one in all_at_once.items()}

@@ -44,8 +44,8 @@ def should_stop(step: int) -> bool:
     Without an agent, it is always false.
 
     Args:
-        step: the number of steps that this worker has begun, 0 or more. It must mean the same in all workers, grow by
-            one in each call, and continue after a restart or begin at 0 again in all workers.
+        step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
+            within a round.
     """
     page = _page or _open_page()
     _WHOLE.pack_into(page, _STEP, step)

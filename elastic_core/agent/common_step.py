@@ -34,8 +34,8 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
 
     Args:
         store: the round's store; not used by a single node.
-        highest: the highest step that a worker of this node has announced; -1 if none has. Such a node does not wait
-            for the result.
+        highest: the highest step that a worker of this node has announced; -1 if none has. Then there is no common
+            step, and this node does not wait for the others.
         multiple: the result is a multiple of this number.
         patience: seconds to wait for the other nodes.
 
@@ -44,21 +44,23 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
     if size == 1:
         return _following(highest, multiple)
     limit = timedelta(seconds=patience)
-    store.set(_OWN.format(rank=rank), str(highest))
-    if highest < 0:
-        return None
-    if rank == 0:
-        keys = [_OWN.format(rank=other) for other in range(size)]
-        step = _NO_STEP
-        try:
+    if rank != 0:
+        store.set(_OWN.format(rank=rank), str(highest))
+        if highest < 0:
+            return None
+        store.wait([_AGREED], limit)
+        step = _read(store, _AGREED)
+        return None if step < 0 else step
+    step = None
+    try:
+        if highest >= 0:
+            keys = [_OWN.format(rank=other) for other in range(1, size)]
             store.wait(keys, limit)
-            step = _following(max(_read(store, key) for key in keys), multiple)
-        finally:
-            store.set(_AGREED, str(step))
-        return step
-    store.wait([_AGREED], limit)
-    step = _read(store, _AGREED)
-    return None if step < 0 else step
+            steps = [highest, *(_read(store, key) for key in keys)]
+            step = None if min(steps) < 0 else _following(max(steps), multiple)
+    finally:
+        store.set(_AGREED, str(_NO_STEP if step is None else step))
+    return step
 
 
 def _following(highest: int, multiple: int) -> int:
@@ -112,7 +114,7 @@ class CommonStep:
         """Pass the agreed step on to the workers once it is known. Returns whether there is nothing left to wait for:
         every worker has saved, one has failed, or there is no common step."""
         if not self._answered and self._call is not None and self._call.wait(0):
-            step, reason = None, "the other nodes did not answer in time"
+            step, reason = None, "the workers of another node do not call should_stop"
             try:
                 step = self._call.result()
             except Exception as error:  # noqa: BLE001 - the store may be a plugin's

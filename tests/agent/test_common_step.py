@@ -50,8 +50,9 @@ def test_nodes_agree_on_the_first_step_above_all(highest, multiple, step):
     assert agreed(*highest, multiple=multiple) == [step] * len(highest)
 
 
-def test_node_without_steps_does_not_hold_up_the_others():
-    assert agreed(4, -1, 6) == [7, None, 7]
+@pytest.mark.parametrize("highest", [(-1, 5), (5, -1), (4, -1, 6), (-1, -1)])
+def test_node_without_steps_prevents_a_common_step_at_once(highest):
+    assert agreed(*highest) == [None] * len(highest)
 
 
 def test_missing_node_prevents_a_common_step():

@@ -68,9 +68,11 @@ def training(elastic, names, world):
             eventually(path.exists, f"worker {local} of {name} to train with {world}")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_workers_of_one_node_save_the_same_step(elastic, train, signum):
-    agent = elastic.start("run", "--nproc-per-node=2", train, "a")
+@pytest.mark.parametrize(
+    ("signum", "flags"), [(signal.SIGTERM, []), (signal.SIGINT, []), (signal.SIGTERM, ["--warm-start"])]
+)
+def test_workers_of_one_node_save_the_same_step(elastic, train, signum, flags):
+    agent = elastic.start("run", "--nproc-per-node=2", *flags, train, "a")
     training(elastic, "a", 2)
     agent.send_signal(signum)
     assert elastic.finish(agent).code == 128 + signum

@@ -15,6 +15,7 @@ from elastic_testing import eventually
 pytestmark = pytest.mark.nightly
 
 TRAININGS = Path(__file__).parent / "frameworks"
+CALLBACKS = Path(__file__).parents[2] / "examples" / "stop"
 SOME, ALL, BETWEEN = 12, 30, 5
 
 WORKER = """
@@ -48,18 +49,52 @@ def needs(framework):
         pytest.skip(f"{framework} is not installed: tox run -e frameworks")
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
-def test_training_resumes_from_its_checkpoint(framework, elastic):
-    needs(framework)
-    steps = elastic.cwd / "steps"
-    script = str(TRAININGS / f"with_{framework}.py")
-    run = elastic.start("run", "--nproc-per-node=2", "--max-restarts=1", script, STEPS=str(steps), OMP_NUM_THREADS="1")
+class Training:
+    """A training with a framework, two workers, and the callbacks of examples/stop. Each step is recorded."""
 
-    def recorded_steps():
-        lines = steps.read_text().splitlines() if steps.exists() else []
+    def __init__(self, framework, elastic):
+        needs(framework)
+        self._elastic = elastic
+        self._steps = elastic.cwd / "steps"
+        self._script = str(TRAININGS / f"with_{framework}.py")
+
+    def start(self):
+        """Start an agent, and wait until its workers have made some steps."""
+        before = len(self.steps())
+        own = {"STEPS": str(self._steps), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CALLBACKS)}
+        run = self._elastic.start("run", "--nproc-per-node=2", "--max-restarts=1", self._script, **own)
+        eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in self.steps()[before:]), timeout=120)
+        return run
+
+    def steps(self):
+        """Rank, process id and number of each step, in order."""
+        lines = self._steps.read_text().splitlines() if self._steps.exists() else []
         return [tuple(map(int, line.split())) for line in lines if line.count(" ") == 2]
 
-    eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in recorded_steps()), timeout=120)
+
+FRAMEWORKS = ["lightning", "accelerate", "transformers"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_training_stops_after_the_same_step_and_resumes_there(framework, elastic):
+    training = Training(framework, elastic)
+    run = training.start()
+    run.send_signal(signal.SIGTERM)
+    ended = elastic.finish(run, timeout=180)
+    assert ended.code == 128 + signal.SIGTERM
+    assert "workers have not saved" not in ended.err
+    last = {rank: step for rank, _, step in training.steps()}
+    assert last[0] == last[1] < ALL - 1
+    before = len(training.steps())
+    ended = elastic.finish(training.start(), timeout=180)
+    assert ended.code == 0, ended.err
+    assert training.steps()[before][2] == last[0] + 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_training_resumes_from_its_checkpoint(framework, elastic):
+    training = Training(framework, elastic)
+    run, recorded_steps = training.start(), training.steps
     victim = next(pid for rank, pid, _ in recorded_steps() if rank == 1)
     os.kill(victim, signal.SIGKILL)
     ended = elastic.finish(run, timeout=180)

@@ -110,6 +110,16 @@ def checkpoint_by_an_old_round(story):
     story.record("saved", pid=100, step=9)
 
 
+def stops_at_different_steps(story):
+    for rank, step in enumerate((4, 5)):
+        story.record("stopped", pid=story.workers[rank], group=story.port, rank=rank, step=step)
+
+
+def step_after_the_stop(story):
+    story.record("stopped", pid=story.workers[1], group=story.port, rank=1, step=story.step)
+    story.steps()
+
+
 def duplicate_rank(story):
     story.record("twice", pid=story.workers[0], rank=0, others=2)
 
@@ -260,6 +270,8 @@ PLANTED = [
     (worker_ended_without_a_cause, "healthy"),
     (old_worker_next_to_new_ones, "healthy"),
     (lost_checkpoint, "checkpoint"),
+    (stops_at_different_steps, "same step"),
+    (step_after_the_stop, "same step"),
     (job_never_recovers, "recovery"),
     (agent_that_gives_up, "exit code"),
     (success_for_stopped_workers, "exit code"),

@@ -6,6 +6,7 @@ import time
 import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
+from accelerate_stop import saved_to_stop
 
 
 class Progress:
@@ -39,6 +40,8 @@ if __name__ == "__main__":
         optimizer.step()
         optimizer.zero_grad()
         progress.steps += 1
+        if saved_to_stop(accelerator, progress.steps):
+            break
         if progress.steps % 5 == 0:
             accelerator.save_state()
             accelerator.wait_for_everyone()

@@ -6,6 +6,7 @@ import time
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning_stop import StopTogether
 
 
 class Model(lightning.LightningModule):
@@ -31,8 +32,9 @@ if __name__ == "__main__":
         max_steps=30,
         logger=False,
         enable_progress_bar=False,
-        callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)],
+        callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True), StopTogether("stop.ckpt")],
     )
     samples = torch.utils.data.TensorDataset(torch.randn(256, 4))
-    trainer.fit(Model(), torch.utils.data.DataLoader(samples, batch_size=4), ckpt_path="last")
+    saved = "stop.ckpt" if os.path.exists("stop.ckpt") else "last"
+    trainer.fit(Model(), torch.utils.data.DataLoader(samples, batch_size=4), ckpt_path=saved)
     print("trained", trainer.global_step)

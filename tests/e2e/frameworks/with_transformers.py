@@ -6,6 +6,7 @@ import time
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
+from transformers_stop import StopTogether
 
 
 class Telling(TrainerCallback):
@@ -29,7 +30,7 @@ if __name__ == "__main__":
         disable_tqdm=True,
         logging_strategy="no",
     )
-    trainer = Trainer(model, arguments, train_dataset=samples, callbacks=[Telling()])
+    trainer = Trainer(model, arguments, train_dataset=samples, callbacks=[Telling(), StopTogether()])
     last = get_last_checkpoint("checkpoints") if os.path.isdir("checkpoints") else None
     trainer.train(resume_from_checkpoint=last)
     print("trained", trainer.state.global_step)

@@ -1,7 +1,8 @@
 """The history of a campaign: events from its workers and agents, and the injected faults.
 
 An event is a line of JSON: `at` (seconds since boot, the same clock for all), `what`, and more fields. Workers write
-`start`, `met`, `step`, `saved`, `not saved`, `signal`, `twice`, `lost` and `end`, see `worker.py`. The campaign writes:
+`start`, `met`, `step`, `saved`, `not saved`, `stopped`, `signal`, `twice`, `lost` and `end`, see `worker.py`. The
+campaign writes:
 
 - `agent`, `agent ended`: `node`, `place`, `pid`; `code`, and `expected`: the exit codes allowed by the injected faults
 - `wave`: `number`, `faults`, `quiet_s`; `fault`: `number` of the wave, `kind`, `place`, `pid` of the affected process,

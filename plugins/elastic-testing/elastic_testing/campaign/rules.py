@@ -11,6 +11,7 @@ The rules:
 - `healthy`: a worker that was not affected by a fault, and whose agent was not, gets SIGTERM before SIGKILL, unless
   other nodes no longer wait. No worker of an earlier round runs during the next one.
 - `checkpoint`: no step in a checkpoint is lost.
+- `same step`: workers that stop together do so at the same step, and no worker of their round makes this step.
 - `recovery`: all nodes train again within the time limit.
 - `exit code`: an agent ends only because of a fault or at the end of the job, with the right exit code.
 - `right cause`: the loss of a node is not reported as a failure of the script.
@@ -181,6 +182,17 @@ def _checkpoint(history: History) -> Iterator[tuple[str, float]]:
             yield f"{event['group']} resumed at step {event['step']}, although step {best} had been saved", event["at"]
 
 
+def _same_step(history: History) -> Iterator[tuple[str, float]]:
+    steps: dict[str, set[int]] = {}
+    for event in history.of("stopped"):
+        steps.setdefault(event["group"], set()).add(event["step"])
+        if len(found := steps[event["group"]]) > 1:
+            yield f"the workers of {event['group']} stopped at different steps: {sorted(found)}", event["at"]
+    for event in history.of("step"):
+        if event["step"] >= min(steps.get(event["group"], {event["step"] + 1})):
+            yield f"{event['group']} made step {event['step']}, at which its workers stopped", event["at"]
+
+
 def _recovery(history: History) -> Iterator[tuple[str, float]]:
     for event in history.of("not whole", "not formed", "not finished"):
         yield f"{event['what']} within {event['limit_s']:.0f} s: {event.get('why', '')}", event["at"]
@@ -234,6 +246,7 @@ RULES: dict[str, Callable[[History], Iterator[tuple[str, float]]]] = {
     "counted once": _counted_once,
     "healthy": _healthy,
     "checkpoint": _checkpoint,
+    "same step": _same_step,
     "recovery": _recovery,
     "exit code": _exit_code,
     "right cause": _right_cause,

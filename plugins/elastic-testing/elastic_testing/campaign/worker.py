@@ -7,7 +7,8 @@ be stopped, and fails after `PATIENCE_S`, like a process group.
 
 `CAMPAIGN_HISTORY` is the file for events, one line of JSON each. `CAMPAIGN_FOLDER` has the checkpoint, and the files
 `finish`, which ends all workers, and `stay`. `CAMPAIGN_NODE` is the name of the node. With `CAMPAIGN_STOPS_S`, rank 0
-takes this many seconds to stop, and then saves its step again. The program imports only a few modules of the standard
+takes this many seconds to stop, and then saves its step again. With `CAMPAIGN_TOGETHER`, all ranks stop after the same
+step when they are asked to. The program imports only a few modules of the standard
 library, because a storm starts thousands of workers.
 """
 
@@ -214,8 +215,15 @@ def train(rank: int, world: int, folder: str) -> int:
     step = int(store.get(f"{ours}/from"))
     tell("met", group=group, rank=rank, world=world, step=step)
     all_ranks, first = (1 << world) - 1, step + 1
+    if together := bool(os.environ.get("CAMPAIGN_TOGETHER")):
+        from elastic_core import should_stop
     while True:
         step += 1
+        if together and should_stop(step):
+            if rank == 0:
+                save_and_tell(folder, step - 1)
+            tell("stopped", group=group, rank=rank, step=step)
+            return 0
         mine = (1 << rank) + _FINISH * os.path.exists(os.path.join(folder, "finish"))
         if store.add(f"{ours}/sum/{step}", mine) % _FINISH == all_ranks:
             store.set(f"{ours}/done/{step}", b"1")
