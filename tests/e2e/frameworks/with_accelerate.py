@@ -31,7 +31,7 @@ if __name__ == "__main__":
     accelerator.register_for_checkpointing(progress)
     if os.path.isdir("checkpoints") and os.listdir("checkpoints"):
         accelerator.load_state()
-        configuration.iteration = progress.steps // 5
+        configuration.iteration = len(os.listdir("checkpoints"))
     while progress.steps < 30:
         with open(os.environ["STEPS"], "a") as steps:
             print(accelerator.process_index, os.getpid(), progress.steps, file=steps)
