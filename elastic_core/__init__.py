@@ -1,6 +1,6 @@
 """Launches distributed PyTorch jobs, restarts failed workers, and re-forms the job when a machine fails or joins.
 
-Importing this package loads none of its modules; the names below are loaded when they are first used.
+Importing this package loads none of its modules. The names below are loaded when they are first used.
 """
 
 import sys

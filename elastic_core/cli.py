@@ -44,7 +44,7 @@ usage: elastic COMMAND [...]
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the console script `elastic`. `argv`: the arguments (default: this process's)."""
+    """Run the console script `elastic`. `argv` contains the arguments (default: this process's)."""
     argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     code = main(argv)
@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line of `elastic run`. Raises ConfigurationError."""
+    """Load the plugins and read a command line for `elastic run`. Raises ConfigurationError."""
 
     def help_text(manager: PluginManager) -> str:
         from elastic_core.config.explain import help_text
@@ -94,8 +94,8 @@ def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Configure the log, run the job, and write its result file. Returns the error that ended the job.
 
-    Raises ConfigurationError before the job starts if the result file is not writable. A later failure to write it is
-    merely printed."""
+    Raises ConfigurationError before the job starts if the result file is not writable. If writing it fails later, the
+    error is merely printed."""
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     path = settings.result_file
@@ -115,7 +115,7 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
 
 
 def explain(argv: Sequence[str]) -> None:
-    """`elastic explain`."""
+    """Run `elastic explain`."""
     from elastic_core import compose
     from elastic_core.config.explain import as_dict, as_text
     from elastic_core.operate.commands import EXPLAIN, explain_help
@@ -272,8 +272,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open any closed standard streams. Otherwise one of the agent's pipes or files would get the stream's number and
-    receive the workers' output."""
+    """Open any closed standard streams. Otherwise, one of the agent's pipes or files would get a standard stream's
+    number and receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -320,8 +320,8 @@ def read_like_run(
     asked: str | None = None,
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `asked`: the
-    distribution of the command. Raises _HelpPrinted if the command line requests help."""
+    """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `asked` is the
+    distribution that provides the command. Raises _HelpPrinted if the command line requests help."""
     from elastic_core import config
 
     def others(*read: Any) -> Sequence[Problem]:
@@ -351,7 +351,7 @@ def _expect_guessed(allowed: Sequence[str] | None, read: Sequence[str] | None) -
 def _read_command(
     command: Command, argv: Sequence[str], required: Mapping[str, str] | None = None
 ) -> tuple[PluginManager, CommandReading]:
-    """Load the plugins and read the command line of `command`. Raises _HelpPrinted if it requests help."""
+    """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line requests help."""
     from elastic_core import config
 
     sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
@@ -417,7 +417,7 @@ def _error_of(reading: Reading, manager: PluginManager, history: History) -> Bas
 def _explain_failure(
     error: BaseException, run_id: str = "", command: str = "run", history: History | None = None
 ) -> int:
-    """Print the error and return its exit code. `history`: the failed run's history."""
+    """Print the error and return its exit code. `history` is the failed run's history."""
     from elastic_core import report
 
     code = report.exit_code_of(error)
@@ -456,7 +456,7 @@ def show(text: str) -> None:
 
 
 def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
-    """Print to stderr. If it is a terminal with colors, `highlight` is applied to the text."""
+    """Print to stderr. If stderr is a terminal with colors, `highlight` is applied to the text."""
     if sys.stderr is None:  # stderr was closed at startup; print would write to stdout
         return
     from elastic_core.log import shows_colors
@@ -469,7 +469,7 @@ def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null; otherwise the interpreter's final flush fails and changes the exit code."""
+    """Redirect the stream to /dev/null. Otherwise, the interpreter's final flush fails and changes the exit code."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,4 +1,5 @@
-"""Time. Only this module reads the system's clocks; all other modules receive a `Clock` or the current instant."""
+"""Provides the time. Only this module reads the system's clocks. All other modules receive a `Clock` or the current
+instant."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def timestamp(self) -> float:
-        """Return the seconds since the epoch, for display and reports, never for decisions."""
+        """Return the seconds since the epoch. They are for display and reports, never for decisions."""
         ...
 
 

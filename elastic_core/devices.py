@@ -1,4 +1,4 @@
-"""Counts the devices for a worker count such as `gpu`.
+"""Counts devices, to determine the number of workers for a setting such as `gpu`.
 
 Only torch knows which devices it can use. A separate process queries it, because the agent must not import torch.
 """
@@ -59,7 +59,7 @@ def usable_cpus() -> int:
 
 
 def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
-    """Return the number of devices of `kind` that torch finds; 0 for `auto` if torch is not installed. Raises
+    """Return the number of devices of `kind` that torch finds, or 0 for `auto` if torch is not installed. Raises
     ConfigurationError if torch fails or does not answer within `timeout`."""
     try:
         return int(_ask(kind, timeout).split()[-1])
@@ -72,7 +72,8 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
 
 
 def _ask(kind: str, timeout: Duration) -> str:
-    """Return the probe's output. Logs that the agent is waiting for it. Raises the errors of `subprocess.run`."""
+    """Return the output of the probe, and log that the agent is waiting for it. Raises the errors of
+    `subprocess.run`."""
     clock = SystemClock()
     begun = clock.now()
     progress = Progress(begun, "torch to count its devices")

@@ -30,7 +30,7 @@ class ErrorHandler:
     """Handles the exceptions that `record` catches. Programs may pass a subclass to `record`."""
 
     def initialize(self) -> None:
-        """Make the interpreter print its stacks to stderr when it crashes. Called before the function."""
+        """Make the interpreter print its stacks to stderr when it crashes. `record` calls this before the function."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed or not a file
             faulthandler.enable()
 
@@ -42,13 +42,13 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Add the exit code of the worker that failed first to its error file's content."""
+        """Add the exit code of the worker that failed first to the content of that worker's error file."""
         if isinstance(rootcause_error.get("message"), dict):
             rootcause_error["message"]["errorCode"] = error_code
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copy the error file of the worker that failed first to this process's error file, if this process is itself a
-        worker. Raises OSError or ValueError if it cannot be read."""
+        worker. Raises OSError or ValueError if the file cannot be read."""
         with open(rootcause_error_file) as file:
             content = json.load(file)
         if error_code and isinstance(content, dict):
@@ -102,7 +102,7 @@ def content_of(error: BaseException) -> dict[str, Any]:
 
 def write(path: str, content: Mapping[str, Any]) -> None:
     """Write an error file. Only regular files are written, because a pipe without a reader would block. Errors are
-    ignored, so that they do not hide the failure."""
+    ignored, so that they do not hide the failure that is being recorded."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         text = json.dumps(content)
         with open(path, "w", opener=open_regular) as file:

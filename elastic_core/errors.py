@@ -1,7 +1,7 @@
-"""elastic-core's exceptions with their exit codes, and the record of a failed worker.
+"""elastic-core's exceptions with their exit codes, and the record that describes a failed worker.
 
-Messages state what is wrong and how to fix it. The command line prints them to stderr and exits with the `exit_code`.
-"""
+Messages state what is wrong and how to fix it. The command line prints them to stderr and exits with the
+`exit_code`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """All commands' exit codes. If a signal ended the agent, the exit code is 128 + its number, as in a shell."""
+    """The exit codes of all commands. If a signal ended the agent, the exit code is 128 plus its number, as in a
+    shell."""
 
     SUCCESS = 0
     WORKER_FAILED = 1
@@ -55,7 +56,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
 
 
 class ElasticError(Exception):
-    """The base class of all errors that elastic-core raises intentionally. `failures` has the worker failures, by
+    """The base class for all errors that elastic-core raises intentionally. `failures` contains the worker failures, by
     global rank, that made the agent stop or restart its workers before the error."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL_ERROR
@@ -64,7 +65,8 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem in the configuration. `origin` is the value's source: "--nnodes", "elastic.toml: nnodes"."""
+    """One problem in the configuration. `origin` is where the value comes from, such as "--nnodes" or "elastic.toml:
+    nnodes"."""
 
     origin: str
     message: str
@@ -74,7 +76,8 @@ class Problem:
 
 
 class ConfigurationError(ElasticError, ValueError):
-    """The configuration is invalid. Contains all problems found. Also a ValueError, which torch raises instead."""
+    """The configuration is invalid. The error contains all problems found. It is also a ValueError, which torch raises
+    instead."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -97,7 +100,8 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous was closed, so no further rounds will form. `succeeded`: the closing node reported success."""
+    """The rendezvous was closed, so no further rounds will form. `succeeded` is whether the closing node reported
+    success."""
 
     exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
     succeeded = False
@@ -126,19 +130,19 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The job succeeded or this node was drained before any of its workers had run. The agent exits successfully."""
+    """The job succeeded, or this node was drained, before any of its workers had run. The agent exits successfully."""
 
     exit_code = ExitCode.SUCCESS
 
 
 class DrainedError(RendezvousError):
-    """This node was drained after its workers had started; they were stopped or had failed."""
+    """This node was drained after its workers had started. They were stopped or had failed."""
 
     exit_code = ExitCode.DRAINED
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes survived SIGKILL and the bounded wait after it, and are left behind. The message names them."""
+    """Processes survived SIGKILL and a limited wait after it, and are left behind. The message names them."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
 
@@ -155,7 +159,7 @@ class SignalException(ElasticError):
 
 
 HANG = "hang: "
-"""The prefix of a failure's reason if the agent killed the worker because it hung. No other reason has it."""
+"""The prefix of a failure's reason if the agent killed the worker because it hung. No other reason has this prefix."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +170,14 @@ class ProcessFailure:
 
     Args:
         exitcode: as in `subprocess`: negative for a signal.
-        message: the best available explanation: the error file that the script wrote, or else the last lines of stderr.
+        message: the best available explanation, from the script's error file or else from the last lines of stderr.
         timestamp: seconds since the epoch, on the agent's clock.
         reason: a description of the exit ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
         caused_by: the global rank whose earlier failure caused this one, if any.
         curable: whether a restart may help; false if the worker would fail in the same way again.
-        stack: the stacks of the worker's threads at its end, the main thread first, of bounded length. Set if the agent
-            killed the worker because it hung (or else `no stack:` and the reason), or if the worker crashed with
-            faulthandler enabled.
+        stack: the stacks of the worker's threads when it ended, limited in length, with the main thread first. Set if
+            the agent killed the worker because it hung (`no stack:` and a reason if there is none), or if the worker
+            crashed with faulthandler enabled.
     """
 
     local_rank: int
@@ -214,8 +218,8 @@ class ProcessFailure:
             return f"signal {-self.exitcode}"
 
     def timestamp_isoformat(self) -> str:
-        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. An out-of-range timestamp, which
-        another node may have sent, is shown in seconds since the epoch."""
+        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. If it is out of range, which it
+        may be if it comes from another node, return it in seconds since the epoch."""
         try:
             return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
         except (ValueError, OverflowError, OSError):
@@ -233,7 +237,8 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` maps global ranks to failures; `str` returns a report."""
+    """Workers failed, and the job did not recover. `failures` maps global ranks to failures, and `str` returns a
+    report."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -255,8 +260,8 @@ class ChildFailedError(ElasticError):
         return f"{self.name} failed: rank {rank}{where}: {first.how}"
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Return the global rank and failure of the worker that failed first, usually the root cause of the other
-        failures. Raises ValueError if there is no failure."""
+        """Return the global rank and the failure of the worker that failed first, which is usually the root cause of
+        the other failures. Raises ValueError if there are no failures."""
         own = {rank: failure for rank, failure in self.failures.items() if failure.caused_by is None}
         candidates = own or self.failures
         rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))

@@ -49,7 +49,7 @@ def _now_in_ms() -> int:
 
 @dataclass(frozen=True)
 class Event:
-    """An event. `timestamp` is in milliseconds since the epoch (default: now)."""
+    """An event that a component reports. `timestamp` is in milliseconds since the epoch (default: now)."""
 
     name: str
     source: EventSource
@@ -65,7 +65,7 @@ class Event:
 
     @classmethod
     def deserialize(cls, data: Event | str) -> Event:
-        """Return the event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
+        """Return the event that `serialize` converted to text. Raises ValueError or TypeError for anything else."""
         if isinstance(data, Event):
             return data
         return cls(**_read(data, "source", EventSource))
@@ -112,14 +112,14 @@ class RdzvEvent:
 
     @classmethod
     def deserialize(cls, data: RdzvEvent | str) -> RdzvEvent:
-        """Return the event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
+        """Return the event that `serialize` converted to text. Raises ValueError or TypeError for anything else."""
         if isinstance(data, RdzvEvent):
             return data
         return cls(**_read(data, "node_state", NodeState))
 
 
 def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
-    """Return a serialized event's fields; the field `name` is converted to the enum `kind`."""
+    """Return the fields of a serialized event. The field `name` is converted to the enum `kind`."""
     try:
         fields = json.loads(data)
         return {**fields, name: kind(fields[name])}
@@ -178,7 +178,8 @@ def is_known(name: str) -> bool:
 
 
 def open_handler(name: str) -> EventHandler:
-    """Return the handler with this known name; `file:PATH` opens the file. The caller must call its `close`, if any.
+    """Return the handler with this known name. `file:PATH` opens the file. The caller must call the handler's `close`,
+    if it has one.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -199,7 +200,8 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """Pass the event to the handler registered as `dynamic_rendezvous`, if any, whose exceptions are only logged."""
+    """Pass the event to the handler registered as `dynamic_rendezvous`, if there is one. Its exceptions are only
+    logged."""
     if _RDZV in _handlers:
         hand(event, _handlers[_RDZV], _RDZV)
 
@@ -218,9 +220,9 @@ def construct_and_record_rdzv_event(
     """Create an event and pass it to `record_rdzv_event`.
 
     Args:
-        name: defaults to the caller's file and function.
-        hostname: defaults to this machine's name.
-        pid: defaults to this process.
+        name: the location in the program (default: the caller's file and function).
+        hostname: the node's host name (default: this machine's name).
+        pid: the process id (default: this process's id).
     """
     if _RDZV not in _handlers:
         return
@@ -241,7 +243,7 @@ def construct_and_record_rdzv_event(
 
 
 def hand(event: Event | RdzvEvent, handler: EventHandler, destination: str) -> None:
-    """Call the handler. If it raises, the exception is logged and the event is lost."""
+    """Call the handler. If it raises an exception, the exception is logged and the event is lost."""
     try:
         handler(event)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error must not end the job

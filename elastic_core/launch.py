@@ -1,5 +1,5 @@
-"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`, and `run_job`, which
-the command line also uses."""
+"""Launches jobs from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`, and `run_job`,
+which the command line also uses."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class LaunchConfig:
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
     Args:
-        min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        nproc_per_node: workers on this node, as for `--nproc-per-node`: a number, or a device type to count.
+        min_nodes, max_nodes: the number of nodes; 1 <= min_nodes <= max_nodes.
+        nproc_per_node: the workers on this node, as for `--nproc-per-node`: a number, or a device type to count.
         logs_specs: the destinations of logs (see `elastic_core.multiprocessing.LogsSpecs`), or the name of an entry
             point in the group `torchrun.logs_specs`.
-        run_id: the job's id; if empty, one is generated for a single node.
+        run_id: the job's id. If it is empty, an id is generated for a single node.
         rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1 for its default.
         max_restarts: the maximum number of restarts after failures.
-        log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+        log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
         metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty to leave it unchanged.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; defaults to TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
@@ -106,7 +106,7 @@ class LaunchConfig:
         self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
     ) -> Settings:
         """Return this launch's settings, without `rdzv_timeout` and `metrics_cfg`. Fields that are None, and settings
-        without a field, are read from `environ`. `backend_named`: see `config.read`.
+        without a field, are read from `environ`. For `backend_named`, see `config.read`.
 
         Raises:
             ConfigurationError: with all problems.
@@ -125,7 +125,7 @@ class LaunchConfig:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, RawValue]:
-    """Return a `LaunchConfig`'s settings that variables provide: optional fields, and settings without a field."""
+    """Return the settings of a `LaunchConfig` that variables provide: optional fields, and settings without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
 
@@ -172,7 +172,7 @@ def launch_agent(
     args: list[Any],
     health_check_server: HealthCheckServer | None = None,
 ) -> dict[int, Any]:
-    """Run the job on this node; see `elastic_launch`."""
+    """Run the job on this node (see `elastic_launch`)."""
     manager = PluginManager.load(os.environ)
     settings = _with_join_timeout(_settings(config, manager), config.rdzv_timeout, manager)
     metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
@@ -205,7 +205,7 @@ class LocalElasticAgent(ProcessAgent):
         logs_specs: the destinations of the workers' output.
         start_method: for functions: spawn, fork or forkserver.
         exit_barrier_timeout: how many seconds a node whose workers have succeeded waits for other nodes' workers.
-        log_line_prefix_template: defaults to TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+        log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
         shutdown_timeout: seconds between SIGTERM and SIGKILL.
         health_check_server: a server that the program has started and `run` stops (default: as the variables specify).
         uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable; if None or not
@@ -291,7 +291,8 @@ class LocalElasticAgent(ProcessAgent):
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
-    """Add `rdzv_timeout` as the backend's `join_timeout` if it has that option and `rdzv_configs` does not set it."""
+    """Add `rdzv_timeout` as the backend's `join_timeout` if the backend has that option and `rdzv_configs` does not set
+    it."""
     if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
         return settings
     record = manager.backend_named(settings.rdzv_backend)
@@ -328,7 +329,8 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Forward signals to the agent within the context; only in the main thread, because Python requires it."""
+    """Forward signals to the agent within the context. This works only in the main thread, because Python requires
+    it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -355,7 +357,7 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
 
 
 def _write_parent_error_file(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """Write the first failure into this process's error file, if it is itself a worker of another agent."""
+    """Write the first failure to this process's error file, if this process is itself a worker of another agent."""
     from elastic_core import error_file
 
     if path := environ.get(error_file.VARIABLE):

@@ -1,4 +1,4 @@
-"""The agent's log, as text or JSON. `EVENTS` lists the events of the core and of this project's plugins; third-party
+"""The agent's log, as text or JSON. `EVENTS` lists the events that the core and this project's plugins log. Third-party
 plugins may log others.
 
 An application's own structlog configuration is neither used nor changed. structlog is imported only when the first line
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""In the core and this project's plugins, this is one of `EVENTS`. A test rejects any other name."""
+"""The name of an event. The core and this project's plugins only use those in `EVENTS`, which a test checks."""
 
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent has started; the fields show the most important settings",
@@ -118,7 +118,7 @@ EVENTS: Mapping[EventName, str] = {
     "entry dropped": "the store dropped this node's entry; the node is alive, and registers again",
     "lines dropped": "the reader of this log stalled, and the given number of lines were dropped",
 }
-"""The events of the core and of this project's plugins, with their meanings."""
+"""The events that the core and this project's plugins log, with their meanings."""
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
@@ -129,7 +129,7 @@ _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """A forked child must not inherit a lock that another thread held."""
+    """Replace the lock in a forked child, because another thread may have held the inherited one."""
     global _lock
     _lock = threading.RLock()
 
@@ -145,8 +145,8 @@ def _writer(level: str) -> Callable[Concatenate[Logger, EventName, ...], None]:
 
 
 class Logger:
-    """Logs events with fields, as set up by `configure`. `exc_info` adds a traceback. The text format shows the
-    field `stack` like a traceback, on separate lines."""
+    """Logs events with fields, in the format that `configure` sets. `exc_info` adds a traceback. The text format shows
+    the field `stack` on separate lines, like a traceback."""
 
     __slots__ = ("_bound",)
 
@@ -161,7 +161,8 @@ class Logger:
 
 
 def get_logger(**fields: Any) -> Logger:
-    """Return a logger that adds these fields to every line. Cheap until it writes."""
+    """Return a logger that adds these fields to every line. The call is cheap, because nothing is set up until the
+    first line."""
     return Logger(fields)
 
 
@@ -173,15 +174,15 @@ def configure(
     patience: Duration = _PATIENCE,
 ) -> None:
     """Set how and where all loggers write from now on. Before the first call, lines go to Python's logger
-    `elastic_core`, and are shown only if the program has a handler for it; see `show_unless_configured`.
+    `elastic_core`, and are shown only if the program has a handler for it (but see `show_unless_configured`).
 
     Args:
         format: `human` (one line, followed by an indented traceback if there is one; with the local time on a terminal,
             otherwise with UTC in ISO 8601) or `json` (one object per line).
-        level: the lowest level to write, in any case; one of `LEVELS`.
+        level: the lowest level to write, one of `LEVELS`, in upper or lower case.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
-        patience: seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
+        patience: how many seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
     Raises:
         ValueError: the format or the level is unknown.
@@ -195,8 +196,8 @@ def configure(
 
 
 class _Sink:
-    """A stream that never blocks its writer for long. The stalled reader of a pipe or terminal (a pager, Ctrl-S) must
-    not block the agent, so lines that it does not read in time are dropped."""
+    """A stream that never blocks its writer for long. If the reader of a pipe or terminal stalls (a pager, Ctrl-S), it
+    must not block the agent, so lines that it does not read in time are dropped."""
 
     def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
@@ -222,7 +223,8 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """Return and reset the number of dropped lines once the stream accepts a line about them; 0 until then."""
+        """Return and reset the number of dropped lines once the stream can accept a line about them. Returns 0 until
+        then."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):
@@ -254,7 +256,7 @@ class _Sink:
 
 
 def _pollable(stream: TextIO) -> int | None:
-    """Return the descriptor of a stream that may block (a pipe, socket or terminal); None for any other."""
+    """Return the descriptor of a stream that may block (a pipe, socket or terminal), or None for any other stream."""
     try:
         fd = stream.fileno()
         return None if stat.S_ISREG(os.fstat(fd).st_mode) else fd
@@ -263,13 +265,14 @@ def _pollable(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """Split into parts that fit into a writable pipe without blocking; an escaped character takes up to ten bytes."""
+    """Split text into parts that fit into a writable pipe without blocking. An escaped character takes up to ten
+    bytes."""
     size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 class _Output:
-    """A log configuration: threshold, format and sink."""
+    """A log configuration, which consists of a threshold, a format and a sink."""
 
     def __init__(self, format: Format, threshold: int, sink: _Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format
@@ -318,7 +321,8 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether the stream is a terminal; False for None, a closed stream, and one without `isatty`."""
+    """Return whether the stream is a terminal. Returns False for None, a closed stream, or a stream without
+    `isatty`."""
     try:
         return stream is not None and stream.isatty()
     except (ValueError, AttributeError):
@@ -335,8 +339,8 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Format a value on one line: bare if that is unambiguous, otherwise quoted, with control characters escaped.
-    Booleans, None and numbers are written as in JSON, but without `.0`; list items are separated by commas."""
+    """Format a value on one line: without quotes if that is unambiguous, otherwise quoted, with control characters
+    escaped. Booleans, None and numbers are written as in JSON, but without `.0`. List items are separated by commas."""
     if isinstance(value, (bool, type(None))):
         text = json.dumps(value)
     elif isinstance(value, float):
@@ -366,7 +370,8 @@ class _Unconfigured:
 
 
 def show_unless_configured() -> None:
-    """Show at least warnings on stderr unless `configure` has been called: a program that runs a job needs them."""
+    """Show at least warnings on stderr unless `configure` has been called, because a program that runs a job needs
+    them."""
     if isinstance(_output, _Unconfigured):
         configure(level="warning")
 

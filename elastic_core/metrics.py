@@ -1,4 +1,4 @@
-"""Records counts and durations through a handler that the program configures; the default handler drops them.
+"""Records counts and durations through a handler that the program configures. The default handler drops them.
 
 The names of functions and metrics are torchelastic's. Exceptions in a handler are only logged.
 """
@@ -45,7 +45,7 @@ class MetricHandler(abc.ABC):
 
 
 class NullMetricHandler(MetricHandler):
-    """Drops all metrics, as is the default."""
+    """Drops all metrics. This is the default handler."""
 
     def emit(self, metric_data: MetricData) -> None:
         return
@@ -60,11 +60,11 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 _handlers: dict[str | None, MetricHandler] = {None: NullMetricHandler()}
-"""The handlers by group; None is the default handler's key."""
+"""The handlers by group. The default handler's key is None."""
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Use `handler` for the metrics of `group` (default: of all groups without a handler)."""
+    """Use `handler` for the metrics in `group` (default: in all groups without a handler)."""
     _handlers[group] = handler
 
 
@@ -81,7 +81,7 @@ def _emit(handler: MetricHandler, metric_group: str, metric_name: str, metric_va
 
 
 class MetricStream:
-    """Records one group's metrics, for programs that record many."""
+    """Records the metrics of one group, for programs that record many of them."""
 
     def __init__(self, group_name: str, handler: MetricHandler) -> None:
         self.group_name = group_name
@@ -98,7 +98,8 @@ def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
 
 
 class MetricsConfig:
-    """The destination of metrics: `{"destination": "console"}` or `"null"`; empty to leave it unchanged."""
+    """The destination of metrics: `{"destination": "console"}` or `"null"`. If it is empty, the destination stays
+    unchanged."""
 
     def __init__(self, params: dict[str, str] | None = None) -> None:
         self.params = params or {}
@@ -147,7 +148,7 @@ def prof(
 
 
 def prof_as(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Like `prof`, but with a different name."""
+    """Decorate a function as `prof` does, but record its calls under a different name."""
     return lambda function: _measured(function, name, DEFAULT_GROUP)
 
 

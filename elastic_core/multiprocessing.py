@@ -51,10 +51,10 @@ _KILL_TIMEOUT: Duration = 10.0
 
 @dataclass
 class RunProcsResult:
-    """How the processes ended; keys are local ranks.
+    """How the processes ended. Keys are local ranks.
 
-    `return_values` has the values that functions returned (None for commands). `failures` has only processes that
-    failed by themselves. `stdouts` and `stderrs` have the paths of the output files, empty if there is no file.
+    `return_values` contains the values that functions returned (None for commands). `failures` contains only processes
+    that failed by themselves. `stdouts` and `stderrs` contain the paths of the output files, empty if there is no file.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class RunProcsResult:
 
 
 class PContext:
-    """A group of processes, created by `start_processes`. Used from one thread."""
+    """A group of processes that `start_processes` created. Only one thread may use it."""
 
     def __init__(self, name: str, starters: Mapping[int, Starter], specs: _Asked, policy: GroupPolicy) -> None:
         self.name = name
@@ -138,7 +138,7 @@ class PContext:
         """End all running processes and release all resources. Idempotent.
 
         Args:
-            death_sig: defaults to SIGTERM.
+            death_sig: the first signal to send (default: SIGTERM).
             timeout: seconds from that signal to SIGKILL.
 
         Raises:
@@ -176,10 +176,10 @@ def start_processes(
     Args:
         name: the group's name, for prefixes and reports.
         entrypoint: a function or a command.
-        args: arguments by local rank: 0, 1, ...
+        args: the arguments by local rank: 0, 1, ...
         envs: additional environment variables by local rank.
         logs_specs: the destinations of output.
-        log_line_prefixes: prefixes of `tee` lines by local rank (default: name and rank).
+        log_line_prefixes: the prefixes for `tee` lines by local rank (default: name and rank).
         start_method: for functions: spawn, fork or forkserver.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
         duplicate_stdout_filters, duplicate_stderr_filters: lines that contain one of these also go to one file.

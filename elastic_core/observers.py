@@ -31,7 +31,8 @@ class CombinedObserver:
 
 
 class History:
-    """The history of one run, for the result file and the final report: all facts except exits and phases, in order."""
+    """The history of one run, for the result file and the final report. It holds all facts except exits and phases, in
+    order."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
@@ -54,7 +55,7 @@ class History:
 
     @property
     def restarts_by_round(self) -> dict[int, int]:
-        """The number of restarts before each round."""
+        """The number of restarts before each round, by round number."""
         return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class History:
 @dataclass(frozen=True)
 class EventRecorder:
     """Records the facts as events (see `elastic_core.events`), except for phases and worker exits, which other events
-    cover. `destination` is the sink's name, for the log."""
+    cover. `destination` is the handler's name, for the log."""
 
     sink: events.EventHandler
     destination: str = ""
@@ -94,8 +95,8 @@ class EventRecorder:
 
 class MetricRecorder:
     """Records the facts as metrics (see `elastic_core.metrics`) under the names that torch's agent uses:
-    `workers.<role>.<name>`. torch's agent records the workers' state and the remaining restarts whenever it polls its
-    workers; this class records them when they change."""
+    `workers.<role>.<name>`. While torch's agent records the workers' state and the remaining restarts whenever it polls
+    its workers, this class records them when they change."""
 
     def __init__(self, role: str, max_restarts: int) -> None:
         self._role = role

@@ -1,9 +1,8 @@
-"""Parsers for single values, for settings and for the options that plugins declare.
+"""Parsers for single values, used for settings and for the options that plugins declare.
 
 A parser takes a value from its source (text from flags and variables, TOML types from files, typed values from Python)
 and returns the typed value, or raises ValueError with the expected and the actual value. Parsers accept their own
-results and return them unchanged.
-"""
+results and return them unchanged."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """Return a parser's error, in the common wording."""
+    """Return the error that a parser raises, in the common wording."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
 def parse_text(raw: object) -> str:
-    """Parse text; a whole number is converted, because users write `rdzv_id = 7` in TOML."""
+    """Parse text. A whole number is converted to text, because users write `rdzv_id = 7` in TOML."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, int) and not isinstance(raw, bool):
@@ -48,7 +47,7 @@ def parse_filled_text(raw: object) -> str:
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """Parse a name; `none`, an empty text and None mean off and become None."""
+    """Parse a name. `none`, an empty text and None mean off, and become None."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
@@ -126,12 +125,13 @@ def _within(
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
-    """Return a parser for finite durations in seconds: >= 0, or greater than `above`."""
+    """Return a parser for finite durations in seconds that are at least 0 or, if `above` is given, greater than
+    `above`."""
     return number(least=0 if above is None else None, above=above, what="seconds, a number")
 
 
 def seconds_or_none(raw: object) -> float:
-    """Parse a duration of at least 0.1 seconds; 0 and `none` mean off and become 0.0."""
+    """Parse a duration of at least 0.1 seconds. 0 and `none` mean off, and become 0.0."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
@@ -154,7 +154,7 @@ _OTHER_LEVELS = {"warn": "warning", "fatal": "critical", **{f"{n}0": level for n
 
 
 def parse_log_level(raw: object) -> str:
-    """Parse a level of Python's `logging`, a name in any case or a number, into its lower-case name."""
+    """Parse a level of Python's `logging`, given as a name in any case or as a number, into its lower-case name."""
     text = str(raw).strip().lower()
     level = _OTHER_LEVELS.get(text, text)
     if level not in _LEVELS:

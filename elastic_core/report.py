@@ -1,4 +1,4 @@
-"""The report of a failed run: why it ended, and the root cause with the tail of its stderr. Pure text."""
+"""Formats the report on a failed run: why the run ended, and the root cause with the tail of its stderr."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _OTHERS = 16  # a thousand workers may fail because of one peer, and showing a f
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the error's exit code, 128 + n for signal n, or INTERNAL_ERROR for errors other than elastic-core's."""
+    """Return the error's exit code, 128 + n for signal n, or INTERNAL_ERROR for an error that is not one of
+    elastic-core's."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, KeyboardInterrupt):
@@ -80,8 +81,8 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
 
 
 def message_of(error: ElasticError) -> str:
-    """Return an error's message. All lines but the first are indented, because they may quote other nodes, whose text
-    could otherwise look like a line of the report."""
+    """Return an error's message. All lines but the first are indented, because the message may quote text from other
+    nodes, which could otherwise look like a line of the report."""
     return printable(str(error)).replace("\n", "\n  ")
 
 
@@ -95,7 +96,8 @@ def _configuration(error: ConfigurationError) -> str:
 def failure_lines(
     failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = MappingProxyType({})
 ) -> Iterable[str]:
-    """Return the root cause with its stderr tail, and the failures that followed from it; empty without failures."""
+    """Return the root cause with its stderr tail, and the failures that followed from it. Empty if there are no
+    failures."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 
@@ -113,7 +115,7 @@ def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int
 
 
 def _when(failure: ProcessFailure, restarts: int) -> str:
-    """Return the round and the number of restarts before it; empty for the first round."""
+    """Return the round and the number of restarts before it. Empty for the first round."""
     parts = [f"round {failure.round}"] if failure.round > 1 else []
     parts += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     return f" ({', '.join(parts)})" if parts else ""
@@ -136,7 +138,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
 
 
 def _stack(failure: ProcessFailure) -> Iterable[str]:
-    """Return all stacks of a worker that hung or crashed, whose length was limited when they were recorded."""
+    """Return all stacks of a worker that hung or crashed. Their length was limited when they were recorded."""
     lines = failure.stack.splitlines()
     if len(lines) == 1:
         yield f"  {lines[0]}"

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 
 def check_writable(path: Path) -> None:
-    """Check, before the job runs, that its outcome can be written. Raises ConfigurationError."""
+    """Check that the outcome can be written, before the job runs. Raises ConfigurationError if it cannot."""
     try:
         target = files.followed(path.absolute())
         files.check_existing(target)
@@ -56,8 +56,8 @@ def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file atomically, so that readers never see a partial file. A symbolic link is followed. A device or a
-    pipe is written to instead.
+    """Replace the file atomically, so that readers never see a partial file. Symbolic links are followed. Devices and
+    pipes are written to instead.
 
     Raises:
         OSError: the file cannot be written, or another user created the existing one.
@@ -73,7 +73,8 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _as_json(content: dict[str, Any]) -> str:
-    """Convert to standard JSON. Numbers that it does not support, such as NaN from a script, become text."""
+    """Convert the content to standard JSON. Numbers that JSON does not support, such as NaN from a script, become
+    text."""
     standard = json.loads(json.dumps(content, default=str), parse_constant=str)
     return json.dumps(standard, indent=2, allow_nan=False)
 

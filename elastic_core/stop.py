@@ -1,10 +1,10 @@
 """A stop that saves: all workers of a job stop after the same step.
 
-A training loop calls `should_stop(step)`. When the job, or one of its nodes, is asked to stop, the agents find the
-highest step that any worker has announced, and `should_stop` becomes true in every worker at the same later step. No
-worker has to arrive anywhere for this, so it cannot deadlock.
+A training loop calls `should_stop(step)`. When the job or one of its nodes is asked to stop, the agents find the
+highest step that any worker has announced, and `should_stop` becomes true in every worker at the same later step.
+Workers never wait for each other, so they cannot deadlock.
 
-The worker writes to a page that its agent reads, and the agent answers there. Nothing else happens in a step.
+The worker writes to a page of memory that its agent reads, and the agent answers there. Nothing else happens in a step.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ STOP_FILE = "ELASTIC_STOP_FILE"
 _WHOLE, _REAL = struct.Struct("q"), struct.Struct("d")
 _STEP, _SAVED, _ASKED, _AT, _UNTIL, _REASON = 0, 8, 16, 24, 32, 40  # offsets in the page
 _SIZE = 256
-_NONE, _NO_STEP = -1, -2  # no step yet; the agents could not agree on one
-_PAUSE: Duration = 0.001  # between two looks at the page while the agents agree
+_NONE, _NO_STEP = -1, -2  # there is no step yet; the agents could not agree on one
+_PAUSE: Duration = 0.001  # between two reads of the page while the agents agree
 _CLOCK = SystemClock()
 _page: mmap.mmap | bytearray | None = None
 
@@ -38,10 +38,10 @@ _page: mmap.mmap | bytearray | None = None
 def should_stop(step: int) -> bool:
     """Return whether this worker should save and end its training loop now.
 
-    Call it once per step, in the thread that trains, outside code that `torch.compile` compiles. It is true in all
-    workers of the job at the same step. While nobody has asked the job to stop, a call takes less than a microsecond
-    and communicates with no one. Afterwards, it may block for some milliseconds while the agents agree on the step.
-    Without an agent, it is always false.
+    Call this once per step, in the thread that trains, outside code that `torch.compile` compiles. All workers of the
+    job get true at the same step. Until the job is asked to stop, a call takes less than a microsecond and involves no
+    communication. After that, a call may block for some milliseconds while the agents agree on the step. Without an
+    agent, the result is always false.
 
     Args:
         step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
@@ -53,25 +53,25 @@ def should_stop(step: int) -> bool:
 
 
 def stopped(step: int) -> None:
-    """Report that this worker has saved and needs no more time, as its exit would. For programs that do not end by
-    themselves after they have saved."""
+    """Report that this worker has saved and needs no more time. A worker that exits need not call this: it is for
+    programs that do not end by themselves after they have saved."""
     _WHOLE.pack_into(_page or _open_page(), _SAVED, step)
 
 
 def stop_deadline() -> Duration | None:
-    """Return how many seconds are left until this worker is killed, 0 or more; None if it was not asked to stop."""
+    """Return how many seconds, 0 or more, are left until this worker is killed, or None if it was not asked to stop."""
     page = _page or _open_page()
     return max(_until(page) - _CLOCK.now(), 0.0) if page[_ASKED] else None
 
 
 def stop_reason() -> str:
-    """Return why this worker was asked to stop; empty if it was not."""
+    """Return why this worker was asked to stop, or an empty text if it was not."""
     page = _page or _open_page()
     return page[_REASON:_SIZE].rstrip(b"\0").decode(errors="replace") if page[_ASKED] else ""
 
 
 def _is_last(page: mmap.mmap | bytearray, step: int) -> bool:
-    """Wait until the agents have agreed on the step, and return whether it has come."""
+    """Wait until the agents have agreed on the step, and return whether `step` has reached it."""
     while (at := _WHOLE.unpack_from(page, _AT)[0]) == _NONE and _CLOCK.now() < _until(page):
         time.sleep(_PAUSE)
     return bool(0 <= at <= step)
@@ -104,7 +104,7 @@ class StopFile(PageFile):
         super().__init__(path, b"".join(map(_WHOLE.pack, numbers)).ljust(_SIZE, b"\0"))
 
     def announced(self) -> int:
-        """Return the last step that the worker has passed to `should_stop`; -1 if there is none."""
+        """Return the last step that the worker has passed to `should_stop`, or -1 if there is none."""
         return self._number(_STEP)
 
     def saved(self) -> bool:
@@ -112,13 +112,15 @@ class StopFile(PageFile):
         return self._number(_SAVED) >= 0
 
     def ask(self, until: Instant, reason: str) -> None:
-        """Ask the worker to stop. It then blocks in its next call of `should_stop` until `answer`."""
+        """Ask the worker to stop. Its next call to `should_stop` then blocks until `answer` is called or `until` has
+        passed."""
         self.write(reason.encode(errors="replace")[: _SIZE - _REASON], _REASON)
         self.write(_REAL.pack(until), _UNTIL)
         self.write(_WHOLE.pack(1), _ASKED)
 
     def answer(self, step: int | None) -> None:
-        """Tell the worker at which step to stop; None: the agents could not agree on one, so it gets SIGTERM."""
+        """Pass the step at which to stop to the worker. If `step` is None, the agents could not agree on one, so the
+        worker gets SIGTERM."""
         self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
 
     def _number(self, offset: int) -> int:

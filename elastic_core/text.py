@@ -32,13 +32,13 @@ HIDDEN = "***"
 
 
 def truth(value: object) -> bool | None:
-    """Return True or False for one of their usual spellings, in any case; None for any other value."""
+    """Return True or False for one of their usual spellings in any case, or None for any other value."""
     word = str(value).strip().lower()
     return True if word in _TRUE else False if word in _FALSE else None
 
 
 def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the valid name most similar to `name`, ignoring case; otherwise one that begins with it, or None.
+    """Return the valid name most similar to `name`, ignoring case, or else one that begins with it, or else None.
 
     `likeness` is the minimum similarity, from 0 (any) to 1 (equal).
     """
@@ -52,7 +52,7 @@ def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return the end of a message: `; did you mean 'x'?`, or empty if no valid name is similar."""
+    """Return the end of a message, `; did you mean 'x'?`, or an empty text if no valid name is similar."""
     near = nearest(name, valid)
     return f"; did you mean {near!r}?" if near else ""
 
@@ -69,7 +69,8 @@ def printable(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Like `printable`, but also escape line feeds, so that a name or a reason cannot fake a line of output."""
+    """Escape the same characters as `printable`, and also line feeds, so that a name or a reason cannot fake a line of
+    output."""
     return printable(text).replace("\n", "\\n")
 
 

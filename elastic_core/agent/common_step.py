@@ -1,9 +1,8 @@
-"""How a round's workers stop after the same step. See `elastic_core.stop` for the workers' side.
+"""Lets all workers of a round stop after the same step. See `elastic_core.stop` for the workers' side.
 
-Each agent asks its workers to stop. From then on, they block at their next step, so the highest step that they have
-announced is final but for the workers that were between two steps, and those block at the next one at the latest. The
-agents exchange these numbers in the round's store, and rank 0 publishes the first step above all of them.
-"""
+Each agent asks its workers to stop. From then on, every worker blocks in its next call to `should_stop`. The highest
+step that they have announced is therefore almost final: only a worker that was between two calls still announces one
+more. The agents exchange these numbers in the round's store, and rank 0 publishes the first step above all of them."""
 
 from __future__ import annotations
 
@@ -26,20 +25,20 @@ _OWN, _AGREED = "elastic/stop/{rank}", "elastic/stop/at"
 _NO_STEP = -1
 _LONGEST = 20  # characters of a step in the store
 _SETTLE: Duration = 0.001  # until a step that a worker has written is visible on all processors
-_LOOK: Duration = 0.05  # a worker that calls `stopped` writes to its page only, which wakes nobody
+_LOOK: Duration = 0.05  # a worker that calls `stopped` only writes to its page, which does not wake the agent
 
 
 def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, patience: Duration) -> int | None:
-    """Return the step after which all workers of the round stop.
+    """Return the step at which all workers of the round stop.
 
     Args:
-        store: the round's store; not used by a single node.
-        highest: the highest step that a worker of this node has announced; -1 if none has. Then there is no common
-            step, and this node does not wait for the others.
-        multiple: the result is a multiple of this number.
-        patience: seconds to wait for the other nodes.
+        store: the round's store, which a single node does not use.
+        highest: the highest step that a worker of this node has announced, or -1 if none has. In that case, there is no
+            common step, and the node does not wait for the others.
+        multiple: the number of which the result must be a multiple.
+        patience: how many seconds to wait for the other nodes.
 
-    Returns None if no step was agreed on in time. Raises the store's errors.
+    Returns None if the nodes did not agree on a step in time. Raises the store's errors.
     """
     if size == 1:
         return _following(highest, multiple)
@@ -72,11 +71,11 @@ def _read(store: Store, key: str) -> int:
 
 
 class CommonStep:
-    """The part of a stop in which the workers save. Used from the agent's thread.
+    """The part of a stop in which the workers save. Only the agent's thread calls the methods.
 
     Args:
-        settle: returns the agreed step for this node's highest one; see `agree`.
-        reason: why the workers are stopped.
+        settle: takes this node's highest step and returns the agreed one (see `agree`).
+        reason: why the workers have to stop.
     """
 
     def __init__(
@@ -97,8 +96,8 @@ class CommonStep:
         self._step: int | None = None
 
     def begin(self, until: Instant) -> bool:
-        """Ask the workers to stop, and the other nodes for the step. Returns false if no worker has called
-        `should_stop`, so that there is nothing to wait for."""
+        """Ask the workers to stop, and start to agree on the step with the other nodes. Returns false if no worker has
+        called `should_stop`, in which case there is nothing to wait for."""
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))
         highest = self._processes.announced_step()
@@ -111,8 +110,8 @@ class CommonStep:
         return highest >= 0
 
     def is_over(self) -> bool:
-        """Pass the agreed step on to the workers once it is known. Returns whether there is nothing left to wait for:
-        every worker has saved, one has failed, or there is no common step."""
+        """Pass the agreed step to the workers once it is known. Returns whether there is nothing left to wait for,
+        because every worker has saved, a worker has failed, or there is no common step."""
         if not self._answered and self._call is not None and self._call.wait(0):
             step, reason = None, "the workers of another node do not call should_stop"
             try:
@@ -133,7 +132,7 @@ class CommonStep:
         return later(self._clock.now(), _LOOK)
 
     def end(self) -> None:
-        """Release workers that still wait for the step, and name those that have not stopped at it."""
+        """Release workers that are still waiting for the step, and log which ones have not stopped at it."""
         if not self._answered:
             self._answer(None)
         if self._step is not None and (left := self._unsaved()):

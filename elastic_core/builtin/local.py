@@ -1,7 +1,7 @@
 """The backend `local`: single-node jobs without a rendezvous. It needs neither torch nor a network.
 
-The agent hosts the workers' store; see `support.workers_store`. Each round gets a new store without earlier rounds'
-keys.
+The agent hosts the workers' store (see `support.workers_store`). Each round gets a new store, without the keys of
+earlier rounds.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(context: Context, params: RendezvousParameters) -> LocalRendezvousHandler:
-    """Create the handler. Raises ConfigurationError if the job may have several nodes or has an endpoint."""
+    """Create the handler. Raises ConfigurationError if the job may have several nodes, or has an endpoint."""
     problems = list(_problems(params))
     if problems:
         raise ConfigurationError(*problems)

@@ -19,13 +19,14 @@ def keep(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def by_host(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Sort by host name in every round, with node7 before node66. Machines with adjacent names are usually close in the
-    network, so they become neighbors in a ring of ranks. A new node, which has no training state, may get rank 0."""
+    """Sort by host name in every round, with node7 before node66. Machines with adjacent names are usually close to
+    each other in the network, so they become neighbors in a ring of ranks. A new node, which has no training state, may
+    get rank 0."""
     return sorted(candidates, key=lambda candidate: _natural(candidate.node.host))
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """Split the name into pairs of text and number; the digits of a very long number are split up."""
+    """Split the name into pairs of text and number. The digits of a very long number are split up."""
     pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", name)
     return [(text, int(number or -1)) for text, number in pairs]
 

@@ -31,8 +31,8 @@ _NO_PORT = 0
 
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
-    """Return the backend's record. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`, whichever
-    exists, or `host` and `port`. Without that flag, these options keep their defaults."""
+    """Return the record for the backend. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`,
+    whichever exists, or `host` and `port`. Without that flag, these options keep their defaults."""
     shared = (*BACKEND_OPTIONS, OUTAGE_GRACE)
     taken = {option.name for option in shared} | set(_place(store) or ())
     own = None if store.options is None else [option for option in store.options if option.name not in taken]
@@ -51,7 +51,7 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
 
 
 def _place(store: StoreRecord) -> tuple[str, ...] | None:
-    """Return the first of the store's options that hold its address; None if there are none."""
+    """Return the first of the store's options that can hold its address, or None if there is none."""
     declared = None if store.options is None else {option.name for option in store.options}
     return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
 

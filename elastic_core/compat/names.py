@@ -65,4 +65,4 @@ MODULES: dict[str, dict[str, str]] = {
     f"torch.distributed.{module}": {name: ours for ours, names in homes.items() for name in names.split()}
     for module, homes in _BY_MODULE.items()
 }
-"""Maps each of torch's modules to its names, each with the elastic-core module that defines it."""
+"""Maps each of torch's modules to its names, and each name to the elastic-core module that defines it."""

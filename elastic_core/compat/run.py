@@ -19,7 +19,7 @@ __all__ = ["get_args_parser", "main", "parse_args", "run"]
 
 def get_args_parser() -> argparse.ArgumentParser:
     """Return a parser for torchrun's flags, script and arguments. Values remain text. A flag that is not given has our
-    default as text; `run` then reads the setting from variables and files."""
+    default as text, in place of which `run` reads the setting from variables and files."""
     parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
     for spec in config.SPECS.values():
         if spec.torchrun:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the job.
 
     Raises:
-        ChildFailedError: the workers failed for good. Other errors as for `elastic_core.launch.elastic_launch`.
+        ChildFailedError: the workers failed for good. Other errors are those of `elastic_core.launch.elastic_launch`.
     """
     _run(_words(args))
 
@@ -73,7 +73,7 @@ class _Default(str):
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """Return the command line for all values in `args` that are not defaults."""
+    """Return the command line that sets all values in `args` that are not defaults."""
     words = []
     for name, spec in config.SPECS.items():
         value = getattr(args, name, None)

@@ -1,7 +1,7 @@
-"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. All keys are kept in one state.
+"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. One state contains all keys.
 
 The members of a round share one such store, and the job's nodes share another one underneath `StoreBackend`. With many
-nodes, a backend that stores entries separately is much cheaper.
+nodes, a backend that stores entries separately is much more efficient.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class StateStore:
         return len(self._values())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values of all these keys, waiting for them as `get` does."""
+        """Return the values of all these keys. Waits for the keys as `get` does."""
         values = self._awaited(keys, self._timeout)
         return [values[key] for key in keys]
 
@@ -115,7 +115,7 @@ class StateStore:
 
     def _read(self, replaces: bool = False) -> tuple[Values, object]:
         """Return the values and the state's token. If a write (`replaces`) finds that something else has overwritten
-        the store's state, it raises RendezvousStateError and resets the store."""
+        the store's state, this method raises RendezvousStateError and resets the store."""
         found = self._backend.get_state()
         try:
             values = {} if found is None else _decoded(found[0])
@@ -173,7 +173,7 @@ def _missing(values: Values, keys: Sequence[str]) -> list[str]:
 
 
 def _encoded(values: Values, serial: str) -> bytes:
-    """Encode the values; `serial` distinguishes two writes of the same values."""
+    """Encode the values. `serial` distinguishes two writes of the same values."""
     shown = {key: base64.b64encode(value).decode() for key, value in values.items()}
     return json.dumps({"version": _VERSION, "serial": serial, "values": shown}, separators=(",", ":")).encode("ascii")
 
@@ -192,7 +192,7 @@ def _decoded(data: bytes) -> Values:
 
 
 class _StateConnector:
-    """All callers share one store. The backend, not the store, limits the duration of an operation."""
+    """Gives all callers the same store. The backend, not the store, limits the duration of an operation."""
 
     hosts = False
     grace: Duration = 0.0
@@ -223,8 +223,8 @@ class _SharedConnection(StoreConnection):
 def with_roster(
     backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
 ) -> RosterBackend:
-    """Return the backend itself if it has a roster, or else a `StoreBackend` on top of it. `observes`: see
-    `StoreBackend`. `seal`: signs the nodes' writes."""
+    """Return the backend itself if it has a roster, or else a `StoreBackend` on top of it. For `observes`, see
+    `StoreBackend`. `seal` signs the nodes' writes."""
     if not isinstance(backend, RosterBackend):
         backend = StoreBackend(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
     if seal is None or not seal.signs or backend.sign_with(seal):

@@ -5,7 +5,7 @@
 
 `compat.names` lists the replaced modules and names. All other modules, such as `torch.distributed.elastic.utils`,
 remain torch's. Accessing a name that a replaced module lacks raises AttributeError; the page "Moving from torchrun"
-lists alternatives. Workers are separate processes and import torch's modules unless they also import this module.
+lists alternatives. Workers are separate processes, and use torch's modules unless they also import this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Ours(importlib.machinery.SourceFileLoader):
-    """Loads a replaced module, whose names are imported from our modules on first access."""
+    """Loads a replaced module. Its names are imported from our modules on first access."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = MODULES[module.__name__]

@@ -57,10 +57,10 @@ class StatusBoard:
 
         Args:
             loop_alive_at: returns when the agent's loop last completed an iteration.
-            faults: each watchdog's `fault` method; see `interfaces.watchdog.Watchdog.fault`.
+            faults: the `fault` method of each watchdog (see `interfaces.watchdog.Watchdog.fault`).
             template_pid: returns the process id of the worker starter's template process.
-            not_signed: returns how many unsigned entries the rendezvous has refused.
-            on_recovered: called with each recovery, in the agent's thread.
+            not_signed: returns at how many places the rendezvous has found values without a valid signature.
+            on_recovered: called in the agent's thread with each recovery.
         """
         self._loop_alive_at = loop_alive_at
         self._faults = faults

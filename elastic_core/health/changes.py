@@ -1,5 +1,5 @@
-"""Applies facts to an agent's status, and derives the parts of a recovery from its phases. Pure: the new status
-depends on the old one, the fact, and the time (seconds since the epoch)."""
+"""Applies facts to an agent's status, and derives the parts of a recovery from its phases. These are pure functions:
+the new status depends on the old one, the fact, and the time (seconds since the epoch)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Fact
 
 KEPT = 100
-"""How many of the latest rounds and recoveries a status keeps."""
+"""The number of latest rounds and recoveries that a status keeps."""
 
 _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
@@ -80,7 +80,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
 
 
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """Set `last_failure` to the first failure of its round, if known, because that is the root cause."""
+    """Set `last_failure` to the first failure in its round, if known, because that is the root cause."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -117,7 +117,7 @@ def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
 
 
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
-    """Return the status after the last round has ended. If the end already has a cause, that cause is kept."""
+    """Return the status after the last round has ended. If the round's end already has a cause, that cause is kept."""
     if not status.rounds or status.rounds[-1].cause:
         return status
     last = status.rounds[-1]
@@ -136,7 +136,7 @@ def _with_workers(status: AgentStatus, state_of: Callable[[WorkerStatus], str]) 
 
 
 class Parts(NamedTuple):
-    """The parts of a recovery; see `interfaces.health.Recovery`."""
+    """The durations of a recovery's parts (see `interfaces.health.Recovery`)."""
 
     detect: Duration
     stop: Duration
@@ -146,7 +146,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class RecoveryMarks:
-    """When each part of the current recovery began, on the agent's clock; None if it has not begun yet."""
+    """When each part of the current recovery began, on the agent's clock, or None if that part has not begun yet."""
 
     sign: Instant | None = None
     stop: Instant | None = None
@@ -155,7 +155,7 @@ class RecoveryMarks:
 
     def after(self, fact: PhaseChanged) -> RecoveryMarks:
         """Return the marks after a phase change. If a phase is reported again with another reason, the first report
-        determines when it began. A node that leaves or finishes does not recover."""
+        determines when the phase began. A node that leaves or finishes does not recover."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return RecoveryMarks(sign, fact.at)
@@ -168,7 +168,7 @@ class RecoveryMarks:
         return self
 
     def parts(self, fact: PhaseChanged) -> Parts | None:
-        """Return the parts of the recovery that this phase completes; None if it completes none."""
+        """Return the parts of the recovery that this phase completes, or None if it does not complete a recovery."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:

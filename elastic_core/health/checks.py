@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import HealthCheck
 
 FRESH: Duration = 60.0
-"""Seconds after which a running job repeats a check."""
+"""The seconds after which a running job repeats a check."""
 
 
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
@@ -40,7 +40,7 @@ def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Durati
 
 
 class RunningChecks:
-    """The health checks of a running job. They run when a caller requests results. Thread-safe."""
+    """The health checks of a running job, which run when a caller requests results. Thread-safe."""
 
     def __init__(self, checks: Sequence[HealthCheck], clock: Clock) -> None:
         self._clock = clock
@@ -48,7 +48,8 @@ class RunningChecks:
         self._checks = [_RunningCheck(check) for check in checks]
 
     def results(self) -> tuple[CheckStatus, ...]:
-        """Return the latest results without waiting. Starts each check whose last run began over `FRESH` s ago."""
+        """Return the latest results without waiting, and start each check whose last run began over `FRESH` seconds
+        ago."""
         with self._lock:
             return tuple(check.look(self._clock) for check in self._checks)
 
@@ -77,5 +78,5 @@ class _RunningCheck:
 
 
 def expired(begun: Instant | None, now: Instant, limit: Duration) -> bool:
-    """Return whether at least `limit` seconds have passed since `begun`; True if it is None."""
+    """Return whether at least `limit` seconds have passed since `begun`. Returns True if `begun` is None."""
     return begun is None or now - begun >= limit

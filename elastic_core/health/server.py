@@ -1,9 +1,9 @@
-"""Liveness and readiness probes with Kubernetes semantics, and health check servers under torch's names, which use the
-installed endpoint `http`, for programs with their own agent.
+"""Liveness and readiness probes with Kubernetes semantics. For programs with their own agent, there are health check
+servers under torch's names, which use the installed endpoint `http`.
 
 If the liveness probe fails, the process should be killed and restarted. An agent is therefore alive while its job
 waits, restarts or has failed. It is not alive if its loop is stuck, or if its watchdog has died, because hung workers
-would go unnoticed. If the readiness probe fails, no workers are running on this node at the moment.
+would then go unnoticed. If the readiness probe fails, no workers are currently running on this node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "
     """Return whether the agent is alive.
 
     Args:
-        alive_at: when its loop last completed an iteration, in seconds since the epoch.
+        alive_at: when the agent's loop last completed an iteration, in seconds since the epoch.
         now: the current time, in seconds since the epoch.
         timeout: seconds without an iteration after which the agent is considered stuck.
         watchdog_fault: why no watchdog is watching the workers; empty if there is no fault.
@@ -83,15 +83,15 @@ class HealthCheckServer(health.HealthCheckServer):
             self._endpoint.stop()
 
     def prepare(self) -> health.HealthCheckServer:
-        """Create the underlying endpoint, not started yet. Raises PluginError if none is installed."""
+        """Create the underlying endpoint without starting it. Raises PluginError if no endpoint is installed."""
         if self._endpoint is None:
             self._endpoint = _make(self._alive_callback, self._port, self._timeout)
         return self._endpoint
 
 
 def create_healthcheck_server(alive_callback: Callable[[], float], port: int, timeout: Duration) -> HealthCheckServer:
-    """Create a `HealthCheckServer` with these arguments, not started yet. Raises PluginError if no endpoint `http` is
-    installed."""
+    """Create a `HealthCheckServer` with these arguments, without starting it. Raises PluginError if no endpoint `http`
+    is installed."""
     server = HealthCheckServer(alive_callback, port, timeout)
     server.prepare()
     return server

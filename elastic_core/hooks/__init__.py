@@ -1,6 +1,6 @@
 """The names that a plugin imports: the marker for its hooks, and the records that its hooks return.
 
-`elastic_core.hooks.spec` describes every hook, with a complete plugin as an example.
+`elastic_core.hooks.spec` describes every hook, each with a complete plugin as an example.
 """
 
 from __future__ import annotations

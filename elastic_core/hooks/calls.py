@@ -1,5 +1,5 @@
-"""Calls the hooks of a running job: notifies plugins of facts, and collects their variables for the workers. A plugin's
-error is logged and affects neither the job nor other plugins."""
+"""Calls the hooks of a running job, to notify plugins of facts and to collect their variables for the workers. An error
+in a plugin is logged, and affects neither the job nor other plugins."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ _log = get_logger()
 
 
 class Contexts:
-    """Creates each plugin's context once. `values` maps the names of all options that plugins added to their values."""
+    """Creates each plugin's context once. `values` maps the name of each option that a plugin added to the option's
+    value."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
@@ -78,13 +79,13 @@ class Contexts:
         return self._made[source]
 
     def of_record(self, source: Source, options: Values) -> Context:
-        """Return the context for the functions of a record with these options."""
+        """Return the context for the functions of a record that has these options."""
         context = self.of(source)
         return replace(context, options=MappingProxyType({**context.options, **options}))
 
 
 class Notifier:
-    """An `Observer` that passes each fact, in the caller's thread, to all plugins that implement its hook."""
+    """An `Observer` that passes each fact to all plugins that implement its hook, in the caller's thread."""
 
     def __init__(self, manager: PluginManager, contexts: Contexts) -> None:
         self._manager = manager
@@ -106,7 +107,8 @@ class Notifier:
 
 
 def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], tuple[Path, ...]]) -> Observer:
-    """Return an observer that notifies a watchdog of each round's workers. `log_files` returns a local rank's files."""
+    """Return an observer that notifies a watchdog of each round's workers. `log_files` returns the log files of a local
+    rank."""
 
     def notify(fact: Fact) -> None:
         if not isinstance(fact, WorkersStarted):
@@ -122,7 +124,7 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
 
 
 def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
-    """Return the plugins' health checks that run at this moment."""
+    """Return the plugins' health checks that run at the given moment."""
     return [
         HealthCheck(
             item.record.name,
@@ -137,8 +139,9 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
 
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
-    """Return the variables that plugins contribute to a round's workers. If two plugins set a variable differently, the
-    first one's value is used. An invalid variable is logged, and all variables from its plugin are ignored."""
+    """Return the variables that plugins contribute to a round's workers. If two plugins set a variable to different
+    values, the first plugin's value is used. If a variable is invalid, it is logged, and all variables from its plugin
+    are ignored."""
     merged: dict[str, str] = {}
     contributors: dict[str, Source] = {}
     for implementation in manager.implementations("elastic_contribute_environment"):

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """Information about the run, for a plugin.
+    """The information about the run that a plugin receives.
 
     Args:
         run_id: the job's id.
-        options: values of the options that this plugin added and, for a factory, of its record's options.
+        options: the values of the options that this plugin added and, for a factory, of its record's options.
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
         log: a logger for the agent's log, which adds the plugin's name to every line.
     """

@@ -21,12 +21,13 @@ HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
 BUILTINS: tuple[str, ...] = tuple(f"elastic_core.builtin.{name}" for name in ("local", "rank_policies", "starters"))
-"""The core's own plugins, for a checkout without metadata. In an installed core they are entry points."""
+"""The core's own plugins, for a checkout without metadata. If the core is installed, they are entry points."""
 
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """Where a plugin comes from: a distribution, its version, and the name of the plugin's entry point there."""
+    """Where a plugin comes from: a distribution, its version, and the name of the plugin's entry point in the
+    distribution."""
 
     distribution: str
     plugin: str
@@ -37,12 +38,12 @@ class Source:
 
     @property
     def described(self) -> str:
-        """The name to use in messages about the plugin itself: `plugin 'etcd' of elastic-etcd 0.1.0`."""
+        """The plugin as messages about it describe it, such as `plugin 'etcd' of elastic-etcd 0.1.0`."""
         return f"plugin {self.plugin!r} of {self}"
 
     @property
     def names(self) -> set[str]:
-        """The normalized names by which users block the plugin: plugin, distribution, and `distribution:plugin`."""
+        """The normalized names by which users can block the plugin: plugin, distribution, and `distribution:plugin`."""
         plugin, distribution = normalised(self.plugin), normalised(self.distribution)
         return {plugin, distribution, f"{distribution}:{plugin}"}
 
@@ -53,7 +54,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plugin that can be loaded. `target` is its import path, `module` or `module:attribute`."""
+    """A plugin that can be loaded. `target` is its import path, either `module` or `module:attribute`."""
 
     source: Source
     target: str
@@ -62,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plugin that could not be loaded. `core_version` is the version of elastic-core with which it failed."""
+    """A plugin that could not be loaded. `core_version` is the version of elastic-core that failed to load it."""
 
     source: Source
     reason: str
@@ -83,7 +84,7 @@ def failure_of(source: Source, error: BaseException) -> Failure:
 
 
 def described_error(error: BaseException) -> str:
-    """Return an exception's type and message on one line; for an `InvalidPlugin`, only the message."""
+    """Return an exception's type and message on one line. An `InvalidPlugin` is described by its message alone."""
     if isinstance(error, InvalidPlugin):
         return str(error)
     text = " ".join(str(error).split())
@@ -102,10 +103,10 @@ def own_version() -> str:
 
 
 def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
-    """Return both groups' entry points, and a failure for each distribution whose `entry_points.txt` is unreadable.
+    """Return the entry points in both groups, and a failure for each distribution with an invalid `entry_points.txt`.
 
-    Only files that mention one of the groups are parsed. A broken file of an unrelated distribution therefore does no
-    harm, and large environments stay cheap.
+    Only files that mention one of the groups are parsed. A broken file in an unrelated distribution therefore does no
+    harm, and reading a large environment stays fast.
     """
     from importlib import metadata
 
@@ -140,7 +141,7 @@ def _source(plugin: str, distribution: Distribution | None) -> Source:
 
 
 def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
-    """Return the entry points of one group, ordered by distribution and name."""
+    """Return the entry points in one group as candidates, ordered by distribution and name."""
     found = [
         Candidate(_source(point.name, point.dist), point.value.replace(" ", ""), point.load)
         for point in points
@@ -150,7 +151,7 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
 
 
 def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
-    """Return `found` plus the core's modules that no entry point names."""
+    """Return `found`, plus those of the core's modules that no entry point names."""
     named = {candidate.target for candidate in found}
     missing = [
         Candidate(
@@ -170,7 +171,7 @@ def blocked_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the distributions in `ELASTIC_PLUGINS`, to which loading is limited; None for no limit."""
+    """Return the distributions in `ELASTIC_PLUGINS`, to which loading is limited, or None if there is no limit."""
     return _listed(environ, ALLOW_VARIABLE) or None
 
 

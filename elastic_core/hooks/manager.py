@@ -1,7 +1,7 @@
 """Loads the plugins and looks up what they provide. Only this module and the hookspecs use pluggy.
 
 Loading imports each plugin, checks its hooks, and calls its registration hooks once. An error in any of these steps
-removes the plugin with everything it provides and is recorded in `failures`; other plugins are not affected.
+removes the plugin with everything it provides, and is recorded in `failures`. Other plugins are not affected.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Implementation:
     hook: pluggy.HookImpl
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call the implementation with those arguments that its signature names."""
+        """Call the implementation with those of the arguments that its signature names."""
         return self.hook.function(**{name: arguments[name] for name in self.hook.argnames})
 
 
 class PluginManager:
-    """The installed plugins, what they provide, and why some do not work. Immutable; created by `load`."""
+    """The installed plugins, what they provide, and why some do not work. Immutable once `load` has created it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class PluginManager:
         plugins, handlers = list(plugins), list(handlers)
         sources = sorted({candidate.source for candidate in (*plugins, *handlers)})
         self.allowed = None if allowed is None else tuple(allowed)
-        """The distributions to which loading is limited, as the user wrote them; None for no limit."""
+        """The distributions to which loading is limited, as the user wrote them, or None for no limit."""
         unwanted = {normalised(name) for name in blocked}
         admissible = None if allowed is None else {CORE, *map(normalised, allowed)}
         self.blocked: dict[Source, str] = {}
@@ -111,7 +111,7 @@ class PluginManager:
             if candidate.source not in self.blocked:
                 self._admit(candidate)
         self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
-        """The entry points written for torchrun that are not blocked; not imported yet."""
+        """The entry points written for torchrun that are not blocked. They have not been imported yet."""
 
     @classmethod
     def load(
@@ -122,12 +122,12 @@ class PluginManager:
         reserved: Iterable[str] = (),
         allowed: Collection[str] | None = None,
     ) -> PluginManager:
-        """Load all plugins that are installed, allowed and not blocked. Plugin errors are recorded, not raised.
+        """Load all plugins that are installed, allowed and not blocked. Errors in plugins are recorded, not raised.
 
         Args:
             environ: provides `ELASTIC_DISABLE_PLUGINS` and, if `allowed` is None, `ELASTIC_PLUGINS`.
             builtins: modules of the core to load even if no entry point names them.
-            entry_points: used instead of the installed ones; those in other groups are ignored.
+            entry_points: entry points to use instead of the installed ones. Those in other groups are ignored.
             reserved: names that plugins must not use for the options that they add.
             allowed: the distributions to which loading is limited, besides the core.
         """
@@ -137,7 +137,7 @@ class PluginManager:
         return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved, allowed)
 
     def _admit(self, candidate: Candidate) -> None:
-        """Admit the plugin with everything it provides, or record why not."""
+        """Admit the plugin with everything it provides, or record why it cannot be admitted."""
         key = f"{candidate.source.distribution}:{candidate.source.plugin}"
         try:
             self._register(key, candidate)
@@ -176,7 +176,8 @@ class PluginManager:
                 self._pluggy.unregister(name=key)
 
     def _returned(self, key: str, hook: str, expected: type[T]) -> list[T]:
-        """Return the result of one plugin's registration hook; empty if the plugin does not implement it."""
+        """Return the result of one plugin's registration hook. It is empty if the plugin does not implement the
+        hook."""
         found: list[T] = []
         for implementation in self.implementations(hook):
             if implementation.hook.plugin_name == key:
@@ -199,11 +200,12 @@ class PluginManager:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The plugins that could not be loaded, and why."""
+        """The plugins that could not be loaded, with the reasons."""
         return tuple(sorted(self._failures, key=lambda failure: failure.source))
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """Return the hook's implementations in calling order: `tryfirst`, then by distribution and plugin name."""
+        """Return the hook's implementations in calling order: `tryfirst` ones first, the rest by distribution and
+        plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         return tuple(
             Implementation(self._admitted[found.plugin_name].source, found)
@@ -244,18 +246,19 @@ class PluginManager:
         return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 
     def select(self, kind: type[R], name: str) -> R:
-        """Return the record with that name or alias; its functions' errors name the plugin. Raises like `provided`."""
+        """Return the record with that name or alias. Errors in its functions name the plugin. Raises PluginError like
+        `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
 
     def backend_named(self, name: str) -> RendezvousBackendRecord | None:
-        """Return the rendezvous backend with that name or alias; None if `select` raises PluginError."""
+        """Return the rendezvous backend with that name or alias, or None if `select` raises PluginError."""
         try:
             return self.select(RendezvousBackendRecord, name)
         except PluginError:
             return None
 
     def about_unknown_allowed(self) -> list[str]:
-        """Return a message about each of `unknown_allowed`, with the most similar known name."""
+        """Return a message for each name in `unknown_allowed`, with the most similar known name."""
         return [
             f"{ALLOW_FLAG}: no installed distribution with plugins is named {name!r}"
             f"{did_you_mean(normalised(name), self._distributions)}"
@@ -263,7 +266,7 @@ class PluginManager:
         ]
 
     def about_unknown_blocks(self) -> list[str]:
-        """Return a message about each of `unknown_blocks`, with the most similar known name."""
+        """Return a message for each name in `unknown_blocks`, with the most similar known name."""
         return [
             f"{DISABLE_VARIABLE}: no installed plugin or distribution is named {name!r}"
             f"{did_you_mean(normalised(name), self._known_names)}"
@@ -271,7 +274,7 @@ class PluginManager:
         ]
 
     def to_install(self, kind: type[Record], name: str) -> str | None:
-        """Return this project's distribution to install for a name that no plugin provides; None if none would help."""
+        """Return this project's distribution that provides a missing name, or None if installing one would not help."""
         if any(name in selection.names_of(item.record) for item in self.records(kind)):
             return None
         return selection.to_install(kind_of(kind), name, self.failures, self.blocked)
@@ -288,12 +291,13 @@ class PluginManager:
         return sorted(options, key=lambda option: option.name)
 
     def secret_options(self) -> frozenset[str]:
-        """Return the names of the records' secret options, in lower case with underscores."""
+        """Return the names of the secret options in all records, in lower case with underscores."""
         options = [option for item in self._provided for option in item.record.options or ()]
         return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """Return the added options whose names are reserved or used by several plugins; `-` and `_` are equal."""
+        """Return the added options whose names are reserved or used by several plugins. `-` and `_` are treated as
+        equal."""
         return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:

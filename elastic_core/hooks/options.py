@@ -19,7 +19,7 @@ _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
     *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank", "etcd_prefix"),
 }
-"""Options of torchrun's backends that may be ignored. TLS options are not listed, as that would disable encryption."""
+"""Options of torchrun's backends that can be ignored. TLS options cannot, because that would disable encryption."""
 
 
 def type_options(
@@ -34,7 +34,7 @@ def type_options(
         origin: the source of `raw`, for messages.
 
     Returns:
-        The value or default of every declared option without a problem, and the problems.
+        The value or default of every declared option that has no problem, and the problems.
     """
     if options is None:
         return dict(raw), ()
@@ -52,7 +52,7 @@ def type_options(
 
 def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str]:
     """Return the names in `raw` that are options of torchrun's backends but not of this one. Command lines written for
-    torchrun may have them, and torchrun ignores options that a backend does not know."""
+    torchrun may contain them, and torchrun ignores options that a backend does not know."""
     if options is None:
         return []
     unused = _TORCHRUNS - {option.name for option in options}
@@ -66,7 +66,7 @@ def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[
 
 
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
-    """Return the option's value in `raw`, under any spelling of its name; None if it is not given."""
+    """Return the option's value in `raw`, however its name is spelled, or None if the option is not given."""
     return next((value for written, value in raw.items() if _key(written) == name), None)
 
 

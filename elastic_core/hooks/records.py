@@ -1,5 +1,5 @@
-"""The records that registration hooks return: a name for users, a summary, typed options and a factory. Also, the kinds
-of records: the hook that returns each, the flag that selects it, and the distributions that provide known names."""
+"""The records that registration hooks return, each with a name for users, a summary, typed options and a factory. Each
+kind of record has a hook that returns it, a flag that selects it, and distributions that provide known names."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Option:
     Args:
         default: None means "unset".
         unit: for display ("seconds", "bytes"); empty if there is none.
-        secret: whether to hide the value, both in `elastic explain` and in errors.
-        least, most: inclusive bounds of a number.
-        above: exclusive lower bound of a number.
+        secret: whether `elastic explain` and error messages hide the value.
+        least, most: inclusive bounds for a number.
+        above: an exclusive lower bound for a number.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Record:
 
     Args:
         summary: one line for `elastic plugins`.
-        factory: creates the component. It receives a `Context`, whose `options` has typed values or defaults for the
-            options of the record and those that the plugin added. Some record types pass further arguments.
-        options: accepted options; None accepts any, as text.
+        factory: creates the component. It receives a `Context`, whose `options` contains typed values or defaults for
+            the record's options and for those that the plugin added. Some record types pass further arguments.
+        options: the accepted options; None accepts any, as text.
         aliases: alternative names.
     """
 
@@ -72,13 +72,13 @@ class Record:
 
 @dataclass(frozen=True)
 class RendezvousBackendRecord(Record):
-    """A way for nodes to find each other, selected by `--rdzv-backend`.
+    """A way for nodes to find each other. Users select it with `--rdzv-backend`.
 
     Args:
-        factory: also receives parameters, whose config includes the record's options.
+        factory: also receives the parameters, whose config includes the record's options.
         open_backend: receives the same arguments and creates only the backend, for `elastic status` and `elastic
             drain`: a client of an existing store, which never hosts the store and does not join the job. The option
-            `join_timeout`, if declared, bounds the seconds for connecting. In the parameters, the node counts are
+            `join_timeout`, if declared, limits the seconds for connecting. In the parameters, the node counts are
             placeholders, and `node` is None. If `open_backend` is None, these commands do not support this backend.
         serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
             addresses) and the number of nodes to support. If None, `elastic serve` does not support this backend.
@@ -105,13 +105,13 @@ class RendezvousBackendRecord(Record):
 
 @dataclass(frozen=True)
 class StoreRecord(Record):
-    """A key-value store. The core provides a rendezvous backend of the same name, unless the plugin has its own.
+    """A key-value store. The core provides a rendezvous backend of the same name, unless the plugin provides one.
 
     Args:
-        factory: called for every connection, from several threads. Only one thread at a time uses a connection. If it
-            has a `close` method, the core calls it.
-        shared: whether other processes reach the same store. If false, the core provides no backend.
-        defaults, problems, hosts_of: those of the backend; see `RendezvousBackendRecord`.
+        factory: called for every connection, from several threads. Only one thread at a time uses a connection. If the
+            connection has a `close` method, the core calls it.
+        shared: whether other processes can reach the same store. If not, the core does not provide a backend.
+        defaults, problems, hosts_of: as in `RendezvousBackendRecord`, for the backend.
     """
 
     factory: Callable[[Context], Store]
@@ -123,27 +123,27 @@ class StoreRecord(Record):
 
 @dataclass(frozen=True)
 class WatchdogRecord(Record):
-    """A way to detect hung workers, selected by `--watchdog`."""
+    """A way to detect hung workers. Users select it with `--watchdog`."""
 
     factory: Callable[[Context], Watchdog]
 
 
 @dataclass(frozen=True)
 class HealthEndpointRecord(Record):
-    """A health endpoint, selected by `--health`. `factory` also receives an `AgentView`, the port, and the number of
-    seconds without activity in the agent's event loop after which the agent is considered stuck."""
+    """A health endpoint. Users select it with `--health`. `factory` also receives an `AgentView`, the port, and a
+    timeout: if the agent's event loop is inactive for that many seconds, the agent is considered stuck."""
 
     factory: Callable[[Context, AgentView, int, float], HealthCheckServer]
 
 
 @dataclass(frozen=True)
 class WorkerStarterRecord(Record):
-    """A way to start workers, selected by `--worker-starter`.
+    """A way to start workers. Users select it with `--worker-starter`.
 
     Args:
-        factory: also receives what the workers run. It is called once per agent, and raises ConfigurationError if this
-            starter does not support such work.
-        forks: whether it forks the agent's process, which some store clients do not survive.
+        factory: also receives the work that the workers run. It is called once per agent, and raises ConfigurationError
+            if this starter does not support such work.
+        forks: whether the starter forks the agent's process, which some store clients do not survive.
         explain: receives the same arguments, and returns information for `elastic explain` as a mapping of names to
             JSON values; None or an empty mapping for no information.
     """
@@ -155,20 +155,20 @@ class WorkerStarterRecord(Record):
 
 @dataclass(frozen=True)
 class RankPolicyRecord(Record):
-    """An ordering of the nodes, selected by `--rank-policy`; `factory` returns a `RankPolicy`."""
+    """An ordering of the nodes. Users select it with `--rank-policy`. `factory` returns a `RankPolicy`."""
 
     factory: Callable[[Context], RankPolicy]
 
 
 @dataclass(frozen=True)
 class CommandRecord(Record):
-    """A command, called as `elastic NAME`. The summary is its line in `elastic --help`.
+    """A command, which users call as `elastic NAME`. The summary is its line in `elastic --help`.
 
     Args:
-        factory: runs the command. It also receives the positional arguments, and returns the exit code; None means 0.
-        options: the command's flags. `context.options` also has those that the plugin adds to `elastic run`. If None,
-            the command receives all of its arguments and parses them itself.
-        settings: settings of `elastic run` that the command accepts as well, with their flags, variables and config
+        factory: runs the command. It also receives the positional arguments. Returns the exit code; None means 0.
+        options: the command's flags. `context.options` also has the options that the plugin adds to `elastic run`. If
+            None, the command receives all of its arguments and parses them itself.
+        settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
             file keys. Their values are in `context.settings`.
         operands: the names of the required positional arguments, in order.
     """
@@ -183,9 +183,9 @@ class HealthCheckRecord(Record):
     """A check of this machine. All installed checks run; users do not select them. The record must not have options.
 
     Args:
-        factory: runs the check and returns its result. The context has the options that the plugin adds.
+        factory: runs the check and returns its result. The context contains the options that the plugin adds.
         timeout: seconds after which the check has failed.
-        when: the moments at which it runs; empty for all.
+        when: the moments at which the check runs; empty for all.
     """
 
     factory: Callable[[Context], CheckResult]
@@ -195,8 +195,8 @@ class HealthCheckRecord(Record):
 
 @dataclass(frozen=True)
 class RecordKind:
-    """One kind of record. `flag` selects a record by its name; `made` names the methods that the factory's result must
-    have; `homes` maps known names to the distributions that provide them."""
+    """One kind of record. `flag` selects a record by its name. `made` names the methods that the factory's result must
+    have. `homes` maps known names to the distributions that provide them."""
 
     record: type[Record]
     hook: str

@@ -1,4 +1,4 @@
-"""Selects a record by its name, which exactly one plugin must provide; the last one never silently wins."""
+"""Selects a record by its name. Exactly one plugin must provide the name: the last one never silently wins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """The sources to blame: third-party plugins if any, otherwise this project's plugins, otherwise the core."""
+        """The sources to blame: third-party plugins if there are any, otherwise this project's plugins, otherwise the
+        core."""
         third_party = tuple(source for source in self.sources if source.distribution not in OURS)
         return third_party or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
@@ -76,14 +77,14 @@ def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[C
 
 
 def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """Return the offered records, except those for which the same distribution provides a `native` record with that
-    name, which is preferred because it was written for elastic-core."""
+    """Return the offered records, without those for which the same distribution provides a `native` record with that
+    name. A native record is preferred because it was written for elastic-core."""
     own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
     return [item for item in offered if (item.source.distribution, item.record.name) not in own]
 
 
 def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """Return the options added to `elastic run` whose normalized names several plugins use or are `reserved`."""
+    """Return the options added to `elastic run` whose normalized names are `reserved` or used by several plugins."""
     added = [(normalised(item.record.name), item.source) for item in options]
     taken = {name: reserved[name] for name, _ in added if name in reserved}
     return _contested("option", [*added, *taken.items()])
@@ -104,7 +105,7 @@ def select(
     failures: Sequence[Failure],
     blocked: Mapping[Source, str],
 ) -> Provided[R]:
-    """Return the only record with that name or alias. `failures` and `blocked` are used in the message.
+    """Return the only record with that name or alias. `failures` and `blocked` are used in the error message.
 
     Raises:
         PluginError: several plugins provide the name, or none does; the message has a remedy.
@@ -121,7 +122,7 @@ def select(
 def attributed(
     provided: Provided[R], kind: RecordKind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
 ) -> R:
-    """Return the record with functions whose errors name the plugin; see `attributing`."""
+    """Return the record with its functions wrapped, so that their errors name the plugin (see `attributing`)."""
     record, named = provided.record, attributing(provided, kind, errors)
 
     @functools.wraps(record.factory)
@@ -175,7 +176,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class AttributedProxy:
-    """A proxy for a factory's result. Errors from the methods in `calls` name the plugin; see `attributing`."""
+    """A proxy for a factory's result. Errors from the methods named in `calls` name the plugin (see `attributing`)."""
 
     def __init__(
         self,
@@ -200,8 +201,8 @@ def attributing(
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Iterator[None]:
-    """Replace these errors with a PluginError that names the plugin, so that they do not look like bugs in the core.
-    Errors in `passed_on` are not replaced. Also works as a decorator."""
+    """Replace errors of these types with a PluginError that names the plugin, so that they do not look like bugs in the
+    core. Errors of the types in `passed_on` are not replaced. Also works as a decorator."""
     try:
         yield
     except passed_on:
@@ -250,7 +251,8 @@ def _unknown(
 
 
 def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
-    """Return this project's distribution that provides the name; None if it is installed but failed or is blocked."""
+    """Return this project's distribution that provides the name, or None if it is installed but failed or is
+    blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
     return None if home in present else home
@@ -274,8 +276,8 @@ class Selection:
     """The settings that select one record.
 
     Args:
-        given: options as the user wrote them.
-        place: their source, for messages.
+        given: the options as the user wrote them.
+        place: where the user wrote them, for messages.
         flags: settings that set options of the same name if the record declares them and `given` does not contain them.
     """
 
@@ -286,7 +288,8 @@ class Selection:
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def choose(self, manager: PluginManager) -> Chosen[Any]:
-        """Select the record and type its options. Raises ConfigurationError."""
+        """Select the record and convert its options to their types. Raises ConfigurationError for invalid options or
+        names."""
         provided = manager.provided(self.kind, self.name)
         record = attributed(provided, kind_of(self.kind))
         values, problems = type_options(record.options, self._written(record), self.place)
@@ -295,7 +298,7 @@ class Selection:
         return Chosen(record, values, provided)
 
     def _written(self, record: Record) -> dict[str, object]:
-        """Return the record's options, not typed yet."""
+        """Return the record's options before they are converted to their types."""
         given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
         declared = {SECRET} if record.options is None else {option.name for option in record.options}
         flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}

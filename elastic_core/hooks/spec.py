@@ -6,11 +6,11 @@ A plugin is a module (or an object) named by an entry point in group `elastic`:
     redis = "elastic_redis.plugin"
 
 A plugin implements only the hooks that it needs, marks each one with `hookimpl`, and may omit arguments that it does
-not use. The core calls each plugin separately, so that an exception in one does not affect other plugins; hook wrappers
+not use. The core calls each plugin separately, so that an exception in one does not affect other plugins. Hook wrappers
 are therefore not supported. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
 
 There are three kinds of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
-values, and notification hooks (past tense) return nothing. Contribution and notification hooks may also take a
+values, and notification hooks (past tense) return nothing. Contribution and notification hooks can also take a
 `context` with the plugin's option values, the run's settings, and a logger that adds the plugin's name to each line.
 """
 
@@ -266,7 +266,7 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
 @hookspec
 def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-body]
-    """Register health checks of this machine. `elastic doctor` runs them before a job, and a health endpoint shows
+    """Register health checks for this machine. `elastic doctor` runs them before a job, and a health endpoint shows
     their results while a job runs.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
@@ -274,7 +274,7 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 
     The factories of all records are called concurrently, each in a separate thread: once by `elastic doctor`, and at
     most once a minute by an agent when a client queries its health endpoint. A check must have no side effects. It
-    fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit it to one of the two.
+    fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit it to one of the uses.
 
     A complete plugin::
 
@@ -295,13 +295,13 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 
 @hookspec
 def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
-    """Register commands, called as `elastic NAME`. A plugin cannot replace a built-in command.
+    """Register commands, which users call as `elastic NAME`. A plugin cannot replace a built-in command.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
     `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The record's factory runs the command in the main thread. The output of `elastic NAME --help` comes from the record.
-    If the factory raises a ConfigurationError, the command exits with 2; other elastic-core errors have the same exit
+    If the factory raises a ConfigurationError, the exit code is 2; other elastic-core errors have the same exit
     codes as in `elastic run`. Any other exception ends the command with exit code 2 and an error that names the plugin.
 
     A complete plugin::
@@ -380,7 +380,7 @@ def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
     """A worker of this node has exited on its own.
 
     Called once per worker, whether it succeeded or failed, in the agent's process and thread, as soon as the agent
-    notices the exit. Not called for workers that the agent stops. An exception is logged with the plugin's name and
+    notices the exit, but not for workers that the agent stops. An exception is logged with the plugin's name and
     version and has no other effect.
 
     A complete plugin::
@@ -412,11 +412,11 @@ def elastic_worker_failed(fact: WorkerFailed, context: Context) -> None:
 
 @hookspec
 def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
-    """The agent restarts the workers, after a failure or because nodes joined, left or failed.
+    """The agent is about to restart the workers, after a failure or because nodes joined, left or failed.
 
     Called once per restart, in the agent's process and thread, before the next rendezvous. If a node failure may have
-    caused the worker failure, it is called only after the next round has formed, when the cause is known. An exception
-    is logged with the plugin's name and version and has no other effect.
+    caused the worker failure, the call comes only after the next round has formed, when the cause is known. An
+    exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
 
@@ -450,7 +450,7 @@ def elastic_recovered(fact: Recovered, context: Context) -> None:
     """The workers of this node are running again after a failure, a hang or a membership change.
 
     Called once per recovery, in the agent's process and thread, when all workers have started, just before the
-    corresponding call of `elastic_phase_changed`. `fact.recovery` has the duration of each step: detect, stop,
+    corresponding call to `elastic_phase_changed`. `fact.recovery` has the duration of each step: detect, stop,
     rendezvous and start. An exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
@@ -467,8 +467,8 @@ def elastic_recovered(fact: Recovered, context: Context) -> None:
 def elastic_agent_finished(fact: AgentFinished, context: Context) -> None:
     """The agent has finished, successfully or not.
 
-    Called once per run, in the agent's process and thread, after all workers have ended; not called if the agent itself
-    is killed. An exception is logged with the plugin's name and version and has no other effect.
+    Called once per run, in the agent's process and thread, after all workers have ended, unless the agent itself is
+    killed. An exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
 

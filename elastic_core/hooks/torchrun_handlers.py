@@ -1,14 +1,13 @@
-"""Adapts rendezvous backends that were written for torchrun (group `torchrun.handlers`).
+"""Adapts rendezvous backends that were written for torchrun (entry points in the group `torchrun.handlers`).
 
 Such an entry point is a function that returns a creator, which takes the parameters and returns the handler. The module
 is imported only when a user selects the backend, because such modules import torch. Their handlers raise torch's
-errors, which are recognized by class name and replaced by elastic-core's.
+errors, which are recognized by class name and replaced with elastic-core's.
 
 By default, torch's dynamic handler hosts a single store and gives it to the workers of every round. Workers would then
 find the addresses of dead peers in it, and the members would get different addresses after rank 0 fails or a node
-joins. While the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set, which the handler reads in each call, rank 0
-instead gives all members of a round one address with a new port.
-"""
+joins. The handler reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE in each call. While it is set, rank 0 instead
+gives all members of a round one address with a new port."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ _OURS: dict[str, type[RendezvousError]] = {
 
 class HeldVariable:
     """An environment variable that is set while at least one caller holds it. A value set by the user is kept.
-    Thread-safe: in a program that runs several jobs, callers overlap, and the last one removes the variable."""
+    Thread-safe: if a program runs several jobs, callers overlap, and the last one removes the variable."""
 
     def __init__(self, name: str, value: str, environ: MutableMapping[str, str]) -> None:
         self._name = name
@@ -95,8 +94,9 @@ def store_not_shared() -> contextlib.AbstractContextManager[None]:
 
 
 class TorchrunHandler(RendezvousHandler):
-    """Adapts a handler that was written for torchrun: replaces its errors, and prevents torch's own handlers from
-    sharing one store with the workers of all rounds. A handler that still reports a shared store is believed.
+    """Adapts a handler that was written for torchrun. It replaces the handler's errors, and prevents torch's own
+    handlers from sharing one store with the workers of all rounds. A handler that still reports a shared store is
+    believed.
 
     Args:
         foreign: the handler, with the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
@@ -132,12 +132,12 @@ class TorchrunHandler(RendezvousHandler):
 
     @property
     def outage_patience(self) -> None:
-        """None, because the first node to finish may end the store: unlike in torchrun, no exit barrier makes it wait
-        for the other nodes."""
+        """Always None, because the first node to finish may end the store. Unlike in torchrun, no exit barrier makes
+        that node wait for the other nodes."""
 
     def shutdown(self) -> bool:
         """Shut down the wrapped handler only if this node has closed the job, because shutting down torch's handlers
-        closes the job for all nodes. If a node merely leaves, the end of the process releases the resources."""
+        closes the job for all nodes. If a node merely leaves, its resources are released when the process ends."""
         if not self._over:
             return False
         with _our_errors():
@@ -151,7 +151,7 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Replace an error with elastic-core's error of the same class name, or of the name of one of its base classes."""
+    """Replace an error with the elastic-core error that has the same name as its class or one of its base classes."""
     try:
         yield
     except ElasticError:

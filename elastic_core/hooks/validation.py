@@ -1,6 +1,6 @@
 """Checks that a plugin's hooks are known and marked, and that its registration hooks return valid records.
 
-Each check raises `InvalidPlugin` with all problems that it finds, before any part of the plugin is used.
+Each check raises `InvalidPlugin` with all problems that it found, before any part of the plugin is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ COMMANDS = ("run", "explain", "plugins", "status", "drain", "stop", "serve")
 
 
 def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
-    """Raise if the plugin is a class, implements an unknown hook, is a hook wrapper, or has an unmarked hook."""
+    """Raise InvalidPlugin if the plugin is a class, implements an unknown hook, is a hook wrapper, or has an unmarked
+    hook."""
     if inspect.isclass(plugin):
         raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
     problems = list(_hook_problems(plugin, pluggy_manager, known))
@@ -50,7 +51,8 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """Return a registration hook's result as a list. Raises unless it consists of valid records of one kind."""
+    """Return a registration hook's result as a list. Raises InvalidPlugin unless it consists of valid records of one
+    kind."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
     for item in returned:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
 
 Token = Any
-"""Identifies one write of the state. Opaque to everything but the backend that created it."""
+"""Identifies one write of the state. Only the backend that created the token knows its meaning."""
 
 
 class ForeignStateError(RendezvousStateError):
@@ -41,7 +41,7 @@ class ForeignStateError(RendezvousStateError):
 
 
 class Seal(Protocol):
-    """Signs the values in the store. `place` names the value's location, and a signature is valid only there."""
+    """Signs the values in the store. `place` names a value's location, and a signature is valid only in that place."""
 
     @property
     def signs(self) -> bool:
@@ -57,11 +57,11 @@ class Seal(Protocol):
         ...
 
     def is_others(self, value: bytes) -> bool:
-        """Whether the value appears to be signed with a secret that this node does not have."""
+        """Return whether the value appears to be signed with a secret that this node does not have."""
         ...
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """Like `opened`, but for the state. Raises ForeignStateError if the signature is missing or invalid."""
+        """Return the state without its signature. Raises ForeignStateError if the signature is missing or invalid."""
         ...
 
 
@@ -70,7 +70,7 @@ class RendezvousBackend(abc.ABC):
 
     Every method may raise RendezvousConnectionError (the store is unreachable; the caller may retry) and
     RendezvousStateError (the store holds a value that this job did not write; nodes can repair a ForeignStateError).
-    Several threads call the methods, but never concurrently. `elastic_testing.BackendContract` tests all of this.
+    Several threads call the methods, but never concurrently. `elastic_testing.BackendContract` tests these rules.
     """
 
     @property
@@ -84,7 +84,7 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write `state` if `token` still identifies the last write; a token of None expects that there is no state yet.
+        """Write `state` if `token` still identifies the last write or, for a token of None, if there is no state yet.
 
         Returns the current state, its token, and whether this call wrote it, or None if the backend does not know the
         current state. Every write has a unique token.
@@ -128,14 +128,14 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def announce(self, key: str, entry: bytes) -> int:
-        """Create or replace the entry for `key`, and mark it alive. Wakes callers of `wait_for_roster`.
+        """Create or replace the entry for `key`, mark it as alive, and wake callers of `wait_for_roster`.
 
-        Returns how many entries are older than the first entry for this key, or an upper bound; 0 for the oldest.
+        Returns how many entries are older than the first entry for this key (0 for the oldest), or an upper bound.
         """
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove this node's entry or one from `roster`, if it exists. Wakes callers of `wait_for_roster`."""
+        """Remove an entry, this node's or one from `roster`, if it exists, and wake callers of `wait_for_roster`."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
@@ -152,35 +152,37 @@ class RosterBackend(RendezvousBackend):
     @abc.abstractmethod
     def roster(self) -> tuple[Announced, ...]:
         """Return all entries, in the order in which their keys were first announced. Entries that have not changed
-        since the last call may come from a cache; heartbeat numbers may not."""
+        since the last call may come from a cache, but heartbeat numbers must be current."""
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        """Block until `token` no longer identifies the state (or, if None, until a state exists), or until `timeout` is
-        over. Returns whether the state changed. It may return True without a change, but must not miss one."""
+        """Block until `token` no longer identifies the state (or, if it is None, until a state exists), or until
+        `timeout` is over. Returns whether the state changed. True may be a false alarm, but a change must not be
+        missed."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         """Block until at least `more` entries have been announced or withdrawn since the last `roster` call, for at
-        most `timeout` seconds. May return earlier. Returns whether the roster changed; True may be a false alarm."""
+        most `timeout` seconds. Returns whether the roster changed. The method may return early, and True may be a false
+        alarm."""
 
     @property
     def vacant(self) -> bool:
-        """Whether this backend knows that the leader has failed and that no other node has replaced it yet. The next
-        node in line then becomes leader immediately. A backend that cannot know this returns False, and nodes detect
-        the failure by a leader counter that stops changing."""
+        """Whether this backend knows that the leader has failed and that no other node has replaced it yet. If so, the
+        next node in line immediately becomes leader. A backend that cannot know this returns False, and nodes detect
+        the failure when the leader counter stops changing."""
         return False
 
     @property
     def lease_ttl(self) -> Duration | None:
-        """Seconds without a heartbeat after which the backend itself drops a node's entry, or None if it never does."""
+        """The seconds without a heartbeat after which the backend drops a node's entry, or None if it never does."""
         return None
 
     @property
     def grace(self) -> Duration:
         """How many seconds beyond the failure timeout a node keeps its workers running while the store does not answer.
         Use a value above 0 if the store is more likely to be down for all nodes (so that none of them is considered
-        failed) than for just one. Any thread may call it; it must not block."""
+        failed) than for just one. Any thread may read this property, which must not block."""
         return 0.0
 
     @property
@@ -189,14 +191,14 @@ class RosterBackend(RendezvousBackend):
         return False
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        """Move the store that this process hosts, with its contents, to the first node that can host it. `heirs` lists
-        the candidates' keys. Waits until the other nodes have switched to the new host, for at most twice `timeout`
+        """Move the store that this process hosts, with its contents, to the first node in `heirs` that can host it.
+        `heirs` lists keys. Waits until the other nodes have switched to the new host, for at most twice `timeout`
         seconds. Returns whether another node now hosts the store. By default, the store cannot move."""
         return False
 
     def store_members(self) -> Sequence[str]:
         """Return each member's status, such as `node0:2379 leads`, if the job runs its own store cluster; otherwise
-        return nothing. Used by `elastic status`. Takes a few seconds at most."""
+        return nothing. `elastic status` calls this method. It takes a few seconds at most."""
         return ()
 
     @abc.abstractmethod
@@ -206,17 +208,18 @@ class RosterBackend(RendezvousBackend):
 
 
 class RoundStores(abc.ABC):
-    """Creates and opens the workers' stores on one node. Every round has a separate store. Used from one thread."""
+    """Creates and opens the workers' stores on one node. Every round has a separate store. Only one thread calls the
+    methods."""
 
     @property
     @abc.abstractmethod
     def hosted_by_agent(self) -> bool:
-        """Whether rank 0's agent hosts the workers' store; otherwise rank 0's worker hosts it."""
+        """Whether rank 0's agent hosts the workers' store. If not, rank 0's worker hosts it."""
 
     @abc.abstractmethod
     def reserve(self) -> RendezvousStoreInfo:
-        """Reserve an address for the workers' store, in case this node becomes rank 0, until `open` or `release`. A new
-        reservation replaces the previous one and stops the store that this node hosted for an earlier round."""
+        """Reserve an address for the workers' store, in case this node becomes rank 0. The reservation lasts until
+        `open` or `release`. A new one replaces it, and stops the store that this node hosted for an earlier round."""
 
     def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
         """Return the address at which this node reaches the workers' store that rank 0 advertises as `host`."""
@@ -224,10 +227,10 @@ class RoundStores(abc.ABC):
 
     @abc.abstractmethod
     def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        """Open the round's store. `host` is the address of the workers' store. If this node is rank 0 (`is_host`), it
-        is this node's own reservation. `name` is the round's number, a hyphen, and a URL-quoted id. It is unique even
-        if the rendezvous store has lost its data and round numbers start over. Raises ConfigurationError if this
-        process is not allowed to open as many files as the store needs."""
+        """Open the round's store. `host` is the address of the workers' store. If this node is rank 0 (`is_host`), that
+        address is this node's own reservation. `name` is the round's number, a hyphen, and a URL-quoted id. It is
+        unique even if the rendezvous store has lost its data and round numbers start over. Raises ConfigurationError if
+        this process is not allowed to open as many files as the store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:

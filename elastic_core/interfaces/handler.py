@@ -26,7 +26,7 @@ _LONGEST_PORT = 5
 
 
 def check_job(run_id: str, min_nodes: int, max_nodes: int) -> None:
-    """Raise ValueError if the run id is empty or the node counts are invalid."""
+    """Check a job's id and size. Raises ValueError if the run id is empty or the node counts are invalid."""
     if not run_id:
         raise ValueError("the run id is empty; set --rdzv-id")
     if not 1 <= min_nodes <= max_nodes:
@@ -37,10 +37,10 @@ class RendezvousParameters:
     """The parameters from which a backend is created.
 
     Args:
-        backend: the name by which the user selected it.
+        backend: the name by which the user selected the backend.
         endpoint: one or more `host[:port]`, separated by commas; may be empty.
         run_id: the job's id; never empty.
-        min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
+        min_nodes, max_nodes: the job's size; 1 <= min_nodes <= max_nodes.
         local_addr: the address that this node advertises; None lets the backend determine it.
         node: this node's description; None for a handler that is created without an agent.
         config: the backend's options, as text or already typed.
@@ -83,7 +83,7 @@ class RendezvousParameters:
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """Return the option `key` as a Boolean. Raises ValueError if it is not one."""
+        """Return the option `key` as a Boolean. Raises ValueError if its value is not a Boolean."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -93,7 +93,7 @@ class RendezvousParameters:
         return found
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """Return the option `key` as an integer. Raises ValueError if it is not one."""
+        """Return the option `key` as an integer. Raises ValueError if its value is not an integer."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -118,7 +118,7 @@ class RendezvousStoreInfo:
     ) -> RendezvousStoreInfo:
         """Publish the address of the workers' store (rank 0), or wait for it (all other ranks).
 
-        The address is exchanged through the round's store, and that store's timeout bounds the wait.
+        The ranks exchange the address through the round's store, whose timeout limits the wait.
 
         Args:
             local_addr: rank 0's address; defaults to its fully qualified host name.
@@ -152,13 +152,13 @@ class RendezvousInfo:
     """One node's view of a round.
 
     Args:
-        store: the round's store: empty when the round forms, and usable until the next call of `next_rendezvous` or
-            `shutdown`. With the c10d and static backends it is a `torch.distributed.Store`, and so it is with etcd if
-            torch has already been imported when the round forms.
+        store: the round's store, which is empty when the round forms, and usable until the next call to
+            `next_rendezvous` or `shutdown`. It is a `torch.distributed.Store` with the c10d and static backends, and
+            with etcd if torch has already been imported when the round forms.
         rank: this node's rank.
         world_size: the number of nodes.
-        formed: the description of the round on which all members agree; None from handlers that do not provide it,
-            such as those written for torchrun.
+        formed: the description of the round on which all members agree. It is None from handlers that do not
+            provide it, such as those written for torchrun.
     """
 
     store: Store
@@ -196,7 +196,7 @@ class Verdict:
     """The outcome of a round and the reason for it.
 
     Args:
-        failed: for RESTART, whether a worker failure is the cause; otherwise the membership changed.
+        failed: for RESTART, whether a worker failure is the cause; if not, the membership changed.
         succeeded: for CLOSED, whether the job succeeded.
         by: for CLOSED, the node that closed the job.
         failures: the known worker failures on all nodes, by global rank; the root cause comes first.
@@ -216,8 +216,8 @@ class Verdict:
 
 
 class RendezvousHandler(abc.ABC):
-    """The agent's side of a rendezvous. The agent's thread calls the methods, with two exceptions: a helper thread
-    calls `next_rendezvous`, so that the agent stays responsive to signals, and any thread may call `shutdown`."""
+    """The agent's side of a rendezvous. The agent's thread calls all methods except two: a helper thread calls
+    `next_rendezvous`, so that the agent stays responsive to signals, and any thread may call `shutdown`."""
 
     @abc.abstractmethod
     def get_backend(self) -> str:
@@ -242,7 +242,8 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def set_closed(self) -> None:
-        """Close the rendezvous for all nodes, so that no further rounds form: the job has finished or failed."""
+        """Close the rendezvous for all nodes, so that no further rounds form, because the job has finished or
+        failed."""
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -250,18 +251,18 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
-        """Release this node's resources and make a blocked `next_rendezvous` return. Does not close the rendezvous.
+        """Release this node's resources and make a blocked `next_rendezvous` return, without closing the rendezvous.
         Returns whether everything was released. Idempotent."""
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether rank 0's agent hosts the workers' store; otherwise rank 0's worker hosts it."""
+        """Whether rank 0's agent hosts the workers' store. If not, rank 0's worker hosts it."""
         return False
 
     @property
     def polled(self) -> bool:
-        """Whether the agent must poll `num_nodes_waiting` about once a second while workers run. False if no node can
-        join, or if the handler itself reports nodes that want to join."""
+        """Whether the agent must poll `num_nodes_waiting` about once a second while workers run. This is False if no
+        node can join, or if the handler itself reports nodes that want to join."""
         return True
 
     @property
@@ -276,8 +277,8 @@ class RoundHandler(RendezvousHandler):
     restarts across all nodes.
 
     After a FENCED round, the agent calls `next_rendezvous` again, which waits for the store no longer than it waits for
-    other nodes. The handler processes the agent's reports in the background and retries them during store outages. Any
-    thread may call the methods below. They do not block unless documented otherwise.
+    other nodes. In the background, the handler processes the agent's reports, and retries them during store outages.
+    Any thread may call the methods below. They do not block unless documented otherwise.
     """
 
     @property
@@ -291,22 +292,24 @@ class RoundHandler(RendezvousHandler):
         return False
 
     def hand_over(self) -> bool:
-        """Move the store that this process hosts to another node. Blocks for a few seconds at most. Returns whether
-        this process no longer hosts a store. `shutdown` does the same if the job continues without this node."""
+        """Move the store that this process hosts to another node. Blocks for at most a few seconds. Returns whether
+        this process no longer hosts a store. `shutdown` also moves the store if the job continues without this node."""
         return not self.hosts_store
 
     def hurry(self) -> None:
-        """Keep `shutdown` from waiting for other nodes or moving the store, because the user insists on ending now."""
+        """Keep `shutdown` from waiting for other nodes or moving the store, because the user insists on exiting
+        immediately."""
 
     @property
     def lifeline(self) -> int:
-        """The descriptor of a socket whose closing notifies the other nodes that this agent has ended; -1 if there is
-        none. The guardian, which ends the workers if the agent is killed, holds a copy until they have ended."""
+        """The descriptor of a socket that notifies the other nodes, when it closes, that this agent has ended; -1 if
+        there is none. The guardian, which ends the workers if the agent is killed, holds a copy until they have
+        ended."""
         return -1
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
-        """Set the attributes of this node that the agent determines (see `interfaces.node.Node`), before the first
-        `next_rendezvous`. Handlers that get them from `RendezvousParameters.node` may ignore this call."""
+        """Set the attributes of this node that the agent determines (see `interfaces.node.Node`). Called before the
+        first `next_rendezvous`. Handlers that get them from `RendezvousParameters.node` may ignore this call."""
         return
 
     def rank_by(self, policy: RankPolicy) -> None:
@@ -320,7 +323,8 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, from any thread, whenever `verdict` may have changed. The listener does not block."""
+        """Register a listener, which any thread may call whenever `verdict` may have changed. The listener does not
+        block."""
 
     @abc.abstractmethod
     def verdict(self) -> Verdict | None:
@@ -328,22 +332,22 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def ask_again(self) -> Instant | None:
-        """Return when the agent must check `verdict` again even without a notification, or None for never. If a store
-        outage lasts until then, the round ends as FENCED."""
+        """Return when the agent must check `verdict` again even without a notification, or None if it need not. If a
+        store outage lasts until that time, the round ends as FENCED."""
 
     def stop_by(self) -> Instant | None:
-        """Return the deadline for stopping the workers of an ended round, after which the other nodes may form a round
-        without this node; it has passed if they already have. Every answer from the store may change the deadline. None
-        (the default) means that the other nodes wait for as long as it takes."""
+        """Return the deadline for stopping the workers of an ended round. After it, the other nodes may form a round
+        without this node; if they already have, the deadline has passed. Every answer from the store may change the
+        deadline. None (the default) means that the other nodes wait for as long as it takes."""
         return None
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Report failed workers of this node, which ends the round for all nodes. If no restart is left, or a restart
+        """Report this node's failed workers, which ends the round for all nodes. If no restart is left, or a restart
         cannot help, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
-        Called as soon as the agent notices an exit, and again with all details after the workers have stopped; the
-        second report replaces the first. May also be called after the round has ended."""
+        The agent calls this as soon as it notices an exit, and again with all details after the workers have stopped.
+        The second report replaces the first. A call may also come after the round has ended."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
@@ -357,5 +361,5 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """Return a status line for users waiting for a round to form or for other nodes to succeed: how many nodes have
-        joined, and which ones are missing. Empty if nothing is known."""
+        """Return a status line for users who are waiting for a round to form or for other nodes to succeed. It shows
+        how many nodes have joined and which are missing. Empty if nothing is known."""

@@ -1,4 +1,4 @@
-"""Interfaces of health endpoints, which report the agent's status, and of health checks, which examine a machine."""
+"""Interfaces for health endpoints, which report the agent's status, and for health checks, which examine a machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """WARNING: a run would start but may have problems. FAILURE: a run would not work on this machine."""
+    """How serious a finding is. WARNING: a run would start but may have problems. FAILURE: a run would not work
+    here."""
 
     OK = "ok"
     WARNING = "warning"
@@ -56,7 +57,7 @@ class CheckResult:
 
 class CheckMoment(str, enum.Enum):
     """When a health check runs. BEFORE_RUN: in `elastic doctor`. RUNNING: while a job runs, when a client queries its
-    health endpoint, at most once a minute."""
+    health endpoint, but at most once a minute."""
 
     BEFORE_RUN = "before a run"
     RUNNING = "running"
@@ -64,11 +65,11 @@ class CheckMoment(str, enum.Enum):
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """A plugin's health check. `make` runs it, and may block or raise anything.
+    """A plugin's health check. `make` runs the check, and may block or raise anything.
 
     Args:
         timeout: seconds after which the check is considered failed.
-        plugin: the distribution that provides it.
+        plugin: the distribution that provides the check.
     """
 
     name: str
@@ -95,7 +96,8 @@ class CheckStatus:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker of this node in the last round. `state`: `running`, `succeeded`, `failed` or `stopped` by the agent."""
+    """A worker of this node in the last round. Its state is `running`, `succeeded`, `failed`, or `stopped` (by the
+    agent)."""
 
     local_rank: int
     global_rank: int
@@ -108,9 +110,9 @@ class RoundStatus:
     """One round that this node was a member of.
 
     Args:
-        formed_at, ended_at: seconds since the epoch; `ended_at` is None while the round runs.
+        formed_at, ended_at: in seconds since the epoch; `ended_at` is None while the round is running.
         formed_because: why the round formed at that moment.
-        ended_because: why it ended; empty while it runs.
+        ended_because: why the round ended; empty while it is running.
         cause: `failure`, `hang`, `node lost` or `membership` if another round follows, otherwise `succeeded`, `failed`
             or `stopped`; empty until the round has ended and the cause has been decided.
         rendezvous: how many seconds this node waited for the round to form.
@@ -201,28 +203,30 @@ class AgentView(Protocol):
         waiting for events, this is the current time."""
 
     def watchdog_fault(self) -> str:
-        """Return why the configured watchdog is not watching the workers; empty if it is, or if none is configured."""
+        """Return why the configured watchdog is not watching the workers. Empty if it is watching, or if none is
+        configured."""
 
     def template_pid(self) -> int | None:
         """Return the id of the process from which `--warm-start` forks workers, or None while there is none."""
 
     def not_signed(self) -> int:
-        """Return at how many places in the rendezvous store a value without a valid signature was found."""
+        """Return the number of places in the rendezvous store at which a value without a valid signature was found."""
 
     def checks(self) -> Sequence[CheckStatus]:
-        """Return the last results of the plugins' health checks. Those older than a minute are being refreshed."""
+        """Return the last results of the plugins' health checks. Results older than a minute are being refreshed."""
 
     def status(self) -> AgentStatus:
         """Return the current status."""
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after every change of the status, in the agent's thread; `changed` must not block. Returns a
+        """Call `changed` in the agent's thread after every change of the status. `changed` must not block. Returns a
         function that ends the subscription."""
 
 
 class HealthCheckServer(abc.ABC):
     """A health endpoint. The agent starts it before the first rendezvous and stops it last. Its factory receives an
-    `AgentView`, the port, and the timeout: an agent whose event loop is inactive for that many seconds is stuck."""
+    `AgentView`, the port, and a timeout: if the agent's event loop is inactive for that many seconds, the agent is
+    stuck."""
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -230,4 +234,4 @@ class HealthCheckServer(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop serving and release the port. Idempotent; must return within bounded time."""
+        """Stop serving and release the port. Idempotent. Must return within bounded time."""

@@ -20,8 +20,8 @@ class Node:
     """One node of the job, as its agent describes it.
 
     Args:
-        name: the node id, unique within the job. It is shown to users, who pass it to `elastic drain`.
-        host: the machine's host name. New nodes are ranked by it in natural order (node7 before node66).
+        name: the node id, unique within the job. Users see it and pass it to `elastic drain`.
+        host: the machine's host name. New nodes are ranked by host name in natural order (node7 before node66).
         role: the role of its workers.
         local_world_size: the number of workers, at least 1.
         rank_hint: the requested group rank (`--node-rank`); None for any.
@@ -42,8 +42,8 @@ class Node:
 
 
 class Member(NamedTuple):
-    """A node that takes part in a round; its group rank is its position among the round's members. A tuple, because
-    tuples are cheap and every node creates one for each node of the job."""
+    """A node that takes part in a round. Its group rank is its position among the round's members. Members are tuples,
+    because tuples are cheap and every node creates one for each node of the job."""
 
     node: str
     host: str
@@ -61,8 +61,8 @@ class Round:
         members: in the order of their group ranks.
         restart_count: the number of restarts that failures have used so far.
         reason: why the round formed at that moment.
-        ended: how the previous round ended, as known when this one formed; None for the first round, and if the handler
-            does not track rounds.
+        ended: how the previous round ended, as far as was known when this one formed. None for the first round, or if
+            the handler does not track rounds.
     """
 
     number: int
@@ -78,7 +78,7 @@ class Candidate:
 
     Args:
         node: the node's description.
-        last_rank: its group rank in the last round; None for a newcomer.
+        last_rank: the node's group rank in the last round; None for a newcomer.
     """
 
     node: Node
@@ -87,7 +87,7 @@ class Candidate:
 
 RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 """Sorts the nodes of the next round by group rank. It receives them in the default order and returns the same objects.
-It must be a pure function; one node of the job calls it for each round, in any thread."""
+It must be a pure function. For each round, one node of the job calls it, in any thread."""
 
 
 def generated_name(host: str) -> str:

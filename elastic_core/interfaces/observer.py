@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round, for which it waited `seconds`. `formed` lists all members; it is omitted
+    """This node is a member of a new round, for which it waited `seconds`. `formed` lists all members, and is omitted
     from reports because it may be long."""
 
     run_id: str
@@ -27,13 +27,14 @@ class RoundFormed:
     formed: Round | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record for reports, without the members."""
+        """Return the record without the members, for reports."""
         return {name: value for name, value in vars(self).items() if name != "formed"}
 
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """The workers of this node have started. `pids` maps local ranks to process ids, `ranks` to global ranks."""
+    """The workers of this node have started. `pids` maps their local ranks to process ids, and `ranks` to global
+    ranks."""
 
     run_id: str
     round: int
@@ -43,7 +44,8 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """A worker of this node has ended by itself. `exitcode` is as in `subprocess`. Reported as soon as noticed."""
+    """A worker of this node has ended by itself. `exitcode` is as in `subprocess`. Reported as soon as the agent
+    notices."""
 
     run_id: str
     round: int
@@ -61,8 +63,8 @@ class WorkerFailed:
 
 @dataclass(frozen=True)
 class RestartDecided:
-    """The group restarts. `cause` is `failure`, `hang`, `node lost` or `membership` (nodes joined or left, or this node
-    lost contact); `restart_count` counts failures only."""
+    """The group is restarting. `cause` is `failure`, `hang`, `node lost` or `membership` (nodes joined or left, or this
+    node lost contact). `restart_count` counts failures only."""
 
     run_id: str
     round: int
@@ -84,9 +86,10 @@ class AgentFinished:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The agent's phase, or the reason for it, has changed; `reason` may be empty.
+    """The agent's phase, or the reason for it, has changed. `reason` may be empty.
 
-    `at` is the time of the change, and `sign` is when its reason first showed, if earlier; both are monotonic."""
+    `at` is when the change happened, and `sign` is when its reason first showed, if that was earlier. Both are
+    monotonic."""
 
     run_id: str
     phase: AgentPhase
@@ -97,7 +100,8 @@ class PhaseChanged:
 
 @dataclass(frozen=True)
 class Recovered:
-    """This node's workers are running again in a new round. `recovery` has the cause and each step's duration."""
+    """This node's workers are running again in a new round. `recovery` holds the cause and the duration of each
+    step."""
 
     run_id: str
     node: str
@@ -115,7 +119,7 @@ Fact = (
     | Recovered
 )
 Observer = Callable[[Fact], object]
-"""A function that the agent's thread calls with each fact; must not raise."""
+"""A function that the agent's thread calls with each fact. It must not raise."""
 
 
 EnvironmentContributor = Callable[["RoundPlan"], Mapping[str, str]]

@@ -14,17 +14,17 @@ class Store(Protocol):
     """Maps text keys to bytes. Names and semantics are torch's, so a torch store is a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """Return the value. Waits for the key to appear, up to the store's timeout."""
+        """Return the value of the key. Waits up to the store's timeout for the key to appear."""
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Write the value."""
+        """Write the key's value."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter that starts at 0. Returns its new value."""
+        """Add `amount` to a counter that starts at 0. Returns the new value."""
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if the value is `expected`; an empty `expected` requires that the key is absent. Like torch's
-        stores, returns the resulting value, or `expected` if the key was absent and still is."""
+        """Write `desired` if the value is `expected`. An empty `expected` requires that the key is absent. As in
+        torch's stores, the result is the value after the call, or `expected` if the key was absent and still is."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
@@ -40,10 +40,10 @@ class Store(Protocol):
 
 
 class StoreServer(Protocol):
-    """Serves the rendezvous store from a separate process. Used from one thread."""
+    """Serves the rendezvous store from a separate process. Only one thread calls the methods."""
 
     def start(self) -> object:
-        """Start the server. Returns once clients can connect; the result is ignored.
+        """Start the server. Returns once clients can connect. The return value is ignored.
 
         Raises:
             ConfigurationError: the endpoint does not belong to this machine, or its port is taken.

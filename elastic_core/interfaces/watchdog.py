@@ -16,9 +16,9 @@ class Expiry:
     """A hung worker, as a watchdog reports it.
 
     Args:
-        worker_pid: the worker's process, or another process in the worker's session.
+        worker_pid: the id of the worker's process or of another process in its session.
         scope: the timer's scope, which names what the worker was about to do.
-        reason: how the hang was detected, as text that follows "hang: "; empty for an expired timer.
+        reason: how the hang was detected, in words that follow "hang: "; empty for an expired timer.
         late: how many seconds ago the worker should have made progress, if known.
     """
 
@@ -46,7 +46,7 @@ class WatchedWorker:
 
 
 class Watchdog(abc.ABC):
-    """Created once per agent, before the first worker starts. `stop` is called once, after all workers have ended.
+    """Detects hung workers. The agent creates one before the first worker starts, and stops it after all have ended.
 
     A watchdog need not track which workers are still running, because the agent ignores reports about ended workers.
     """
@@ -57,23 +57,24 @@ class Watchdog(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop watching and release all resources. Idempotent; must return within bounded time."""
+        """Stop watching and release all resources. Idempotent. Must return within bounded time."""
 
     @abc.abstractmethod
     def worker_environment(self) -> Mapping[str, str]:
         """Return the environment variables through which workers find this watchdog. Called before every round."""
 
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
-        """Handle a new round: its workers have started, and those of earlier rounds have ended. Called once per round,
+        """Handle a new round, whose workers have started. Those of earlier rounds have ended. Called once per round,
         after `start`, in the agent's thread, so it must not block. An exception is only logged (`plugin failed`).
-        Optional: timer-based watchdogs learn about workers from their requests.
+        This method is optional: timer-based watchdogs learn about workers from their requests.
 
         Args:
             workers: this node's workers, in the order of their local ranks.
         """
 
     def fault(self) -> str:
-        """Return why a started watchdog is not watching; empty if it is. Any thread may call it; it must not block."""
+        """Return why a started watchdog is not watching, or nothing if it is. Any thread may call this. It must not
+        block."""
         return ""
 
     def scratch(self) -> Sequence[str]:

@@ -43,13 +43,13 @@ class RoundPlan:
     contributed: Mapping[str, str] = field(default_factory=dict)
 
     def with_contributed(self, variables: Mapping[str, str]) -> RoundPlan:
-        """A copy with additional environment variables for the workers."""
+        """Return a copy with additional environment variables for the workers."""
         return replace(self, contributed={**self.contributed, **variables})
 
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """A worker's process has ended; `exitcode` is negative for a signal."""
+    """Records that a worker's process has ended. `exitcode` is negative for a signal."""
 
     local_rank: int
     pid: int
@@ -64,7 +64,7 @@ class WorkerSample:
         written: bytes of output.
         cpu: CPU seconds of all its processes; may decrease when one of them ends.
         beats: a number that changes with every heartbeat of the worker.
-        held_up: whether the console blocks its output, so that silence does not mean a hang.
+        held_up: whether the console blocks the worker's output, so that silence does not mean a hang.
     """
 
     local_rank: int
@@ -97,15 +97,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Launch:
-    """One worker about to start.
+    """One worker that is about to start.
 
     Args:
         environment: the worker's complete environment; it inherits no other variables.
-        stdout, stderr: the descriptors to write to; None for the agent's own.
+        stdout, stderr: the worker's output descriptors; None for the agent's own.
         result: the file for a function's return value, in a folder that is private to the agent.
         mark: a descriptor that the worker must hold open from start to end. If the agent is killed, this is how the
             guardian finds the worker.
-        cpus: the CPUs to run on; empty for any.
+        cpus: the CPUs that the worker may run on; empty for any.
     """
 
     local_rank: int
@@ -123,21 +123,23 @@ class Child(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Reap the child if it has ended. Returns its exit code, negative for a signal; None while it runs."""
+        """Reap the child if it has ended. Returns its exit code, which is negative for a signal, or None while it is
+        running."""
         ...
 
     def own_sentinel(self) -> int | None:
-        """Return a new descriptor that becomes readable when the child ends; None if its process id can be watched."""
+        """Return a new descriptor that becomes readable when the child ends, or None if its process id can be
+        watched."""
         ...
 
 
 class Starter(Protocol):
-    """Starts workers, one at a time, from one thread. A starter may have a `close` method, which is called once after
-    all workers have ended; it must release the starter's resources within bounded time."""
+    """Starts workers, one at a time, from one thread. A starter may have a `close` method, which is called once, after
+    all workers have ended. It must release the starter's resources within bounded time."""
 
     def start(self, launch: Launch) -> Child:
         """Start one worker in a new session (`setsid`), with default signal handlers. Of the agent's file descriptors,
-        the worker must keep only those of `launch`.
+        the worker must keep only those in `launch`.
 
         Raises:
             ConfigurationError: this starter cannot run the work.
@@ -145,18 +147,20 @@ class Starter(Protocol):
         ...
 
     def result(self, launch: Launch) -> object:
-        """Return what a worker that ended with exit code 0 returned, or None if workers return nothing."""
+        """Return the value that a worker returned before it ended with exit code 0, or None if workers return
+        nothing."""
         ...
 
 
 class WorkerProcesses(Protocol):
-    """The processes of one node's workers, round after round. Used from one thread."""
+    """The processes of one node's workers, round after round. Only one thread calls the methods."""
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
-        """Start a worker for each of the plan's ranks, or none if one fails. Returns the process ids by local rank."""
+        """Start a worker for each of the plan's ranks, or none if one cannot be started. Returns process ids by local
+        rank."""
 
     def sentinels(self) -> Collection[int]:
-        """Return file descriptors, one of which becomes ready when a worker has ended or `reap` has other work."""
+        """Return file descriptors. One of them becomes ready when a worker has ended or `reap` has other work."""
 
     def reap(self) -> list[WorkerExit]:
         """Return the exits since the last call, in their most likely order. Does not block."""
@@ -169,17 +173,17 @@ class WorkerProcesses(Protocol):
         beyond `until`."""
 
     def announced_step(self) -> int:
-        """Return the highest step that any worker of the round has passed to `should_stop`; -1 if none has called
+        """Return the highest step that any worker of the round has passed to `should_stop`, or -1 if none has called
         it."""
 
     def stop_at(self, step: int | None) -> None:
-        """Let `should_stop` be true from this step on; with None, let it be false."""
+        """Make `should_stop` return true from this step on, or false if `step` is None."""
 
     def saved(self) -> list[int]:
         """Return the local ranks of the workers that have called `elastic_core.stopped`."""
 
     def ask(self, signum: int) -> None:
-        """Ask the workers to end: send the signal to the main process of each running worker, and to all processes that
+        """Ask the workers to end. The main process of each running worker gets the signal, and so do all processes that
         ended workers have left behind. No process gets the same signal twice."""
 
     def send_signal(self, signum: int) -> None:
@@ -198,24 +202,26 @@ class WorkerProcesses(Protocol):
         record its failure with `reason`. The worker may survive for a moment, or forever if it hangs in the kernel.
 
         Args:
-            pid: the worker's process, or another process in the worker's session.
+            pid: the worker's process id, or that of another process in its session.
             ask: whether to record the worker's stacks first. This takes up to about half a second, or two seconds more
                 if another program must read them. If false, the call does not block.
 
-        Returns the worker's local rank, or None if this round has no such process or the worker was killed already."""
+        Returns the worker's local rank, or None if this round has no such process or the worker was already killed."""
 
     def leftovers(self) -> list[Leftover]:
         """Return this round's remaining processes, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """Return descriptors, one of which becomes readable when a leftover has ended. Empty where unsupported."""
+        """Return descriptors, one of which becomes ready when a leftover has ended. Empty if the platform cannot
+        provide any."""
 
     def drain(self) -> int | None:
         """Read the rest of the round's output after all its processes have ended. Returns a descriptor that becomes
         readable when all output is delivered, or None if there is nothing to wait for. Idempotent."""
 
     def delivered(self) -> int:
-        """Return a count that grows while output is being delivered, which tells a slow console from a stalled one."""
+        """Return a count that grows while output is being delivered. It distinguishes a slow console from a stalled
+        one."""
 
     def finish(self) -> None:
         """Release the round's resources. Undelivered output is dropped and logged."""
@@ -225,7 +231,7 @@ class WorkerProcesses(Protocol):
         missing."""
 
     def return_values(self) -> dict[int, Any]:
-        """Return the functions' return values by global rank (None for scripts). Call it after `finish`."""
+        """Return the functions' return values by global rank. Scripts return None. Call this after `finish`."""
 
     def close(self) -> None:
         """End helper processes and remove temporary files. No worker may be running. Idempotent."""

@@ -1,5 +1,5 @@
-"""Addresses: `host:port` as users write it, with brackets to separate an IPv6 address from its port, and the address at
-which other machines reach this one."""
+"""Addresses: `host:port` as users write it, with brackets that separate an IPv6 address from its port, and the address
+at which other machines reach this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOWHERE = ("192.0.2.1", 9)  # an address reserved for documentation; nothing is
 
 
 def joined_host_port(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 address; `host` has none."""
+    """Return `host:port`, with brackets around an IPv6 address. `host` itself has no brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -51,26 +51,26 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host refers, on every machine, to that machine itself."""
+    """Return whether the host, on every machine, refers to that machine itself."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
 def is_loopback_address(host: str) -> bool:
-    """Return whether the host is a loopback address, not a name such as `localhost`."""
+    """Return whether the host is a loopback address and not a name such as `localhost`."""
     return is_loopback(host) and ip_address(host.partition("%")[0]) is not None
 
 
 def means_this_machine(host: str) -> bool:
-    """Return whether a client that connects to the host reaches its own machine, because the host is loopback or the
-    unspecified address 0.0.0.0 or `::`."""
+    """Return whether a client that connects to the host reaches its own machine, because the host is a loopback host or
+    the unspecified address (0.0.0.0 or `::`)."""
     address = ip_address(host.partition("%")[0])
     return is_loopback(host) or (address is not None and address.is_unspecified)
 
 
 def is_remote(endpoint: str) -> bool:
     """Return whether an endpoint names a host other than a loopback address. `localhost` is considered remote, because
-    the store's host may go by that name. A path names no host."""
+    the store's host may be known by that name. A path does not name a host."""
     if "/" in endpoint and "://" not in endpoint:
         return False
     try:
@@ -124,8 +124,7 @@ def _is_host(host: str) -> bool:
 
 def own_address_towards(host: str, port: int) -> str | None:
     """Return the source address of this machine's packets to `host`, at which the machines around `host` can reach us.
-
-    It sends no packets to find out, except to resolve a name.
+    Finding out sends no packets, except to resolve a name.
 
     Returns:
         The numeric address; None if the name is unknown or there is no route.
@@ -140,8 +139,8 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """Return this machine's address on the route to the first (host, port) that may be another machine; otherwise its
-    address on the default route. Returns None if there is no route."""
+    """Return this machine's address on the route to the first (host, port) that may be another machine. If there is
+    none, return the address on the default route, or None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):
@@ -150,12 +149,14 @@ def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
 
 
 def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
-    """Like `address_towards`, but without a route, return this machine's host name, or 127.0.0.1 if that is unknown."""
+    """Return what `address_towards` does or, without a route, this machine's host name, or 127.0.0.1 if that is
+    unknown."""
     own, name = address_towards(places), socket.gethostname()
     return own or (name if own_address_towards(name, _NOWHERE[1]) else "127.0.0.1")
 
 
 def seen_from_outside(own: str, host: str) -> str:
-    """Return the address of this end of a connection to `host`, for other machines. On the machine named `host`, the
-    name often resolves to 127.0.1.1, so `own` is a loopback address, but other machines find this one by its name."""
+    """Return the address of this end of a connection to `host`, for use by other machines. On the machine named `host`,
+    the name often resolves to 127.0.1.1. `own` is then a loopback address, but other machines find this one by its
+    name."""
     return host if is_loopback(own) and not means_this_machine(host) else own

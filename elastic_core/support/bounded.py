@@ -1,4 +1,4 @@
-"""Calls that may hang: each runs in a separate thread, and the caller waits for it only up to a limit."""
+"""Calls that may hang: each one runs in a separate thread, and the caller waits for it only up to a limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CallTimeout(Exception):
 
 
 class BackgroundCall(Generic[T]):
-    """A call of `action` that starts immediately in a daemon thread. The thread calls `then` once the call has
+    """A call to `action` that starts immediately in a daemon thread. The thread calls `then` once `action` has
     ended."""
 
     def __init__(
@@ -34,20 +34,20 @@ class BackgroundCall(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wait(self, limit: Duration) -> bool:
-        """Wait until the call has ended, until `interrupt`, or for at most `limit` seconds. Returns whether it has
-        ended."""
+        """Wait until the call has ended or `interrupt` is called, for at most `limit` seconds. Returns whether the call
+        has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._cut, limit)
             return self._over
 
     def interrupt(self) -> None:
-        """Stop all threads from waiting, now and later. May be called from any thread."""
+        """Stop all threads from waiting, now and later. Any thread may call this method."""
         with self._changed:
             self._cut = True
             self._changed.notify_all()
 
     def result(self, limit: Duration = 0.0) -> T:
-        """Return or raise what the call did, if it ends within `limit` seconds; otherwise raise CallTimeout."""
+        """Return or raise the outcome of the call if it ends within `limit` seconds. Otherwise raise CallTimeout."""
         if not self.wait(limit):
             raise CallTimeout
         if self._error is not None:
@@ -66,7 +66,7 @@ class BackgroundCall(Generic[T]):
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
-    """Return or raise the outcome of `action` if it ends within `limit` seconds. Otherwise it continues in its thread.
+    """Return or raise the outcome of `action` if it ends within `limit` seconds. Otherwise, it continues in its thread.
 
     Raises:
         RendezvousConnectionError: the call timed out. The message names `where`.

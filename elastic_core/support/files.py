@@ -1,8 +1,8 @@
-"""Files in folders where other users of this machine may write. This module never follows a link, waits for a pipe or
+"""Files in folders where other users of this machine can write. This module never follows a link, waits for a pipe, or
 uses a file that another user has put there first.
 
-The kernel does some of this (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with the sticky bit,
-and not on every machine.
+The kernel provides some of this protection (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with
+the sticky bit, and not on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODE = 0o644
-"""The mode of new files; the umask may remove further permissions."""
+"""The mode of new files. The umask may remove further permissions."""
 
 _FOLDER_MODE = 0o755
 _MOST_LINKS = 40  # as many as the kernel follows
@@ -26,7 +26,7 @@ _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows 
 
 
 def distrust_reason(path: Path) -> str:
-    """Return why users other than this one and root control what is at the absolute `path`; empty if none do. Each
+    """Return why users other than this one and root control what is at the absolute `path`, or nothing if none do. Each
     folder and link on the way counts, because a user who can rename or redirect one also has control. Raises OSError if
     there is nothing at `path`."""
     for here, status in _way(path):
@@ -42,8 +42,8 @@ def distrust_reason(path: Path) -> str:
 
 def foreign(path: Path) -> str:
     """Return why the file or link at the absolute `path` cannot be trusted: another user owns it, or everyone can write
-    to it. Returns an empty text if it can be; a group may write to it, and any user may own the folder. Raises OSError
-    if there is no file."""
+    to it. Returns an empty text if it can be trusted. A group may have write access, and any user may own the folder.
+    Raises OSError if there is no file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):
@@ -54,18 +54,19 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users are allowed to write: all of them, or a group other than the owner's private one."""
+    """Return whether other users can write: all of them, or the members of a group other than the owner's private
+    one."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
 
 
 def followed(path: Path) -> Path:
-    """Return the target of the absolute `path` after all links; it need not exist.
+    """Return the target of the absolute `path` after following all links. The target need not exist.
 
     Raises:
         PermissionError: a link on the way belongs to neither this user nor root nor the owner of the link's folder.
-            That owner may redirect folders but not files.
+            The folder's owner may redirect folders but not files.
         OSError: a folder on the way is missing or inaccessible.
     """
     here = path
@@ -95,7 +96,7 @@ def _end(path: Path) -> Path:
 
 
 def is_descriptor(path: Path) -> bool:
-    """Return whether the path names an open file of this process, as the target of /dev/stdout does."""
+    """Return whether the path names an open file of this process, as /dev/stdout does after its link is followed."""
     return path.parts[:2] == ("/", "proc") and path.parent.name == "fd"
 
 
@@ -104,8 +105,8 @@ def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> i
     device or a pipe that has a reader.
 
     Raises:
-        OSError: it cannot be opened; another user created it in a folder where others may write; or the pipe has no
-            reader.
+        OSError: the file cannot be opened; another user created it in a folder where others can write; or the pipe has
+            no reader.
     """
     path = followed(path.absolute())
     flags = access | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -131,8 +132,8 @@ def check_existing(path: Path) -> None:
 
 
 def _check(status: os.stat_result, path: Path) -> None:
-    """Accept a file in a folder where only the owner may write. If others may write as well, the file must belong to
-    the folder's owner, to root or to this user."""
+    """Accept any file in a folder where only the owner can write. If others can also write there, the file must belong
+    to the folder's owner, to root or to this user."""
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
@@ -146,7 +147,7 @@ def _check(status: os.stat_result, path: Path) -> None:
 
 
 def open_regular(path: str, flags: int) -> int:
-    """An `opener` for `open`: truncates a regular file, or creates one. Raises OSError for anything else, including
+    """Truncate a regular file, or create one, as an `opener` for `open`. Raises OSError for anything else, including
     links."""
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_NOFOLLOW, MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -157,8 +158,8 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace the file at `path` with one that has this text in one step, so that readers find a complete file. Raises
-    OSError."""
+    """Replace the file at `path` in one step with one that contains this text, so that readers always find a complete
+    file. Raises OSError on failure."""
     fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:
@@ -171,11 +172,11 @@ def replace(path: Path, text: str) -> None:
 
 
 def make_folders(base: Path, *names: str) -> Path:
-    """Create the folder `base/name/...` if it does not exist. Any user may own `base`; folders below it must belong to
+    """Create the folder `base/name/...` if it does not exist. Any user may own `base`. Folders below it must belong to
     this user or to the owner of `base` (some file systems assign all files to one user).
 
     Raises:
-        OSError: it cannot be created, or something else is in its place.
+        OSError: the folder cannot be created, or something else is in its place.
     """
     folder = followed(base.absolute())
     with contextlib.suppress(FileExistsError):  # it is not a folder; the next `mkdir` raises
@@ -196,7 +197,8 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield all folders and links that the kernel passes from the root to the absolute `path`, and its target."""
+    """Yield all folders and links that the kernel passes on the way from the root to the absolute `path`, and the
+    target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
         name = ahead.pop()
@@ -219,8 +221,8 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether this id stands for all users that are unknown in this container. The machine's root is one of
-    them, so the owners of the folders that contain the container's cannot be determined."""
+    """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
+    them, so it is impossible to determine who owns the folders outside the container."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False
@@ -230,7 +232,7 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_private(gid: int, owner: int) -> bool:
-    """Return whether the group is the user's private one, with the same name and without other members."""
+    """Return whether the group is the user's private one, which has the user's name and no other members."""
     import grp  # imported only if a group may write
     import pwd
 

@@ -1,4 +1,4 @@
-"""File descriptors that a forked child must close, because other processes wait until the last copy is closed."""
+"""File descriptors that a forked child must close, because other processes wait until the last copy has been closed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Helper processes. A helper notices when this process ends, whatever the cause, because its standard input closes. A
-parent-death signal would not reach the helper's own children, and set-uid programs reset it."""
+"""Helper processes. A helper notices when this process ends, for any reason, because the helper's standard input
+closes. A parent-death signal would not reach the helper's own children, and set-uid programs reset it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class HelperProcess:
 
     Args:
         program: the Python file.
-        arguments: its command line.
+        arguments: its command-line arguments.
         environment: its complete environment.
-        folder: its working folder; the default does not keep a file system from being unmounted.
+        folder: its working folder. The default does not keep a file system from being unmounted.
         output, errors: as in `subprocess`.
-        keeps: descriptors that it inherits, under the same numbers.
+        keeps: the descriptors that it inherits, under the same numbers.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     def __init__(
@@ -73,19 +73,20 @@ class HelperProcess:
 
     @property
     def output(self) -> IO[bytes]:
-        """The helper's standard output, for reading. Raises ValueError if that is not a pipe."""
+        """The helper's standard output, for reading. Raises ValueError if the output is not a pipe."""
         if self._process.stdout is None:
             raise ValueError("the helper's output is not a pipe")
         return self._process.stdout
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that polls as ready once the helper has ended; None if our end of its pipe is closed."""
+        """A descriptor that becomes readable once the helper has ended, or None if our end of its pipe is closed."""
         pipe = self._process.stdin
         return None if pipe is None or pipe.closed else pipe.fileno()
 
     def order(self, line: str) -> bool:
-        """Write a line to the helper. Returns false if it has ended; later calls then do nothing and return true."""
+        """Write a line to the helper. Returns false if the helper has ended. Later calls then do nothing and return
+        true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True
@@ -97,13 +98,12 @@ class HelperProcess:
         return True
 
     def drop(self) -> None:
-        """Close our end of the pipe. A forked child must not hold it, or the helper would miss the end of this
-        process."""
+        """Close our end of the pipe. If a forked child held it, the helper would not notice the end of this process."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def close(self, timeout: Duration) -> None:
-        """Wait for the helper to end. After `timeout` seconds, kill it and its whole session. Idempotent."""
+        """Wait for the helper to end. After `timeout` seconds, kill the helper and its whole session. Idempotent."""
         self.drop()
         try:
             self._process.wait(timeout)
@@ -113,8 +113,8 @@ class HelperProcess:
                 self._process.wait(timeout)
 
     def kill(self) -> None:
-        """Kill the helper's session, or the rest of it if the helper itself has died. The id still belongs to the
-        helper because nothing has waited for it, so this does not poll for its exit either."""
+        """Kill the helper's session, or the rest of it if the helper itself has died. The session id still belongs to
+        the helper because nothing has waited for it. For the same reason, this method does not poll for its exit."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

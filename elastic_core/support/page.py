@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
-    """Map the file that this environment variable names. Returns a private buffer of zeros if there is no such file or
-    it does not have `size` bytes, so that a worker also runs without an agent."""
+    """Map the file that this environment variable names. If there is no such file or its size is not `size` bytes,
+    return a private buffer of zeros, so that a worker also runs without an agent."""
     try:
         path = os.environ[variable]
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -36,14 +36,14 @@ def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
 
 
 class PageFile:
-    """The agent's side: one worker's file, created before the worker starts. Not thread-safe.
+    """The agent's side of one worker's file, which is created before the worker starts. Not thread-safe.
 
     Args:
         path: a file that does not exist yet, in a folder that only this user can access.
-        content: the initial content, which sets the size.
+        content: the initial content, which determines the size.
 
     Raises:
-        OSError: the file cannot be created; no file is left behind.
+        OSError: the file cannot be created. No file is left behind.
     """
 
     def __init__(self, path: Path, content: bytes) -> None:
@@ -59,7 +59,7 @@ class PageFile:
             raise
 
     def read(self) -> bytes:
-        """Return the content, even if the file was deleted; empty if the worker has truncated it."""
+        """Return the content, even if the file was deleted. It is empty if the worker has truncated the file."""
         content = os.pread(self._fd, self._size, 0)
         return content if len(content) == self._size else b""
 

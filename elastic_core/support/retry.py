@@ -1,4 +1,4 @@
-"""Retries: growing pauses between attempts, and compare-and-swap of a value that other writers also change."""
+"""Retries: growing pauses between attempts, and compare-and-swap for a value that other writers also change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors that usually come from a mistake in the code, so that a retry would also fail."""
+"""Errors that usually come from a mistake in the code, so that retrying would be pointless."""
 _MANY = 64  # an exponent with which no float overflows
 
 
@@ -31,7 +31,7 @@ class Backoff:
     factor: float = 2.0
 
     def pause(self, attempts: int) -> Duration:
-        """Return how many seconds to pause after this many attempts; 0 after none."""
+        """Return how many seconds to pause after this many attempts, which is 0 after no attempts."""
         if attempts <= 0:
             return 0.0
         grown: Duration = self.first * self.factor ** min(attempts - 1, _MANY)
@@ -44,8 +44,8 @@ class TooManyRefusals(Exception):
 
 def swapped(change: Callable[[], T | None], attempts: int) -> T:
     """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
-    of the one that it read. It returns None if the write was refused because another writer was faster, and is then
-    called again. Returns its first result other than None. Raises TooManyRefusals after this many attempts."""
+    of the one that it read. If the write was refused because another writer was faster, `change` returns None and is
+    called again. Returns the first other result. Raises TooManyRefusals after this many attempts."""
     for _ in range(attempts):
         done = change()
         if done is not None:

@@ -1,4 +1,4 @@
-"""Files that contain a secret, which are read only if no other user can have read or written them."""
+"""Reads files that contain a secret, but only if no other user can have read or written them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 def read_secret(path: str | os.PathLike[str]) -> bytes:
     """Return the file's content without the trailing line ends that editors and `echo` add.
 
-    As with ssh keys, only this user may be able to read this user's file. A group may read root's file, as Kubernetes
-    sets up for a pod's `fsGroup`. All users may read root's file only on a read-only in-memory mount, where Kubernetes
-    and Docker put secrets, by default with mode 0644 or 0444; only the container's processes see that mount. An
-    ordinary file of root's with these modes is refused, because every user of the machine can read it.
+    A file that belongs to this user must be readable by this user alone, as with ssh keys. A group may read root's
+    file, which Kubernetes sets up for a pod's `fsGroup`. All users may read root's file only on a read-only in-memory
+    mount, where Kubernetes and Docker put secrets, by default with mode 0644 or 0444. Only the container's processes
+    see that mount. Elsewhere, root's file with such a mode is refused, because every user of the machine can read it.
 
-    From then on, this process leaves no core dumps, and its user's other processes cannot read its memory; root can.
+    After this call, this process leaves no core dumps, and of all other processes only root's can read its memory.
 
-    Links are followed if root or this user created them. Otherwise a user who may write next to a secret could redirect
-    the agent to another file whose content that user knows. The checks are done on the opened file, which can no longer
-    be replaced.
+    Links are followed if root or this user created them. Otherwise, a user who can write next to a secret could
+    redirect the agent to another file whose content that user knows. The checks are done on the opened file, which can
+    no longer be replaced.
 
     Raises:
         ValueError: there is no such file; it is not a regular file; another user owns it, or can read or write it; it
@@ -52,14 +52,14 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 
 def keep_memory_private() -> None:
-    """Disable core dumps, and keep the same user's other processes from reading this process's memory; either would
-    reveal the secret. Programs that this one starts are not affected. ssh-agent does the same."""
+    """Disable core dumps, and keep the same user's other processes from reading this process's memory. Either would
+    reveal the secret. Programs that this process starts are not affected. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _find(path: Path) -> int:
-    """Open a descriptor for the file that cannot be read from, so that the file can be checked first."""
+    """Open a descriptor through which the file cannot be read, so that the file can be checked first."""
     at, names = os.open("/", _FOUND), [*reversed(path.parts[1:])]
     try:
         for _ in range(_MOST_STEPS):
@@ -91,7 +91,7 @@ def _target(link: int, path: Path) -> Path:
 
 
 def _expect_private(found: int, path: str) -> None:
-    """Raise ValueError unless the file is a regular one that other users can neither read nor write."""
+    """Raise ValueError unless the file is a regular file that other users can neither read nor write."""
     status = os.fstat(found)
     owner, mode = status.st_uid, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):

@@ -53,7 +53,7 @@ class Address:
 
     @property
     def scoped_host(self) -> str:
-        """The host, with the interface if the address is link-local."""
+        """The host. If the address is link-local, the interface is included."""
         scope = self.sockaddr[3] if len(self.sockaddr) > 3 else 0
         return f"{self.host}%{scope}" if scope and "%" not in self.host else self.host
 
@@ -76,7 +76,7 @@ def is_local_address(address: Address) -> bool:
 
 
 def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
-    """Return why a server cannot listen on the address now; empty if it can."""
+    """Return why a server cannot listen on the address now, or nothing if it can."""
     try:
         with bound_socket(family, sockaddr) as sock:
             sock.listen(1)  # two sockets may be bound to the address, but only one may listen
@@ -86,11 +86,11 @@ def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
 
 
 def resolve_host(host: str, port: int) -> list[Address]:
-    """Return all addresses of a name, in the system's order of preference. An IPv4 address mapped into IPv6, as
+    """Return all addresses for a name, in the system's order of preference. An IPv4 address mapped into IPv6, which
     /etc/hosts may contain, becomes the IPv4 address, because an IPv6-only socket cannot be bound to it.
 
     Raises:
-        socket.gaierror: the name is unknown, at least at the moment.
+        socket.gaierror: the name is unknown, at least for now.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -109,8 +109,8 @@ def _unmapped(host: str) -> str:
 
 
 def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect, and close the connection. Returns the error in plain words (empty if a server is listening), and the
-    connection's local address, at which other machines reach this one."""
+    """Connect, and close the connection. Returns the error in plain words, which is empty if a server is listening, and
+    the connection's local address, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
@@ -122,7 +122,7 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
 
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
     """Return the names of the targets (name -> host and port) that do not answer within `seconds`. A refused connection
-    is an answer. All targets are tried at the same time, so a slow name lookup does not delay the others."""
+    is also an answer. All targets are tried at the same time, so a slow name lookup does not delay the others."""
     clock = SystemClock()
     until = later(clock.now(), seconds)
     silent = set(targets)
@@ -147,8 +147,8 @@ def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> se
 
 
 def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that is bound to the address but does not listen; `::` means IPv4 and IPv6. Raises OSError, or
-    OverflowError if the port is out of range."""
+    """Return a socket that is bound to the address but does not listen. `::` means both IPv4 and IPv6. Raises OSError,
+    or OverflowError if the port is out of range."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
@@ -162,7 +162,8 @@ def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Like `bound_socket`, but for the port on all addresses: IPv4 and IPv6 if the machine has both."""
+    """Return a socket like `bound_socket`, bound to the port on all addresses, in IPv4 and IPv6 if the machine has
+    both."""
     try:
         return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -172,8 +173,8 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Like `bound_socket`, but for the port at `host` if that is one of this machine's addresses; otherwise on all
-    addresses, because other machines may resolve a name to another address."""
+    """Return a socket like `bound_socket`, bound to the port at `host` if that is one of this machine's addresses.
+    Otherwise it is bound on all addresses, because other machines may resolve a name to another address."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
@@ -181,7 +182,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address; None if it is a name that does not mean loopback."""
+    """Return `host` as an address, or None if it is a name that does not mean loopback."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
@@ -190,8 +191,8 @@ def _own_address(host: str, port: int = 0) -> Address | None:
 
 
 def unbound() -> socket.socket | None:
-    """Return a socket that `bind_at` binds later; None if none can be created. It serves both families if the machine
-    has both, because it is not known yet which one is needed."""
+    """Return a socket for `bind_at` to bind later, or None if none can be created. The socket serves both families if
+    the machine has both, because it is not yet known which one is needed."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -202,7 +203,8 @@ def unbound() -> socket.socket | None:
 
 
 def bind_at(sock: socket.socket, host: str) -> None:
-    """Bind a socket from `unbound` to any free port, at the address that `bound_at` would choose. Raises OSError."""
+    """Bind a socket from `unbound` to any free port at the address that `bound_at` would choose. Raises OSError on
+    failure."""
     both = sock.family == socket.AF_INET6
     if (own := _own_address(host)) is not None:
         mapped = both and own.family == socket.AF_INET
@@ -223,13 +225,13 @@ class PortReservation:
     """Holds a TCP port until `release`, without listening.
 
     The socket is bound with SO_REUSEADDR, so the kernel gives the port neither to another program that asks for any
-    free port nor to an outgoing connection. But a server that also sets SO_REUSEADDR, as torch's TCPStore does, can
-    bind the port and listen on it. For the same reason, two reservations of one port do not conflict; the second server
-    that tries to listen gets the error.
+    free port nor to an outgoing connection. However, a server that also sets SO_REUSEADDR, as torch's TCPStore does,
+    can bind the port and listen on it. For the same reason, two reservations for one port do not conflict: the second
+    server that tries to listen gets the error.
 
     Args:
         port: 0 for any free port.
-        host: reserves the port only there (see `bound_at`); if empty, on all addresses, as torch's servers bind it.
+        host: the address to reserve the port on (see `bound_at`); if empty, all addresses, as torch's servers use.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.
@@ -245,8 +247,8 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def listen(self, backlog: int) -> socket.socket:
-        """Listen on the port, and return the socket for a server. Raises ConfigurationError if another program is
-        listening there."""
+        """Listen on the port, and return the socket for use by a server. Raises ConfigurationError if another program
+        is already listening on the port."""
         try:
             self._socket.listen(backlog)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""A program that hosts the workers' stores for an agent that does not import torch; `workers_store` starts it.
+"""A program, started by `workers_store`, that hosts the workers' stores for an agent that does not import torch.
 
-Arguments: the descriptor of a socket from which it reads orders, and the entries of `sys.path`. An order with a
-listening socket starts a TCPStore there; an order without one ends the store. The program answers each order, and exits
-when its standard input closes.
+Its arguments are the descriptor of a socket from which it reads orders, and the entries of `sys.path`. An order with a
+listening socket starts a TCPStore on that socket; an order without one ends the store. The program answers each order,
+and exits when its standard input closes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _TIMEOUT = timedelta(seconds=300)
 
 
 def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
-    """Return a TCPStore that serves on this listening socket until it is garbage-collected; it owns the socket.
-    `distributed` is the module `torch.distributed`."""
+    """Return a TCPStore that serves on this listening socket until the store is garbage-collected. The store owns the
+    socket. `distributed` is the module `torch.distributed`."""
     host, port = sock.getsockname()[:2]
     own = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
     if sock.family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):

@@ -1,6 +1,6 @@
 """The workers' store: a torch TCPStore server on rank 0's node, new for every round.
 
-It belongs to the agent, so it outlives rank 0's worker, and ranks that are still busy can use it. The kernel accepts
+The agent owns the server, so it outlives rank 0's worker, and ranks that are still busy can use it. The kernel accepts
 connections as soon as `serve` is called, so workers cannot connect too early. If the agent has not imported torch, a
 separate process hosts the stores, because the import can block all Python threads for seconds. The agent starts that
 process when a process on this machine loads torch or a client connects, so jobs without torch rarely need it.
@@ -46,13 +46,13 @@ os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after
 
 
 class WorkersStore:
-    """The port that one node reserves for the workers' store and, after `serve`, the server on it. Use it from one
-    thread. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch, rank 0's worker hosts the store, and this class
+    """The port that one node reserves for the workers' store and, after `serve`, the server on it. Only one thread may
+    use it. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch, rank 0's worker hosts the store, and this class
     only reserves the port.
 
     Args:
-        everywhere: whether to listen on all addresses, because the nodes use different ones; otherwise only on the
-            advertised address, if it is one of this machine's.
+        everywhere: whether to listen on all addresses, because the nodes use different ones. If not, the server listens
+            only on the advertised address, provided that it is one of this machine's.
     """
 
     def __init__(self, everywhere: bool = False) -> None:
@@ -63,11 +63,11 @@ class WorkersStore:
 
     @functools.cached_property
     def hosted_by_agent(self) -> bool:
-        """Whether the agent hosts the store; otherwise rank 0's worker does."""
+        """Whether the agent hosts the store. If not, rank 0's worker hosts it."""
         return not truth(os.environ.get(_NOT_SHARED, "0")) and _torch() is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
-        """Reserve a port in place of the previous one, whose server is stopped.
+        """Reserve a port in place of the previous one, and stop the server on that one.
 
         Args:
             address: the address that this node advertises.
@@ -85,7 +85,7 @@ class WorkersStore:
         return fresh.port
 
     def serve(self) -> None:
-        """Serve the store, because this node has rank 0. Raises ConfigurationError if this process cannot open the
+        """Serve the store, because this node has rank 0. Raises ConfigurationError if this process cannot open enough
         files or another program is listening on the port."""
         if self._reservation is None or not self.hosted_by_agent:
             return
@@ -103,7 +103,7 @@ class WorkersStore:
             self._host.serve(sock)
 
     def release(self) -> None:
-        """Release the port, and end the server and its process. Idempotent."""
+        """Release the port, and end the server and the process that hosts it. Idempotent."""
         self._end()
         if self._host is not None:
             self._host.close()
@@ -131,7 +131,7 @@ class _Host:
         drop_in_forks(self)
 
     def serve(self, sock: socket.socket) -> None:
-        """Serve on this listening socket, once a store is needed."""
+        """Serve on this listening socket as soon as a store is needed."""
         thread = threading.Thread(target=self._run, args=(sock,), name="workers-store", daemon=True)
         self._serving, self._is_handed_over, self._is_served = sock, False, False
         thread.start()
@@ -161,7 +161,7 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Close, in forked children, the sockets for whose end the process and its clients wait."""
+        """Close sockets in forked children: the process and its clients wait until the last copy is closed."""
         for sock in (self._control, self._serving):
             if sock is not None:
                 sock.close()
@@ -223,14 +223,14 @@ class _Host:
 
 @functools.cache
 def _torch() -> ModuleSpec | None:
-    """Find the installed torch, only once per process because a search reads every folder on the path."""
+    """Find the installed torch. The result is cached, because each search reads every folder on the path."""
     return find_spec("torch")
 
 
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
-    """Yield a descriptor that becomes readable when a process on this machine opens one of torch's libraries. Yields
-    none without inotify; the first connection then starts the process."""
+    """Yield a descriptor that becomes readable when a process on this machine opens one of torch's libraries. Without
+    inotify, yield none; the process then starts when the first client connects."""
     import ctypes
 
     found, libc = _torch(), ctypes.CDLL(None)
@@ -247,8 +247,8 @@ def _loading_torch() -> Iterator[tuple[int, ...]]:
 
 
 def _need_files() -> None:
-    """Check that this process can open enough files; otherwise torch would abort it or try for minutes to reach its own
-    server. Raises ConfigurationError."""
+    """Check that this process can open enough files. Otherwise, torch would abort the process or try for minutes to
+    reach its own server. Raises ConfigurationError if too few can be opened."""
     with contextlib.ExitStack() as files:
         try:
             for _ in range(_FILES):

@@ -25,7 +25,7 @@ _page: mmap.mmap | bytearray | None = None
 
 
 def beat() -> None:
-    """Report that this worker is making progress. Call it at least once per `--hang-timeout`, such as in every step.
+    """Report that this worker is making progress. Call this at least once per `--hang-timeout`, such as in every step.
 
     A call takes about a microsecond. It may be called from any thread and from the worker's child processes. Without
     `--hang-timeout` it has no effect. It never raises an error.
@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_forget_page)
 
 
 class HeartbeatFile(PageFile):
-    """The agent's side: one worker's heartbeat file. Raises OSError as `PageFile` does."""
+    """The agent's side of one worker's heartbeat file. Raises OSError as `PageFile` does."""
 
     def __init__(self, path: Path) -> None:
         self._seen = bytes(_CONTENT.size)

@@ -1,5 +1,5 @@
-"""The timer table: the running timers, and when the next one expires. Pure: no clock, threads or processes. Each
-combination of process and scope has at most one timer."""
+"""The timer table: which timers are running, and when the next one expires. It uses no clock, threads or processes.
+Each combination of process and scope has at most one timer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """A timer: process `pid` has to release `scope` before `deadline`. `about` is data for the table's owner."""
+    """A timer, which expires unless process `pid` releases `scope` before `deadline`. `about` is data for the table's
+    owner."""
 
     pid: int
     scope: str
@@ -40,14 +41,14 @@ class Deadlines(Generic[T]):
         return {pid for pid, _ in self._running}
 
     def acquire(self, timer: Timer[T]) -> None:
-        """Start the timer, replacing a running one with the same process and scope."""
+        """Start the timer. It replaces a running timer with the same process and scope."""
         self._count += 1
         self._running[timer.pid, timer.scope] = timer
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         self._tidy()
 
     def release(self, pid: int, scope: str) -> bool:
-        """Stop a timer. Returns False if it was not running, because it was never acquired or has expired."""
+        """Stop a timer. Returns False if the timer was not running, because it was never acquired or has expired."""
         found = self._running.pop((pid, scope), None) is not None
         self._tidy()
         return found
@@ -68,7 +69,7 @@ class Deadlines(Generic[T]):
         return due
 
     def next_deadline(self) -> Instant | None:
-        """Return when the next timer expires; None if no timer is running."""
+        """Return when the next timer expires, or None if no timer is running."""
         while self._heap and not self._runs(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -77,7 +78,7 @@ class Deadlines(Generic[T]):
         return self._running.get((timer.pid, timer.scope)) is timer
 
     def _tidy(self) -> None:
-        """Rebuild the heap if it is mostly released timers, which otherwise remain in it until their deadlines."""
+        """Rebuild the heap if most of it is released timers, which otherwise remain in it until their deadlines."""
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)

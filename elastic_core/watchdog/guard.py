@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CLIENT_VARIABLE = "ELASTIC_TIMER_CLIENT"
-"""The environment variable in which a watchdog names its client factory: the `module:name` of a function without
-arguments, which is called in the worker."""
+"""The environment variable in which a watchdog names its client factory. The value is the `module:name` of a function
+without arguments, which is called in the worker."""
 
 _CLOCK = SystemClock()
 _client: TimerClient | None = None
@@ -35,7 +35,7 @@ class TimerRequest:
     Args:
         worker_id: identifies the worker; most clients use its process id.
         scope_id: identifies the timer within the worker.
-        expiration_time: when it expires, in seconds since the epoch; negative to release it.
+        expiration_time: when the timer expires, in seconds since the epoch. A negative value releases the timer.
     """
 
     worker_id: Any
@@ -44,15 +44,15 @@ class TimerRequest:
 
 
 class TimerClient(abc.ABC):
-    """The worker's side of a timer. Thread-safe, and usable in forked child processes."""
+    """The worker's side of a timer. Clients are thread-safe, and usable in forked child processes."""
 
     @abc.abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start or restart this process's timer with this scope.
+        """Start or restart this process's timer for this scope.
 
         Args:
             scope_id: describes the timer, for messages.
-            expiration_time: when it expires, in seconds since the epoch.
+            expiration_time: when the timer expires, in seconds since the epoch.
 
         Raises:
             OSError: no server accepted the request within a bounded time.
@@ -65,7 +65,8 @@ class TimerClient(abc.ABC):
 
 
 def configure(timer_client: TimerClient) -> None:
-    """Set the client for `expires` in this process. Rarely needed, because the agent's watchdog provides one."""
+    """Set the client that `expires` uses in this process. This is rarely needed, because the agent's watchdog provides
+    one."""
     global _client
     _client = timer_client
 
@@ -84,7 +85,7 @@ def expires(
         after: the time limit in seconds.
         scope: describes the block, for messages (default: its file and line). A process has one timer per scope, so
             blocks that run concurrently need different scopes. (By default, each thread has a separate scope.)
-        client: the client to use (default: the one passed to `configure`, or else the agent's watchdog's).
+        client: the client to use (default: the one passed to `configure`, or else the one from the agent's watchdog).
 
     Raises:
         RuntimeError: this process has no watchdog, so there is no client.
@@ -99,7 +100,8 @@ def expires(
 
 @contextlib.contextmanager
 def _guarded(client: TimerClient | None, scope: str | None, place: str, after: float) -> Iterator[None]:
-    """Guard a block. Client and scope are determined on entry, because a decorator calls `expires` much earlier."""
+    """Guard a block. The client and the scope are determined on entry, because a decorator calls `expires` much
+    earlier."""
     client, scope = client or _client or _watchdogs(), scope or _in_this_thread(place)
     client.acquire(scope, _CLOCK.timestamp() + after)
     try:

@@ -9,7 +9,7 @@ _STARTED = 19  # the 22nd field of /proc/PID/stat, counted from after the progra
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot; None if it is not running."""
+    """Return when the process started, in clock ticks since boot, or None if it is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])
@@ -18,6 +18,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def process_runs(pid: int, started: int | None) -> bool:
-    """Return whether the process with this start time is running or, if `started` is None, any with this id."""
+    """Return whether the process with this start time is running or, if `started` is None, whether any with this id
+    is."""
     found = process_start_time(pid)
     return found is not None and (started is None or found == started)

@@ -1,7 +1,7 @@
 """Timers for programs without an agent: a server receives requests from a queue and kills workers that do not release
 their timers in time. The API is that of torch.distributed.elastic.timer.
 
-The server's thread sleeps until a request arrives or the next timer expires, so it detects an expiry immediately;
+The server's thread sleeps until a request arrives or the next timer expires, so it detects an expiry immediately, while
 torch's server needs up to `max_interval`. With an agent, use the watchdog `file`, which stops workers more gently.
 """
 
@@ -41,18 +41,18 @@ class RequestQueue(abc.ABC):
         """Wait up to `timeout` seconds for up to `size` requests, and return those that have arrived."""
 
     def wake(self) -> None:  # noqa: B027 - most queues have nothing to do
-        """Make `get` return without waiting from now on, because the server is stopping. Called from any thread. By
+        """Make `get` return without waiting from now on, because the server is stopping. Any thread may call this. By
         default it does nothing, and the server stops when `get` returns."""
 
 
 class TimerServer(abc.ABC):
-    """Base class of timer servers. A server is started once. Subclasses implement the four methods below, which are
-    called in the server's thread. If one raises an error, it is logged (`watchdog lost`) and the server continues.
+    """Base class for timer servers. A server is started once. Subclasses implement the four methods below, which the
+    server's thread calls. If a method raises an error, it is logged (`watchdog lost`) and the server continues.
 
     Args:
         request_queue: the source of requests.
-        max_interval: maximum number of seconds between two checks of the timers. If a worker could not be killed, the
-            next check tries again.
+        max_interval: the maximum number of seconds between two checks of the timers. If a worker could not be killed,
+            the next check tries again.
         daemon: whether Python may exit without `stop`.
     """
 
@@ -73,11 +73,11 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """Return the timers that have expired by `deadline` (in seconds since the epoch), by worker."""
+        """Return the timers of each worker that have expired by `deadline` (in seconds since the epoch)."""
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """Kill a worker. Return False to be called again later; after an exception, it is not called again."""
+        """Kill a worker. If this returns False, it is called again later; if it raises, it is not."""
 
     def start(self) -> None:
         """Start watching. Raises RuntimeError if called twice."""
@@ -102,8 +102,8 @@ class TimerServer(abc.ABC):
                 self._stopping.wait(min(_AFTER_ERROR_S, self._max_interval))
 
     def _next_requests(self) -> list[TimerRequest]:
-        """Wait for a request, and return it with all others that are queued. Only wait for the first one, because the
-        queue's size may include a request that never arrives because its worker died while writing it."""
+        """Wait for a request, and return it with all others that are queued. Wait only for the first one, because the
+        queue's size may include a request that will never arrive because its worker died while writing it."""
         due = self._due.next_deadline()
         left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
         requests = self._request_queue.get(1, min(left, self._max_interval))
@@ -120,7 +120,8 @@ class TimerServer(abc.ABC):
         self.clear_timers({worker_id for worker_id, timers in hung.items() if self._ended(worker_id, timers)})
 
     def _schedule(self, request: Any) -> None:
-        """Schedule the next check. Requests of a type other than TimerRequest are checked every `max_interval`."""
+        """Schedule the next check. Requests of a type other than TimerRequest are checked every `max_interval`
+        seconds."""
         if not isinstance(request, TimerRequest):
             return
         if 0 <= request.expiration_time < math.inf:
@@ -144,7 +145,7 @@ class TimerServer(abc.ABC):
 
 
 class MultiprocessingRequestQueue(RequestQueue):
-    """Receives requests through a `multiprocessing` queue. `mp_queue` may be any object with the methods `get` and
+    """Receives requests through a `multiprocessing` queue. `mp_queue` can be any object with the methods `get` and
     `qsize`. A manager's queue does not support `wake`."""
 
     def __init__(self, mp_queue: Any) -> None:
@@ -168,7 +169,7 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._waker.send_bytes(b"stop")
 
     def _next(self, timeout: float) -> Any:
-        """Return the next request. Raises queue.Empty."""
+        """Return the next request. Raises queue.Empty if none arrives in time."""
         from multiprocessing.connection import wait
 
         reader = getattr(self._mp_queue, "_reader", None)
@@ -179,8 +180,8 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerClient(TimerClient):
-    """The client of a `LocalTimerServer`, in a process that inherited the server's queue. A process that dies while
-    writing to the queue may block all other processes. The file timer does not have this risk."""
+    """The client for a `LocalTimerServer`, in a process that inherited the server's queue. A process that dies while
+    writing to the queue may block all other processes, a risk that the file timer does not have."""
 
     def __init__(self, mp_queue: Any) -> None:
         self._mp_queue = mp_queue
@@ -193,7 +194,7 @@ class LocalTimerClient(TimerClient):
 
 
 class LocalTimerServer(TimerServer):
-    """Kills local processes with SIGKILL. `mp_queue` is a `multiprocessing.Queue` shared with the clients."""
+    """Kills local processes with SIGKILL. The clients share `mp_queue`, a `multiprocessing.Queue`."""
 
     def __init__(self, mp_queue: Any, max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)

@@ -1,4 +1,5 @@
-"""A channel: one captured stream of one worker, cut into lines and handed to its sinks, the output's destinations."""
+"""A channel splits one captured stream of one worker into lines and passes them to its sinks, such as a log file and
+the console."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from elastic_core.workers.streams import StreamPlan
 
-# A bare carriage return (a progress bar's) also ends a line, but at the end of the text a line feed may yet follow.
+# A bare carriage return (from a progress bar) also ends a line, but not at the end of the text: a line feed may follow.
 _LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 _LONGEST_LINE = 64 * 1024
 _MOST_READ = 256 * 1024  # bytes
@@ -29,12 +30,12 @@ _REPLACE = b"\r\x1b[K"  # return to the start of the line and erase its text
 _MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite other workers' lines
 
 Report = Callable[[str, OSError], None]
-"""Called once, with the path of a file that can no longer be written and the error."""
+"""Called once for a file that can no longer be written, with its path and the error."""
 
 
 class FileSink:
-    """A log file that is appended to. Opening it may raise OSError. The first error after that is reported and closes
-    the file; `descriptor` is then None."""
+    """A log file that is appended to. Opening it may raise OSError. The first later error is reported and closes the
+    file, and `descriptor` becomes None."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
@@ -60,8 +61,9 @@ class FileSink:
 
 
 class OwnFile:
-    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent holds it up. The
-    agent reads lines for reports from it, even after it has been renamed or removed. Opening it may raise OSError."""
+    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays the worker.
+    The agent reads lines for reports from the file, even after it has been renamed or removed. Opening it may raise
+    OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +72,7 @@ class OwnFile:
 
     @property
     def written(self) -> int:
-        """The number of bytes written since it was opened."""
+        """The number of bytes written since the file was opened."""
         with contextlib.suppress(OSError):
             return max(self._size() - self._begin, 0)
         return 0
@@ -107,12 +109,11 @@ class OwnFile:
 
 
 class TerminalLine:
-    """The state of the terminal's current line, which all workers' streams share. It writes nothing itself; `line`
-    returns the bytes to write next.
+    """The state of the terminal's current line, which all workers' streams share. The class writes nothing itself:
+    `line` returns the bytes to write next.
 
-    A line from another stream replaces a progress bar (text that previously ended with a carriage return). The bar is
-    redrawn when it is next updated or ends. Other unfinished text stays.
-    """
+    A line from another stream replaces a progress bar (text whose last update ended with a carriage return). The bar is
+    redrawn when it is next updated or ends. Other unfinished text stays."""
 
     def __init__(self) -> None:
         self._owner: object = None
@@ -121,8 +122,9 @@ class TerminalLine:
         self._erased: set[object] = set()
 
     def line(self, owner: object, prefix: bytes, text: bytes, shown: int) -> bytes:
-        """Return the bytes that show `text`, a complete or unfinished line of the stream `owner`, whose first `shown`
-        bytes are already on the screen. The prefix is added unless the cursor is still on this line."""
+        """Return the bytes that show `text`, a complete or unfinished line of the stream `owner`. The first `shown`
+        bytes of `text` are already on the screen. The bytes include the prefix unless the cursor is still on this
+        line."""
         rest, erased = text[shown:], owner in self._erased
         if self._owner is not owner or not shown:
             if shown and not rest.strip(b"\r\n") and not (erased and text.endswith(b"\n")):
@@ -141,7 +143,7 @@ class TerminalLine:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. Once it has lost its reader, output to it is dropped."""
+    """The agent's own stdout or stderr. Once its reader has gone, further output to it is dropped."""
 
     def __init__(self, fd: int) -> None:
         self.descriptor: int | None = fd  # None once the reader has gone
@@ -164,19 +166,20 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return how much to write in one call: whole lines and, if possible, no more than a pipe writes atomically."""
+    """Return how many bytes to write in one call: whole lines and, if possible, no more than a pipe writes
+    atomically."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
 
 class TailSink:
-    """Keeps the last lines: at most TAIL_LINES and about TAIL_BYTES."""
+    """Keeps the last lines of a stream: at most TAIL_LINES lines and about TAIL_BYTES bytes."""
 
     def __init__(self) -> None:
         self._lines: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
 
     def write_line(self, line: bytes) -> None:
-        """Add one line, with or without its line end; blank lines are dropped."""
+        """Add one line, with or without its line end. Blank lines are dropped."""
         text = line.rstrip(b"\r\n")
         if text.strip():
             self._lines.append(text[-TAIL_BYTES // TAIL_LINES :])
@@ -188,7 +191,8 @@ class TailSink:
 
 
 class Channel:
-    """One captured stream. Not thread-safe: the output pump feeds it, and it is read after the pump has ended."""
+    """One captured stream. It is not thread-safe: the output pump feeds it, and others read it after the pump has
+    ended."""
 
     def __init__(
         self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: TerminalLine
@@ -208,14 +212,14 @@ class Channel:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is text without a line end that may be shown on the console. Prefixed lines that do not go to a
-        terminal are shown only once they are complete."""
+        """Whether there is text without a line end that may be shown on the console. Off a terminal, prefixed lines are
+        shown only once they are complete."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
 
     @property
     def destination(self) -> int | None:
-        """The descriptor of the file, or else of the console; None if output goes to neither."""
+        """The descriptor of the file or, without a file, of the console. None if output goes to neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 
@@ -239,7 +243,7 @@ class Channel:
             self.show_unfinished()  # the new state of a progress bar
 
     def show_unfinished(self) -> None:
-        """Show a line that has been unfinished for a while (a prompt, a counter)."""
+        """Show a line that has been unfinished for a while, such as a prompt or a counter."""
         if self._plan.prefix:
             self._console.write(self._screen.line(self, self._plan.prefix, self._pending, self._shown))
         else:
@@ -247,22 +251,22 @@ class Channel:
         self._shown = len(self._pending)
 
     def close(self) -> None:
-        """Show the last line, even without a line end, and close the file."""
+        """Show the last line, even if it has no line end, and close the file."""
         rest, self._pending = self._pending, b""
         self._show([_ended(rest) if self._plan.prefix else rest] if rest else [])
         if self._file:
             self._file.close()
 
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines if the plan keeps them."""
+        """Return the last lines, or nothing if the plan does not keep them."""
         return self._tail.lines() if self._tail else ()
 
     def expect_dump(self) -> None:
-        """Ignore dumps written before this call. Any thread may call it while the worker is running."""
+        """Ignore dumps written before this call. Any thread may make the call while the worker is running."""
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:
-        """Return the stacks that faulthandler has written, which the last lines do not include."""
+        """Return the stacks that faulthandler has written. The last lines do not include them."""
         return self._dump.text() if self._dump else ""
 
     def _show(self, lines: list[bytes]) -> None:
@@ -277,7 +281,8 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Show the lines. Without a prefix, bytes pass unchanged; with one, no line mixes output of several workers."""
+        """Show the lines. Without a prefix, their bytes are passed on unchanged. With one, output from different
+        workers never shares a line."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

@@ -1,4 +1,4 @@
-"""Failures: what a worker's end means, judging by its exit code, error file, last lines and the kernel's counters."""
+"""Failures: works out why a worker exited from its exit code, error file, last lines and the kernel's counters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ERROR_FILE_LIMIT = 1024 * 1024
 _NOTICED_AFTER: Duration = 1.0  # seconds within which the agent usually notices a worker's exit
 _LONGEST_TIME = 12  # digits
 _WHOLE: Duration = 1.0  # error files record times in whole seconds
-_DEEPEST = 50  # nesting levels in an error file, which later code processes recursively
+_DEEPEST = 50  # nesting levels in an error file, because later code processes it recursively
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
@@ -42,14 +42,14 @@ _USAGE = ("usage: ", "Usage: ")  # argparse and click print it before the error
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything known about one worker's end.
+    """Everything known about how one worker ended.
 
     Args:
-        timestamp: when its exit was noticed, in seconds since the epoch.
+        timestamp: when the agent noticed the exit, in seconds since the epoch.
         stopped: whether the agent asked for the exit with a signal.
-        out_of_memory: the evidence that the kernel killed the worker for lack of memory; empty if it did not.
-        killed_for: why the agent killed the worker, if the worker hung; otherwise empty.
-        stack: its stacks at the end, if known.
+        out_of_memory: the evidence that the kernel killed the worker for lack of memory; otherwise empty.
+        killed_for: why the agent killed the worker, if it hung; otherwise empty.
+        stack: the worker's stacks when it ended, if known.
     """
 
     exit: WorkerExit
@@ -65,8 +65,9 @@ class Evidence:
 
     @property
     def error_at(self) -> float:
-        """When the error happened, in whole seconds since the epoch on the worker's clock, if its error file records
-        that in the format of torch's `@record`; otherwise 0. The file's own time may be a file server's."""
+        """When the error happened, in whole seconds since the epoch on the worker's clock, if the error file records
+        that as torch's `@record` does; otherwise 0. The file's modification time may come from a file server's
+        clock."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
         text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
@@ -74,14 +75,14 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed rather than obeyed the agent's signal. A worker with an error file has always
+        """Whether the worker failed, as opposed to obeying the agent's signal. A worker with an error file has always
         failed."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether the worker's last output, before it obeyed the agent's signal, was a traceback. The worker may have
-        been about to exit because of that error, or may have caught the exception and been about to continue."""
+        """Whether a worker that obeyed the agent's signal had just printed a traceback. The worker may have been about
+        to exit because of that error, or may have caught the exception and been about to continue."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -90,7 +91,7 @@ class Evidence:
 
 
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
-    """Describe the exit code, as in `exit code 3` or `killed by SIGSEGV (Segmentation fault)`."""
+    """Return a description of the exit code, such as `exit code 3` or `killed by SIGSEGV (Segmentation fault)`."""
     if exitcode == REAPED_BY_OTHERS:
         return "exit code lost: other code in the agent's process waits for all children"
     if exitcode >= 0:
@@ -107,7 +108,8 @@ def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
 
 
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
-    """Return whether a restart might help. It cannot if Python rejected the script or the script its arguments."""
+    """Return whether a restart might help. It cannot help if Python rejected the script or the script rejected its
+    arguments."""
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
@@ -116,15 +118,15 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 def _refused(tail: Sequence[str]) -> bool:
     """Return whether Python could not read the script or module that it was asked to run. A syntax error that occurs
-    later in the user's code (in a file that is being replaced, in a reply that it evaluates) has that code's frames,
-    and may be temporary."""
+    later in the user's code (in a file that is being replaced, in a reply that it evaluates) shows frames from that
+    code in its traceback, and may be temporary."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error after a usage message. Of a long one, only indented lines are left.
-    Without a usage message, the error may be another program's, such as srun's."""
+    """Return whether the last line is an error after a usage message. A long message leaves only its indented lines in
+    the tail. Without a usage message, the error may come from another program, such as srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -132,9 +134,9 @@ def _bad_arguments(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """Return the JSON that torch's `@record` (or the script) wrote; empty if there is none. The worker was dying when
-    it wrote the file, so one that is broken, huge, deeply nested or not a regular file is only described. The result
-    holds only values that JSON can express."""
+    """Return the JSON that torch's `@record` (or the script) wrote, or an empty dictionary. The worker was dying when
+    it wrote the file, so a file that is broken, huge, deeply nested or not a regular file is only described. The result
+    contains only values that JSON can express."""
     try:
         # A named pipe would block the agent forever, and a link may lead to a file that is not the worker's.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -172,7 +174,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """Return the number, or the text of an infinity or a NaN, which JSON cannot express."""
+    """Return the number. An infinity or a NaN, which JSON cannot express, is returned as text."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -190,7 +192,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def error_message(data: dict[str, Any]) -> str:
-    """Return the error file's traceback if it has one, otherwise its message."""
+    """Return the traceback from the error file or, if it has none, its message."""
     message = data.get("message") or ""
     if not isinstance(message, dict):
         return str(message)
@@ -227,9 +229,9 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """Return a round's failures by global rank, beginning with the cause of the others. `evidences` are in order of
-    exit. A worker that only obeyed the agent's signal has not failed, unless its last output was a traceback. A worker
-    that was killed because it hung has failed, whatever its exit code."""
+    """Return a round's failures by global rank, starting with the one that caused the others. `evidences` are in order
+    of exit. A worker that only obeyed the agent's signal has not failed, unless its last output was a traceback. A
+    worker that was killed because it hung has failed, whatever its exit code."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -241,7 +243,8 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the first worker to exit, unless another wrote its error file earlier and then took long to exit."""
+    """Return the first worker to exit, unless another worker wrote its error file earlier and then took a long time to
+    exit."""
     first = failed[0]
     if first.killed_for:  # it hung before others gave up
         return first
@@ -252,21 +255,22 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """Return exits that were noticed together in their presumed order. A worker killed by a signal was not reacting to
-    another worker's exit; one that exited with an error may have been. So signals come first, then ranks in order."""
+    """Return exits that were noticed together, in their presumed order. A worker killed by a signal was not reacting to
+    another worker's exit, but one that exited with an error may have been. Signals therefore come first, in order of
+    rank."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
 class OomWatch:
-    """Remembers the counts of out-of-memory kills at the start of a round, for comparison after a worker has been
-    killed. `counters` maps each file that has a count to the scope that it covers, narrowest first."""
+    """Remembers the numbers of out-of-memory kills at the start of a round, to compare them after a worker has been
+    killed. `counters` maps each counter file to the scope that it covers, starting with the narrowest scope."""
 
     def __init__(self, counters: Mapping[Path, str]) -> None:
         self._scopes = counters
         self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Describe which counter has counted a kill since the start; empty if none has."""
+        """Describe which counter has counted a kill since the start. Returns an empty text if none has."""
         for path, before in self._before.items():
             if oom_kills(path) > before:
                 return f"the kernel counted such a kill {self._scopes[path]}"
@@ -274,7 +278,7 @@ class OomWatch:
 
 
 def oom_kills(path: Path) -> int:
-    """Return the count in a file of `name value` lines, or 0 if the file is missing or has no count."""
+    """Return the number of kills in a file of `name value` lines, or 0 if the file is missing or has no such line."""
     with contextlib.suppress(OSError):
         for name, _, value in (line.partition(" ") for line in path.read_text().splitlines()):
             if name == "oom_kill" and value.strip().isdigit():
@@ -285,7 +289,8 @@ def oom_kills(path: Path) -> int:
 def oom_counters(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
 ) -> dict[Path, str]:
-    """Return the counter of this process's memory cgroup, or else the machine's, which counts all kills."""
+    """Return the counter file of this process's memory cgroup or, if there is none, the machine's, which counts all
+    kills."""
     found = {}
     with contextlib.suppress(OSError):
         for line in own_cgroups.read_text().splitlines():

@@ -1,4 +1,5 @@
-"""Python functions as workers, started by `multiprocessing`: streams, environment, return values and error files."""
+"""Runs Python functions as workers, which `multiprocessing` starts: their streams, environments, return values and
+error files."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 
 
 class FunctionStarter:
-    """Runs `function(*args)` in a child process. With spawn and forkserver, both must be picklable.
+    """Runs `function(*args)` in a child process. With spawn and forkserver, the function and its arguments must be
+    picklable.
 
-    The child returns its value in a file in the agent's private folder. A pipe would block the child on a large value,
-    or the agent on a child that dies while writing. Only our own child can write the file.
+    The child returns its value in a file in the agent's private folder. A pipe would block the child if the value is
+    large, or the agent if the child dies while writing. Only our own child can write the file.
 
-    Signals are delayed (`interrupts_held`) while a fork server boots, and while a spawned child that is sent more than
-    a pipe can hold imports its main module, but not while the function and its arguments are pickled.
-    """
+    Signals are delayed (`interrupts_held`) while a fork server boots, and while a spawned child imports its main module
+    if it is sent more than a pipe can hold, but not while the function and its arguments are pickled."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
         self._function = function
@@ -82,7 +83,7 @@ class FunctionStarter:
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
 ) -> partial[Any] | _PickledCall:
-    """Return the call, with `${local_rank}` replaced in string arguments as in commands."""
+    """Return the call to make. `${local_rank}` is replaced in string arguments, as it is in commands."""
     args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
     return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 
@@ -105,8 +106,8 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
     """Return a pickled `multiprocessing` process for the function, as a spawned child reads it from its parent, and the
-    descriptors that it refers to by index (see `multiprocessing.forkserver`). The child must have the worker's streams
-    and variables when it unpickles the process."""
+    descriptors that the process refers to by index (see `multiprocessing.forkserver`). The child must have the worker's
+    streams and variables when it unpickles the process."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
@@ -127,7 +128,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
 
 
 class _Shared:
-    """The object that `multiprocessing` asks for each descriptor's index while it pickles a process."""
+    """Gives `multiprocessing` an index for each descriptor while a process is being pickled."""
 
     DupFd = _DupFd
 
@@ -141,9 +142,9 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _PickledCall:
-    """A function and its arguments, which the child unpickles only when it makes the call. By then it has the worker's
-    environment and streams, so modules imported by unpickling see that environment, and errors from such imports go to
-    those streams."""
+    """A function and its arguments, which the child unpickles only when it makes the call. By then the child has the
+    worker's environment and streams, so modules imported by unpickling see that environment, and errors from such
+    imports go to those streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -159,7 +160,7 @@ def _unpickle_and_call(pickled: bytes) -> Any:
 
 
 class _FunctionChild:
-    """A multiprocessing process with the interface of `Child`."""
+    """A `multiprocessing` process with the interface of `Child`."""
 
     def __init__(self, process: BaseProcess, reaped_elsewhere: bool) -> None:
         self._process = process
@@ -176,7 +177,7 @@ class _FunctionChild:
 
 
 def _as_connection(fd: int | None) -> Connection | None:
-    """Return a wrapper that multiprocessing can pass to a child; it owns a duplicate of `fd`."""
+    """Return a wrapper that multiprocessing can pass to a child. The wrapper owns a duplicate of `fd`."""
     if fd is None:
         return None
     from multiprocessing.connection import Connection
@@ -193,8 +194,8 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """Run the child. It first creates its own session, so that the agent can find and end everything that follows. It
-    merely holds `mark`; see `Launch`."""
+    """Run the child. It first creates its own session, so that the agent can find and end all processes that it starts.
+    It only keeps `mark` open (see `Launch`)."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
@@ -211,7 +212,7 @@ def _run(
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Call `_finish` in a process whose end finalizes the interpreter."""
+    """Call `_finish` in a process that would finalize its interpreter when it ends."""
     try:
         _finish(call, result, own)
     except SystemExit as left:
@@ -223,7 +224,7 @@ def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] =
 
 def _leave() -> NoReturn:
     """Exit without finalizing the interpreter, as multiprocessing does in forked children. During finalization, a gloo
-    thread that releases its last tensor would abort a process whose function has already returned."""
+    thread that releases its last tensor could abort a process whose function has already returned."""
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
     files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would close them
@@ -235,7 +236,7 @@ def _leave() -> NoReturn:
 
 
 def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Make the call and save its outcome. `own` are the streams that belong to the worker, not to the agent."""
+    """Make the call and save its outcome. `own` lists the streams that belong to the worker and not to the agent."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
     try:
@@ -248,7 +249,7 @@ def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> No
 
 
 def _forget_handlers() -> None:
-    """Remove the agent's signal handlers from a forked child. Ignored signals stay ignored, as across exec."""
+    """Remove the agent's signal handlers from a forked child. Ignored signals stay ignored, as they do across exec."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
@@ -257,8 +258,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because a forked child may still have the agent's
-    (such as a notebook's). Each line is flushed, so that no line of a killed worker is lost."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because in a forked child it may still be the
+    agent's (such as a notebook's). Each line is flushed, so that a worker that is killed loses no complete line."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)
@@ -279,7 +280,7 @@ def _store(value: Any, result: str) -> None:
 
 
 def run_script(path: str, *args: str) -> None:
-    """Run a script for `--run-path`: `runpy` runs it inside the child's interpreter, and the script can import the
+    """Run a script for `--run-path`. The script runs inside the child's interpreter (with `runpy`) and can import the
     modules in its folder."""
     import runpy
 

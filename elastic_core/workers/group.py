@@ -1,4 +1,4 @@
-"""The worker group's processes, which the agent drives through `interfaces.workers.WorkerProcesses`."""
+"""The processes of one node's workers, which the agent controls through `interfaces.workers.WorkerProcesses`."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """The user's choices for this node's workers. `progress`: the signs that a worker is not hung, out of `log`, `cpu`
-    and `beat`; empty if the agent does not detect hangs. `files`: the workers' limit on open files, or None for this
-    process's limit."""
+    """The user's choices for this node's workers. `progress` names the signs that a worker is not hung, out of `log`,
+    `cpu` and `beat`; it is empty if the agent does not detect hangs. `files` is the workers' limit on open files, or
+    None for this process's limit."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
@@ -72,9 +72,10 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """The running round. `signals` are those that the agent has sent. `asked` has the requests to end: the signal, the
-    worker's process id, and whether the worker was running and so got the signal itself. `exits` are in the order in
-    which they probably happened; a worker that was killed because it hung is added before it has exited."""
+    """The running round. `signals` contains the signals that the agent has sent. `asked` lists the requests to end: the
+    signal, the worker's process id, and whether the worker was running and so received the signal itself. `exits` are
+    in the order in which they probably happened. A worker that was killed because it hung is added before it has
+    exited."""
 
     plan: RoundPlan
     output: RoundOutput
@@ -128,15 +129,15 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def hold(self, lifeline: int) -> None:
-        """Let the guardian hold this descriptor until no workers are left; see `RoundHandler.lifeline`. Call it before
-        `guard` and `start`."""
+        """Let the guardian hold this descriptor until no workers are left (see `RoundHandler.lifeline`). Must be called
+        before `guard` and `start`."""
         self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
-        """Remove these folders if the agent is killed, and in `close`.
+        """Make sure that these folders are removed, by `close` or after the agent has been killed.
 
         Raises:
-            ConfigurationError: a limit of this machine prevents guarding them.
+            ConfigurationError: a limit of this machine prevents this.
         """
         for folder in folders:
             try:
@@ -179,11 +180,12 @@ class LocalWorkers:
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
-        """Return the files of a worker's output in this round, stdout before stderr; none if it goes to the console."""
+        """Return the files with a worker's output in this round, stdout before stderr. There are none if it goes to the
+        console."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
-        """Return the process from which the starter forks workers, or None if it has none."""
+        """Return the id of the process from which the starter forks workers, or None if there is none."""
         return getattr(self._starter, "template_pid", None)
 
     def sentinels(self) -> Collection[int]:
@@ -352,7 +354,7 @@ class LocalWorkers:
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
 
     def _open_folder(self, plan: RoundPlan) -> Path:
-        """Create the folder for the round's files, in the log folder if there is one, otherwise in the scratch
+        """Create the folder for the round's files. It is in the log folder if there is one, otherwise in the scratch
         folder."""
         try:
             _, scratch = self._ensure_helpers()
@@ -460,7 +462,8 @@ class LocalWorkers:
 
 
 def _temporary_folder() -> tuple[Path, int]:
-    """Create a folder. Returns it and a descriptor that locks it, since systemd-tmpfiles spares locked folders."""
+    """Create a temporary folder. Returns it and a descriptor that locks it, because systemd-tmpfiles spares locked
+    folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:
@@ -479,7 +482,8 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Convert Python's RuntimeError for a thread that cannot be started into an OSError, as for the other limits."""
+    """Convert the RuntimeError that Python raises if it cannot start a thread into an OSError, as for the other
+    limits."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The agent's side of the guardian: the process that kills workers and removes temporary files if the agent dies."""
+"""The agent's side of the guardian, a process that kills workers and removes temporary files if the agent dies."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 _FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its libraries
 
 _MOST, _WITHIN = 4, 1.0
-"""At most this many guardians are started within this many seconds. After that, only the next order starts one, so that
-a guardian that always dies immediately is not restarted in a loop."""
+"""At most `_MOST` guardians are started within `_WITHIN` seconds. After that, only the next order starts one, so that a
+guardian that always dies immediately is not restarted in a loop."""
 
 
 class Guardian:
-    """Starts the guardian process; `close` ends it. If the process is killed, another one replaces it and gets all
-    orders that still apply. Without a guardian, the job continues, though less safely.
+    """Starts the guardian process, which `close` ends. If the process is killed, another one replaces it and receives
+    all orders that still apply. Without a guardian, the job continues, though less safely.
 
     The process gets only the environment variables that the dynamic loader reads. It holds a copy of the descriptor
-    `lifeline`, unless that is -1, until no workers are left. Raises OSError if the process cannot be started.
-    """
+    `lifeline`, unless that is -1, until no workers are left. Raises OSError if the process cannot be started."""
 
     def __init__(self, lifeline: int = -1, clock: Clock | None = None) -> None:
         self._held = [lifeline] if lifeline >= 0 else []
@@ -57,12 +56,13 @@ class Guardian:
         return self._process.pid
 
     def sentinels(self) -> list[int]:
-        """Return a descriptor, if any, that polls as ready once the guardian has ended and `look` must be called."""
+        """Return the descriptor, if any, that becomes readable once the guardian has ended, when `look` must be
+        called."""
         sentinel = self._process.sentinel
         return [] if sentinel is None or self._lost else [sentinel]
 
     def look(self) -> None:
-        """Replace the guardian if it has ended, unless that has happened too often within the last second."""
+        """Replace the guardian if it has ended, unless too many guardians have ended within the last second."""
         ended = any(wait_readable(sentinel, 0) for sentinel in self.sentinels())
         if self._closed or not (ended or self._lost):
             return
@@ -74,7 +74,7 @@ class Guardian:
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
         """Yield a descriptor for the worker that is started inside this context. If the agent dies before it calls
-        `watch`, the guardian does not know the worker's process id, and finds the worker by this descriptor. Raises
+        `watch`, the guardian does not know the worker's process id and uses this descriptor to find the worker. Raises
         OSError if no descriptors are left."""
         reader, mark = os.pipe()
         os.close(reader)
@@ -86,31 +86,33 @@ class Guardian:
             os.close(mark)
 
     def watch(self, pid: int, start: int) -> None:
-        """Kill the session of this worker, which was expected, if the agent dies."""
+        """Have the session of this worker, which was expected, killed if the agent dies."""
         self._expected = ""
         self._watched[pid] = start
         self._order(f"watch {pid} {start}")
 
     def forget(self, pid: int) -> None:
-        """Stop watching a session that is empty, because the kernel may reuse its number."""
+        """Stop watching a session that has no processes left, because the kernel may reuse its number."""
         self._watched.pop(pid, None)
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Remove this folder at the end. Ignores relative paths, paths that would read as two orders, and links, so
-        that no other folder is ever removed."""
+        """Have this folder removed at the end. To ensure that no other folder is ever removed, relative paths, links,
+        and paths that would be read as two orders are ignored."""
         if "\n" not in path and Path(path).is_absolute():
             self._scratch.append(path)
             self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 15.0) -> None:
-        """Let the guardian kill the sessions that it still watches, and wait for it to end. Idempotent. After `timeout`
-        seconds it is killed, which may leave processes and folders. The default allows for stalls."""
+        """Let the guardian kill the sessions that it still watches, and wait until it has ended. Idempotent. After
+        `timeout` seconds it is killed, which may leave processes and folders behind. The default timeout allows for
+        stalls."""
         self._closed = True
         self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        """Send an order that the caller has already recorded, so that a guardian that starts now gets it too."""
+        """Send an order that the caller has already recorded, so that a guardian started by this call also receives
+        it."""
         if not self._closed and (self._lost or not self._process.order(line)):
             self._replace()
 

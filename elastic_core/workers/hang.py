@@ -1,11 +1,10 @@
-"""Hung workers: the signs of progress that reveal them, their stacks, and how they are killed. `agent.hang` decides
-which worker is hung.
+"""Hung workers: which signs of progress reveal them, how their stacks are read, and how they are killed. `agent.hang`
+decides which worker is hung.
 
-The agent turns on Python's faulthandler in watched workers. On SIGABRT, faulthandler writes the stacks of all threads
-to stderr. It does not need the interpreter's lock, so it works even in C code that never releases the lock. Then the
-process dies. SIGABRT is sent only to a process that catches it, according to its /proc entry. If a process does not
-catch it or handles it differently, the agent runs py-spy if that is installed.
-"""
+The agent turns on Python's faulthandler in the workers that it watches. On SIGABRT, faulthandler writes the stacks of
+all threads to stderr, and the process dies. Faulthandler does not need the interpreter's lock, so it works even in C
+code that never releases the lock. SIGABRT is sent only to a process that catches it, according to its /proc entry. If a
+process does not catch it or handles it differently, the agent runs py-spy if that is installed."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ _MARKER = re.compile(
 )
 _HEADS = rb"(Current thread|Thread) 0x.*\(most recent call first\):\s*$|Current thread's C stack"
 _BEGINS = re.compile(_HEADS)
-# The lines of a dump. A traceback's have one more comma: `  File "x", line 1, in f`.
+# The lines of a dump. A traceback line has one more comma: `  File "x", line 1, in f`.
 _OF_DUMP = re.compile(
     _HEADS
     + rb"|\s*$|\.\.\.\s*$|Extension modules: |  (File .*, line (\d+|\?\?\?) in |Binary file |\.\.\.|<|Garbage-coll)"
@@ -58,7 +57,7 @@ _LONGEST_LINE = 400  # bytes
 _MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads with a hundred frames each
 _MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
-_MOST_BELOW = 3  # processes that are asked instead of the one that started them
+_MOST_BELOW = 3  # processes that are asked in place of the one that started them
 _ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
 
 # How long the agent waits, in seconds, before it kills a hung worker without an answer.
@@ -69,8 +68,8 @@ END: Duration = 1.0  # for a killed worker to exit
 
 
 class Activity:
-    """The signs of progress of one round's workers. `sources` names the ones to read, out of `log`, `cpu` and `beat`.
-    `close` removes the heartbeat files."""
+    """The signs of progress that one round's workers give. `sources` names the signs to read, out of `log`, `cpu` and
+    `beat`. `close` removes the heartbeat files."""
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
         self._sources = frozenset(sources)
@@ -80,7 +79,8 @@ class Activity:
         self._beats: dict[int, int] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
-        """Create a worker's heartbeat file in `scratch`. Returns the variables that name it. Raises OSError."""
+        """Create a worker's heartbeat file in `scratch`. Returns the variables that name the file. Raises OSError on
+        failure."""
         if BEAT not in self._sources:
             return {}
         path = scratch / f"beat-{local_rank}"
@@ -117,14 +117,14 @@ class Activity:
         return self._beats.get(local_rank, 0)
 
     def _held_up(self) -> bool:
-        """Return whether output is waiting for the console, which has accepted none since the last check."""
+        """Return whether output is waiting for a console that has accepted none since the last check."""
         before, self._delivered = self._delivered, self._output.delivered()
         return self._output.pump.busy and self._delivered == before
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """Return the CPU time of each worker's session, by the worker's process id, including ended children whose parent
-    has waited for them."""
+    """Return the CPU time that each worker's session has used, by the worker's process id. It includes the time of
+    children that have ended and been waited for."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)
@@ -140,17 +140,18 @@ def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
 
 
 class DumpSink:
-    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds it, and any may read it.
+    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any may read
+    it.
 
-    A dump ends at the first line of another kind. After that, only the head of a thread's stack, which nothing else
-    writes, continues it, because the other line may be another process's."""
+    A dump ends at the first line that does not belong to one. That line may come from another process, so the dump
+    resumes at the head of a thread's stack, which only faulthandler writes."""
 
     def __init__(self) -> None:
         self._inside = False
         self._dumps: collections.deque[collections.deque[bytes]] = collections.deque(maxlen=_MOST_DUMPS)
 
     def take(self, line: bytes) -> bytes:
-        """Keep the part of the line that belongs to a dump. Returns the rest."""
+        """Keep the part of the line that belongs to a dump. Returns the rest of the line."""
         if marker := _MARKER.search(line):
             self._dumps.append(collections.deque(maxlen=_MOST_KEPT))
             self._inside = True
@@ -162,14 +163,15 @@ class DumpSink:
         return b""
 
     def text(self) -> str:
-        """Return the dumps as one text (see `arranged`); empty if there are none."""
+        """Return the dumps as one text (see `arranged`), which is empty if there are none."""
         dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because lines may be added concurrently
         texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
         return bounded("\n\n".join(texts))
 
 
 def arranged(lines: Sequence[str]) -> str:
-    """Return a faulthandler dump, bounded, with the main thread first; faulthandler puts the newest thread first."""
+    """Return a faulthandler dump, limited in length, with the main thread first. Faulthandler itself begins with the
+    newest thread."""
     blocks: list[list[str]] = []
     for line in lines:
         if _HEAD.match(line):
@@ -182,7 +184,7 @@ def arranged(lines: Sequence[str]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return the start of a text, in whole lines, and the number of lines that are omitted."""
+    """Return the first lines of a text, up to a limit, followed by the number of lines that were omitted."""
     lines = [line[:_LONGEST_LINE] for line in text.strip().splitlines()]
     kept, length = 0, 0
     while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
@@ -194,7 +196,7 @@ def bounded(text: str) -> str:
 
 @dataclass(frozen=True)
 class KillRecord:
-    """Why a worker was killed, and what to report if no stack arrived through its stderr."""
+    """Why a worker was killed, and what to report if its stderr contained no stack."""
 
     reason: str
     otherwise: str
@@ -202,7 +204,7 @@ class KillRecord:
 
 @dataclass(frozen=True)
 class HangingWorker:
-    """A worker that is about to be killed. py-spy is searched for on the PATH of `environ`."""
+    """A worker that is about to be killed. The agent looks for py-spy on the PATH in `environ`."""
 
     worker: WorkerProcess
     output: RoundOutput
@@ -210,8 +212,8 @@ class HangingWorker:
     clock: Clock
 
     def stacks(self, pid: int) -> str:
-        """Make `pid`, a process of the worker's session, and the worker itself write their stacks and die. Returns what
-        to report if no stack has arrived: the output of py-spy, or why there is no stack."""
+        """Make the worker and `pid`, a process in its session, write their stacks and die. Returns what to report if no
+        stack has arrived: the output of py-spy, or the reason why there is no stack."""
         self.output.expect_dump(self.worker.ranks.local)
         asked = self._processes_to_ask(pid)
         self._ask(asked)
@@ -223,8 +225,9 @@ class HangingWorker:
         return text or explained([why, no_spy])
 
     def kill(self, pid: int, wait: bool) -> None:
-        """Kill the hung process and the rest of the worker's session except helpers. Only set `wait`, which waits for
-        the worker's end, for a few workers: many may hang in the kernel and would delay the agent."""
+        """Kill the hung process and the rest of the worker's session except helpers. With `wait`, also wait until the
+        worker has ended. Use that only for a few workers, because many may hang in the kernel and would delay the
+        agent."""
         leaders = {self.worker.pid: self.worker.start}
         if sessions.leader_of(pid, leaders):  # it may have died of SIGABRT
             sessions.send(pid, signal.SIGKILL)
@@ -233,8 +236,8 @@ class HangingWorker:
             wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """Return the hung process if it is not the worker itself, and then the worker. If the worker is a program that
-        started Python (such as a shell), the processes that it started replace it."""
+        """Return the hung process if it is not the worker itself, followed by the worker. If the worker is a program
+        that started Python (such as a shell), the processes that it started take its place."""
         leader = self.worker.pid
         first = [pid] if pid != leader and _catches_abort(pid) else []
         if _catches_abort(leader):
@@ -244,7 +247,7 @@ class HangingWorker:
         return [*first, *below[:_MOST_BELOW]]
 
     def _ask(self, pids: Sequence[int]) -> None:
-        """Ask each process for its stacks, and wait until it ends."""
+        """Ask each process for its stacks, and wait until the process ends."""
         until = later(self.clock.now(), ANSWER)
         if pids and self.worker.pid not in pids:
             sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would execute its next line
@@ -259,13 +262,13 @@ class HangingWorker:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether the process is running, so that py-spy could read it."""
+    """Return whether the process is running and py-spy could therefore read it."""
     stat = sessions.best_table().stat(pid)
     return stat is not None and not stat.ended and stat.state not in "Dt"
 
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
-    """Wait for a process that is not our child to end, if the platform can report that."""
+    """Wait for a process that is not our child to end, if the platform can report when it does."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -282,7 +285,7 @@ def _catches_abort(pid: int) -> bool:
 
 def abort(pid: int) -> None:
     """Make the process die of SIGABRT without a core dump, even if it is stopped. A core dump can be as large as the
-    machine's memory, and writing it delays the end."""
+    machine's memory, and the process does not end until it has been written."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         # A limit of one byte, unlike 0, also applies to dumps that are piped to a program.
@@ -292,7 +295,7 @@ def abort(pid: int) -> None:
 
 
 def silence_reason(pid: int, seconds: Duration) -> str:
-    """Return the likely reason why a process that catches SIGABRT has written no stack."""
+    """Return the likely reason why a process that catches SIGABRT has not written a stack."""
     stat = sessions.best_table().stat(pid)
     if stat is None or stat.ended:
         return "it died of SIGABRT, but no stack reached its stderr, which it may have redirected"
@@ -304,7 +307,8 @@ def silence_reason(pid: int, seconds: Duration) -> str:
 
 
 def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
-    """Return what py-spy prints about the process within `patience` seconds, and why if that is nothing."""
+    """Return what py-spy prints about the process within `patience` seconds. If that is nothing, the second value is
+    the reason."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
         return "", "py-spy, which could read them from outside, is not installed"
@@ -321,7 +325,7 @@ def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tupl
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration) -> tuple[int | None, bytes]:
-    """Run a program. Returns its exit code (None if it timed out) and at most `_MOST_OF_SPY` bytes of output."""
+    """Run a program. Returns its exit code (None if it timed out) and at most `_MOST_OF_SPY` bytes of its output."""
     memory = os.memfd_create("py-spy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(memory, "rb") as output, contextlib.ExitStack() as stack:
         os.truncate(memory, _MOST_OF_SPY)
@@ -343,7 +347,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that has not ended by itself, and everything that it started."""
+    """Kill a program that has not ended by itself, together with everything that it started."""
     if process.poll() is None:
         sessions.send_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -351,7 +355,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def explained(reasons: Iterable[str]) -> str:
-    """Return the text that replaces a stack."""
+    """Return the text that is shown in place of a stack."""
     return NO_STACK + "; ".join(reason for reason in reasons if reason)
 
 

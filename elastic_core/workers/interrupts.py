@@ -1,14 +1,14 @@
-"""Interrupts: delays a signal handler's exception until a new process has been recorded by the code that can end it.
+"""Interrupts: delays the exception from a signal handler until a new process has been recorded by the code that can end
+it.
 
-Python runs signal handlers in the main thread, between any two bytecode steps, and their exceptions (KeyboardInterrupt
-for Ctrl-C, any other for a program's alarm) propagate from there. Between the fork and the line that records the
-process id, an exception would lose the only trace of the process. For that moment, a gate therefore replaces the
-handlers; it records the signal and returns. `elastic run` does not need it, because its handlers raise nothing.
+Python runs signal handlers in the main thread, between any two bytecode steps. Their exceptions (KeyboardInterrupt for
+Ctrl-C, any other for a program's alarm) propagate from that point. Between the fork and the line that records the
+process id, such an exception would lose the only trace of the process. During that time, a gate therefore replaces the
+handlers, and only records the signal. `elastic run` does not need the gate, because its handlers raise nothing.
 
 Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python still runs its
-handler in the main thread. A fork in a separate thread makes that thread the worker's parent, and a worker that has
-asked the kernel to end it with its parent (PR_SET_PDEATHSIG) ends with that thread.
-"""
+handler in the main thread. A fork in a separate thread makes that thread the worker's parent, so a worker that has
+asked the kernel to end it with its parent (PR_SET_PDEATHSIG) ends with that thread."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SI
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM, which ask a program to end or to stop
-    its current work, until the block is left. Other signals are not delayed, because that has side effects: a handler
-    that C code installed above Python's (`faulthandler.register`) is lost, and `signal.siginterrupt`'s flag is reset.
+    """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM until the end of the block. These
+    signals ask a program to end or to stop its current work. Delaying other signals would have side effects: a handler
+    that C code installed above Python's (`faulthandler.register`) would be lost, and the flag of `signal.siginterrupt`
+    reset.
 
-    Use it only briefly, because the program does not react to Ctrl-C inside. It does nothing in threads other than the
-    main one, because no handler runs there. A child that another thread forks has the program's handlers.
-    """
+    Hold interrupts only briefly, because the program does not react to Ctrl-C in the meantime. In threads other than
+    the main one this does nothing, because no handler runs there. A child forked by another thread has the program's
+    handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,15 +75,15 @@ def raise_noted() -> None:
 
 
 class _Gate:
-    """Replaces the program's handlers. It records signals while there are holds and otherwise passes them on, so that
-    it does no harm if an interrupt has left it installed.
+    """Replaces the program's handlers. The gate records signals while there are holds. Otherwise it passes them on, so
+    that it does no harm if an interrupt has left it installed.
 
-    It has no gap, no matter when a signal arrives:
-    - It is closed before it replaces the first handler. A handler that is not yet replaced may raise, but nothing has
-      been started by then. It may also install another handler, so the gate remembers what `signal.signal` returns.
-    - When it opens, it first handles the recorded signals, and passes new ones on, because a handler may wait for
-      another's exception, such as a time limit that it has set. Then it restores the handlers, except where a handler
-      has installed another one.
+    No signal falls through the gate, no matter when it arrives:
+    - The gate is closed before it replaces the first handler. A handler that is not yet replaced may raise, but nothing
+      has been started by then. It may also install another handler, so the gate keeps what `signal.signal` returns.
+    - When it opens, it first handles the recorded signals and passes new ones on, because a handler may be waiting for
+      another one's exception, such as a time limit that it has set. Then it restores the handlers, except those that
+      a handler has replaced.
     - If an interrupt cuts the opening short, the exception propagates, and the gate is opened again."""
 
     def __init__(self) -> None:
@@ -133,7 +134,7 @@ class _Gate:
                 signal.signal(signum, replaced)  # a handler has just run and installed this one
 
     def forked(self) -> None:
-        """Adjust the gate in a forked child. A child that the holding thread forked keeps holding until `raise_noted`,
+        """Adjust the gate in a forked child. A child forked by the holding thread keeps holding until `raise_noted`,
         because it must not run the program's handlers."""
         self.noted.clear()  # the parent received these
         if self.thread != threading.get_ident():

@@ -1,8 +1,8 @@
-"""Log files placed by an object: `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`, as torch names them, for
-programs, and torchrun's plugins, which are entry points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
+"""Log files that an object places. Programs use `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`, named as in
+torch. Torchrun's plugins are entry points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
 
-The object only names the files; the agent writes them. An entry point's class is called as torchrun calls it. It is
-torch's or derives from torch's, so the agent imports torch when the user selects one.
+The object only names the files; the agent writes them. The class in an entry point is called as torchrun calls it. It
+is torch's class or derives from it, so the agent imports torch when the user selects an entry point.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TORCHS_MODULE = "torch.distributed.elastic.multiprocessing"
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Return the streams of each local rank; none for a rank that the map does not name."""
+    """Return the streams for each local rank. A rank that the map does not name has none."""
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
@@ -41,8 +41,8 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
 
 @dataclass
 class LogsDest:
-    """The paths of one round's files, by local rank. A stream without a path or with an empty one goes to the console;
-    one that is also in a `tee_` map goes to both."""
+    """The paths of one round's files, by local rank. A stream whose path is missing or empty goes to the console. A
+    stream that is also in a `tee_` map goes to both its file and the console."""
 
     stdouts: dict[int, str] = field(default_factory=dict)
     stderrs: dict[int, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class LogsSpecs(abc.ABC):
 
     @abc.abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files for the next round. `envs` has the workers' environments by local rank."""
+        """Return the files for the next round. `envs` contains the workers' environments by local rank."""
 
     @property
     @abc.abstractmethod
@@ -86,9 +86,9 @@ class LogsSpecs(abc.ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """Files in `<log_dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`: stdout.log, stderr.log and
-    error.json. Rounds with the same restart count append to the same files. With os.devnull as `log_dir` there are no
-    files, and all output goes to the console.
+    """Puts stdout.log, stderr.log and error.json into
+    `<log_dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`. Rounds with the same restart count append to
+    the same files. If `log_dir` is os.devnull, there are no files, and all output goes to the console.
 
     Raises:
         NotADirectoryError: `log_dir` is a file.
@@ -150,7 +150,8 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 def placer_of(specs: Any, name: str = "") -> Placer:
-    """Return the placer that calls an object's `reify`. `name`: the name of the object's entry point, if any."""
+    """Return the placer that calls an object's `reify`. `name` is the name of the object's entry point, if it has
+    one."""
     return partial(_place, name, specs)
 
 
@@ -161,7 +162,7 @@ def load_placer(
 
     Args:
         points: the group's entry points by name.
-        redirects, tee: in the format of the flags `-r` and `-t`.
+        redirects, tee: the streams, in the format of the flags `-r` and `-t`.
         ranks: the local ranks that write to the console; empty for all.
 
     Raises:
@@ -186,7 +187,8 @@ def load_placer(
 
 
 def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryPoint]:
-    """Return the group's entry points by name, limited to the `allowed` distributions unless that is None."""
+    """Return the group's entry points by name. Unless `allowed` is None, only those of the `allowed` distributions are
+    returned."""
     from importlib.metadata import entry_points
 
     names = None if allowed is None else {normalised(name) for name in allowed}
@@ -198,7 +200,7 @@ def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryP
 
 
 def _as_torch(text: str) -> Any:
-    """Return the value as torch's type if the plugin has imported torch, otherwise the text."""
+    """Return the value as torch's type if the plugin has imported torch. Otherwise return the text."""
     module = sys.modules.get(_TORCHS_MODULE)
     return module.Std.from_str(text) if module is not None else text
 

@@ -1,8 +1,7 @@
-"""NUMA binding: which processors a worker may run on, chosen by a pure function from a description of the machine.
+"""NUMA binding: a pure function chooses which processors a worker may run on, given a description of the machine.
 
 The four modes are torchrun's. If the description lacks something that a mode needs, workers are not bound, because a
-slow job is better than none.
-"""
+slow job is better than none."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
 
 
 def mode_of(options: Any) -> Mode | None:
-    """Return the mode from torch's `NumaOptions` (its `affinity_mode`) or from its name; None for no binding.
+    """Return the mode, given torch's `NumaOptions` (its `affinity_mode`) or a mode's name. None means no binding.
 
     Raises:
         ConfigurationError: there is no such mode.
@@ -54,13 +53,14 @@ _NOWHERE = -1  # a NUMA node without processors
 
 @dataclass(frozen=True)
 class Machine:
-    """The processors that this process may use, and each accelerator's NUMA node by the accelerator's index."""
+    """The processors that this process may use, and the NUMA node of each accelerator by the accelerator's index."""
 
     cpus: tuple[Cpu, ...] = ()
     device_nodes: tuple[int, ...] = ()
 
     def node_of(self, local_rank: int, workers: int) -> int | None:
-        """Return the NUMA node of the worker's accelerator. Without accelerators, workers are spread over the nodes."""
+        """Return the NUMA node of the worker's accelerator. If there are no accelerators, workers are spread over the
+        nodes."""
         if local_rank < len(self.device_nodes):
             return self.device_nodes[local_rank]
         nodes = sorted({cpu.node for cpu in self.cpus})
@@ -70,7 +70,7 @@ class Machine:
 
     def seen_through(self, visible: str | None) -> Machine:
         """Return the same machine with the device numbers of CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the
-        first index that does not exist. The NUMA node of a device not identified by an index is unknown."""
+        first index that does not exist. For a device that is not identified by an index, the NUMA node is unknown."""
         if visible is None or not self.device_nodes:
             return self
         nodes: list[int] = []
@@ -82,7 +82,7 @@ class Machine:
 
 
 def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
-    """Return the processors for one worker; empty if the description does not allow a choice."""
+    """Return the processors for one worker. The set is empty if the description does not allow a choice."""
     node = machine.node_of(local_rank, workers)
     own = [cpu for cpu in machine.cpus if cpu.node == node]
     if not own:
@@ -100,14 +100,15 @@ def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Return whole physical cores, divided as evenly as possible; workers do not share cores."""
+    """Return one worker's whole physical cores. They are divided as evenly as possible, and workers do not share
+    cores."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)
 
 
 def _cache_group(own: list[Cpu], place: int) -> Cpus:
-    """Return the processors of one last-level cache; workers take turns, starting with the largest groups."""
+    """Return the processors that share one last-level cache. Workers take turns, starting with the largest groups."""
     groups: dict[int, list[int]] = {}
     for cpu in own:
         groups.setdefault(cpu.cache, []).append(cpu.number)
@@ -117,17 +118,17 @@ def _cache_group(own: list[Cpu], place: int) -> Cpus:
 
 @dataclass(frozen=True)
 class Binding:
-    """A mode and the machine to apply it to; without a mode, workers are not bound."""
+    """A mode and the machine to which it applies. Without a mode, workers are not bound."""
 
     mode: Mode | None = None
     machine: Machine = field(default_factory=Machine)
 
     def cpus_for(self, local_rank: int, workers: int) -> Cpus:
-        """Return the processors for one worker; empty for no binding."""
+        """Return the processors for one worker. An empty set means no binding."""
         return choose(self.mode, self.machine, local_rank, workers) if self.mode else NO_CPUS
 
     def seen_through(self, visible: str | None) -> Binding:
-        """Return the binding for devices numbered as under CUDA_VISIBLE_DEVICES."""
+        """Return the binding for devices numbered as CUDA_VISIBLE_DEVICES numbers them."""
         return replace(self, machine=self.machine.seen_through(visible))
 
 
@@ -135,7 +136,7 @@ NO_BINDING = Binding()
 
 
 def bind(cpus: Cpus | set[int]) -> None:
-    """Run this thread, and everything that it starts, on these processors only; an empty set changes nothing. Errors
+    """Restrict this thread, and everything that it starts, to these processors. An empty set changes nothing. Errors
     are ignored, because the system may take processors away at any time."""
     if cpus:
         with contextlib.suppress(OSError):
@@ -144,7 +145,7 @@ def bind(cpus: Cpus | set[int]) -> None:
 
 @contextlib.contextmanager
 def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
-    """Start this thread's children on these processors only, inside this context; see `bind`."""
+    """Restrict the children that this thread starts inside the context to these processors (see `bind`)."""
     if not cpus:
         yield
         return
@@ -157,7 +158,7 @@ def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
 
 
 def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:
-    """Describe this machine, without the parts that the kernel does not show."""
+    """Describe this machine, except for the parts that the kernel does not show."""
     allowed = sorted(os.sched_getaffinity(0))
     cpus = tuple(cpu for number in allowed if (cpu := _read_cpu(number, sys_root)) is not None)
     return Machine(cpus, _read_device_nodes(sys_root, proc_root))
@@ -176,7 +177,8 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """Return the nodes of NVIDIA devices by bus address, the driver's and CUDA_DEVICE_ORDER=PCI_BUS_ID's order."""
+    """Return the NUMA nodes of NVIDIA devices by bus address. The driver and CUDA_DEVICE_ORDER=PCI_BUS_ID use the same
+    order."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

@@ -1,8 +1,7 @@
 """The output of one round: the workers' pipes and log files, and the pump that forwards their output line by line.
 
-The pump is a separate thread: a console that blocks (a paused terminal, a full pipe) must hold up the workers that
-write to it, as it would without an agent, but never the agent itself.
-"""
+The pump is a separate thread, because a console that blocks (a paused terminal, a full pipe) must hold up the workers
+that write to it, as it would without an agent, but never the agent itself."""
 
 from __future__ import annotations
 
@@ -32,16 +31,17 @@ if TYPE_CHECKING:
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024  # bytes; the most that one pipe can hold unless root raises the limit
-_UNFINISHED_LINE_AFTER: Duration = 0.1  # seconds of quiet after which an unfinished line is shown
+_UNFINISHED_LINE_AFTER: Duration = 0.1  # seconds without output after which an unfinished line is shown
 _LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is about to end
 
 
 class OutputPump:
-    """A thread that moves output from the pipes in `channels` (read end -> channel), and closes them.
+    """A thread that moves output from pipes to their channels, and closes both. `channels` maps pipes' read ends to
+    channels.
 
     Call `start`, then `end` when all writers have ended, and `finish` when `done` is readable or too much time has
-    passed. `busy` is true while output is being written to the console or a file; it stays true if that write blocks.
-    """
+    passed. `busy` is true while output is being written to the console or a file, and stays true if that write
+    blocks."""
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = dict(channels)
@@ -64,7 +64,8 @@ class OutputPump:
         self._thread.start()
 
     def catch_up(self, patience: Duration) -> bool:
-        """Wait, for at most `patience` s, until everything now in the pipes has been moved. Returns whether it has."""
+        """Wait up to `patience` seconds until everything that is now in the pipes has been moved. Returns whether it
+        has."""
         if self._ending or not self._thread.is_alive():
             return True
         caught_up = threading.Event()
@@ -83,7 +84,7 @@ class OutputPump:
 
     def finish(self) -> bool:
         """Release the pump, or abandon it if the console blocks it. Call it once, after `end`. Returns whether all
-        output was delivered or left to a background `cat` (see `_hand_over`)."""
+        output has been delivered or left to a background `cat` (see `_hand_over`)."""
         if self._thread.ident is None:  # it could not be started
             self._run()
         else:
@@ -94,7 +95,7 @@ class OutputPump:
         return delivered
 
     def owned(self) -> list[int]:
-        """Return the pump's open descriptors that only the agent may hold."""
+        """Return the open descriptors of the pump that no process other than the agent may hold."""
         return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
@@ -119,7 +120,8 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """Catch up on `catch_up`'s request. Returns false if the wake pipe has no writer left, so the pump must end."""
+        """Handle a request from `catch_up`. Returns false if the wake pipe has no writer left, which means that the
+        pump must end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -132,7 +134,7 @@ class OutputPump:
             self._asked.popleft().set()
 
     def _read(self, fd: int) -> int:
-        """Move one chunk. Returns its length, 0 at the end of the stream."""
+        """Move one chunk. Returns its length, or 0 at the end of the stream."""
         data = os.read(fd, _CHUNK)
         self.moved += len(data)
         if data:
@@ -145,7 +147,7 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Move what the workers left behind. A process outside their sessions may still hold the stream."""
+        """Move what the workers left behind. A process outside their sessions may still have the stream open."""
         if self._take_what_is_there(fd):
             self._hand_over(fd)
             self._end(fd)
@@ -187,8 +189,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Call `move`, and keep reading after any error: a bug may cost output, but must not leave a worker without a
-        reader. Each stream's first error is logged."""
+        """Call `move`, and keep reading after any error. A bug may cost output, but must not leave a worker without a
+        reader. Only the first error in each stream is logged."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all
@@ -199,8 +201,8 @@ class OutputPump:
 
 
 class RoundOutput:
-    """One round's output. Create it before the workers start, give each worker the descriptors from `stdio`, call
-    `begin` after all have started, and `finish` at the end. `pump` moves the output.
+    """The output of one round. Create it before the workers start, give each worker the descriptors from `stdio`, call
+    `begin` after all have started, and call `finish` at the end. `pump` moves the output.
 
     Raises ConfigurationError if a log file cannot be opened or a limit on open files is reached.
     """
@@ -234,12 +236,13 @@ class RoundOutput:
         forks.drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
-        """Return the descriptors for the worker's stdout and stderr; None to inherit the agent's."""
+        """Return the descriptors for the worker's stdout and stderr. None means that the worker inherits the
+        agent's."""
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
-        """Close our copies of the write ends, now that all workers have theirs, so that a stream ends with its last
-        writer. Then start the pump."""
+        """Start the pump. Before that, close our copies of the write ends, now that all workers have theirs, so that
+        each stream ends with its last writer."""
         self._close_write_ends()
         self.pump.start()
 
@@ -250,11 +253,11 @@ class RoundOutput:
         return self.pump.done
 
     def delivered(self) -> int:
-        """Return the bytes read plus the bytes written to the console so far, which grow while output moves."""
+        """Return the bytes read plus the bytes written to the console so far. The sum grows as long as output moves."""
         return self.pump.moved + sum(console.written for console in self._consoles.values())
 
     def finish(self) -> bool:
-        """Release everything except the workers' files; see `OutputPump.finish`."""
+        """Release everything except the workers' files. Returns what `OutputPump.finish` returns."""
         self._close_write_ends()
         self.pump.end()
         delivered = self.pump.finish()
@@ -263,13 +266,13 @@ class RoundOutput:
         return delivered
 
     def close(self) -> None:
-        """Close the workers' files after `finish`, when nothing more needs to be read from them."""
+        """Close the workers' files. Call it after `finish`, when nothing more needs to be read from them."""
         for file in self._own_files():
             file.close()
         self._sources.clear()
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
-        """Return the worker's last stderr lines; complete after `finish`."""
+        """Return the worker's last lines of stderr. They are complete after `finish`."""
         return self._sources[local_rank, Stream.ERR].tail()
 
     def files(self, local_rank: int) -> tuple[Path, ...]:
@@ -277,11 +280,11 @@ class RoundOutput:
         return tuple(source.path for source in self._streams(local_rank) if source.path)
 
     def expect_dump(self, local_rank: int) -> None:
-        """Prepare for the dump of a worker that is about to be asked for its stacks."""
+        """Prepare for the dump from a worker that is about to be asked for its stacks."""
         self._sources[local_rank, Stream.ERR].expect_dump()
 
     def dump(self, local_rank: int) -> str:
-        """Return the stacks that faulthandler wrote to the worker's stderr, as far as they have been moved."""
+        """Return the stacks that faulthandler wrote to the worker's stderr, as far as the pump has moved them."""
         return self._sources[local_rank, Stream.ERR].dump()
 
     def written(self, local_rank: int) -> int:
@@ -290,8 +293,8 @@ class RoundOutput:
 
     def drop(self) -> None:
         """Close all of this round's descriptors in a forked child. A worker has its own copies by then, and none of
-        these may outlive the other workers or the agent. The pump keeps running while other threads fork, so a number
-        may have been closed in the meantime and may now belong to another file."""
+        these may outlive the other workers or the agent. The pump keeps running while other threads fork, so a
+        descriptor may have been closed in the meantime and its number reused for another file."""
         for fd in self._owned():
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -349,8 +352,8 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
-    """Return the error for a file or folder that cannot be created. `log_dir`: whether the user chose the folder;
-    otherwise it is temporary."""
+    """Return the error for a file or folder that cannot be created. `log_dir` is whether the user chose the folder;
+    otherwise it is a temporary one."""
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
@@ -361,8 +364,8 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Create the round's folder in the folder that holds the link `latest`, and point the link at it. `latest` is None
-    for a temporary folder. Raises ConfigurationError."""
+    """Create the round's folder and point the link `latest` at it. Both are in the same log folder. `latest` is None
+    for a temporary folder. Raises ConfigurationError if the folder cannot be created."""
     try:
         if latest is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -376,7 +379,7 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 def _point(link: Path, folder: Path) -> None:
     """Replace the link in one step, so that it always leads to a folder. If the file system has no links or a folder
-    has that name, the job runs without the link."""
+    already has that name, the job runs without the link."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

@@ -1,5 +1,5 @@
 """One worker's process: its environment, how a command starts (for functions, see `functions`), how the agent notices
-that a worker has ended, and which limit kept one from starting.
+that the worker has ended, and which limit prevented a worker from starting.
 
 A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch, RoundPlan, WorkerRanks
 
 FileLimit = tuple[int, int]
-"""How many files a process may open: the soft and the hard limit."""
+"""The soft and the hard limit on the number of files that a process may open."""
 
 _MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
-"""The exit code reported for a child that another part of the program waited for; no process can exit with it."""
+"""The exit code reported for a child that another part of the program waited for. No process can exit with it."""
 
 
 EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
@@ -41,7 +41,8 @@ EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str]
 
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """The user's choices for the workers' environment. `faulthandler`: whether to let workers be asked for stacks."""
+    """The user's choices for the workers' environment. `faulthandler` is whether workers can be asked for their
+    stacks."""
 
     virtual_local_rank: bool = False
     faulthandler: bool = False
@@ -49,8 +50,9 @@ class EnvironmentPolicy:
     def __call__(
         self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
     ) -> dict[str, str]:
-        """Return all variables for one worker: the parent's, then those that plugins contribute, then the agent's. The
-        agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) replace neither."""
+        """Return all variables for one worker: the parent's, overridden by those from plugins, overridden by the
+        agent's. The agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) override
+        nothing."""
         given = {**parent, **plan.contributed}
         variables = {**given, **_ours(plan, ranks, given, error_file)}
         if self.faulthandler:
@@ -107,7 +109,7 @@ def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[s
 
 
 class CommandStarter:
-    """The starter `subprocess`: runs a command line, in which it replaces `${local_rank}`."""
+    """The starter `subprocess`, which runs a command line after replacing `${local_rank}` in it."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._command = command
@@ -150,8 +152,9 @@ class _CommandChild:
 
 @dataclass
 class WorkerProcess:
-    """A worker that has just been started. `start` (clock ticks since boot) and the process id together are unique.
-    `sentinel` becomes readable once the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
+    """A worker that has just been started. `start` (clock ticks since boot) and the process id together identify the
+    process. `sentinel` becomes readable once the worker has ended. It is -1 before `watch` and after `reap` or
+    `release`."""
 
     ranks: WorkerRanks
     launch: Launch
@@ -190,8 +193,8 @@ class WorkerProcess:
 
 
 def reap_child(pid: int) -> int | None:
-    """Return the exit code of a child that has ended; None while it runs. If the host program waits for all children
-    (`waitpid(-1)`), the code may be lost; `subprocess` would then report success, and `multiprocessing` nothing."""
+    """Return the exit code of a child, or None while it is running. If the host program waits for all children
+    (`waitpid(-1)`), the code may be lost. `subprocess` would then report success, and `multiprocessing` nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -200,8 +203,8 @@ def reap_child(pid: int) -> int | None:
 
 
 def make_exits_visible() -> None:
-    """Undo an inherited SIG_IGN for SIGCHLD, which makes the kernel discard exit codes, so that every failure would
-    look like a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
+    """Undo an inherited SIG_IGN for SIGCHLD. It makes the kernel discard exit codes, so that every failure would look
+    like a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -217,11 +220,12 @@ def make_exits_visible() -> None:
 
 
 OpenSentinel = Callable[[int], int]
-"""Maps a child's process id to a file descriptor to wait on and to close."""
+"""Maps a child's process id to a sentinel, which the caller must close."""
 
 
 def pidfd_sentinel(pid: int) -> int:
-    """Open the kernel's own handle. Raises OSError or AttributeError on systems without it (before Linux 5.3)."""
+    """Open a pidfd, the kernel's own sentinel. Raises OSError or AttributeError on systems without pidfds (before Linux
+    5.3)."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -229,7 +233,7 @@ def pidfd_sentinel(pid: int) -> int:
 
 
 def thread_sentinel(pid: int) -> int:
-    """Like `pidfd_sentinel`, but only for a child: served by a thread that waits for the child without reaping it.
+    """Open a sentinel like `pidfd_sentinel`, but only for a child. A thread waits for the child without reaping it.
     Raises RuntimeError if no thread can be started."""
     readable, writable = os.pipe()
 
@@ -255,14 +259,14 @@ def thread_sentinel(pid: int) -> int:
 
 
 def wait_readable(fd: int, timeout: Duration) -> bool:
-    """Wait at most `timeout` seconds for one descriptor. Returns whether it is readable."""
+    """Wait up to `timeout` seconds for one descriptor. Returns whether it is readable."""
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     return bool(waiter.poll(timeout * 1000))
 
 
 def best_sentinel() -> OpenSentinel:
-    """`pidfd_sentinel` if this kernel and this Python have it, otherwise `thread_sentinel`."""
+    """Return `pidfd_sentinel` if this kernel and this Python support it, otherwise `thread_sentinel`."""
     try:
         os.close(pidfd_sentinel(os.getpid()))
     except (AttributeError, OSError):
@@ -287,7 +291,7 @@ def more_files() -> Iterator[FileLimit]:
 
 
 def limit_files(pid: int, limit: FileLimit) -> None:
-    """Set the limit of a child that has just been started."""
+    """Set the limit on open files for a child that has just been started."""
     with contextlib.suppress(OSError):  # it has ended
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
@@ -302,7 +306,7 @@ _REMEDIES = {
 
 
 def remedy(error: OSError) -> str | None:
-    """Return what to do about the error; None if no limit explains it."""
+    """Return advice for the error, or None if it was not caused by a limit."""
     return _REMEDIES.get(error.errno or 0)
 
 
@@ -321,7 +325,8 @@ def cannot_start(error: OSError, workers: int) -> ConfigurationError:
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """Return the error for an OSError raised when the agent read which of the workers' processes still run."""
+    """Return the error for an OSError raised while the agent was finding out which of the workers' processes are
+    running."""
     return _cannot(error, "/proc", "see which of the workers' processes are running")
 
 

@@ -1,18 +1,18 @@
-"""Sessions: all of a worker's processes, and the guardian that kills them when the agent dies.
+"""Sessions: finds and signals all of a worker's processes. This file is also the guardian, which kills them when the
+agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
-before the worker, whatever its parent is now; nothing is ever found by name. A process that created its own session (a
-daemon) has left on purpose and is not touched, nor is an unrelated process that got the process id of a worker that has
-ended. A worker that has not yet created its session (a function's interpreter boots first) is identified by its process
-id and start alone.
+before the worker, whatever its parent is now. Processes are never found by name. A process that created its own session
+(a daemon) has left on purpose and is not touched. Neither is an unrelated process that got the process id of a worker
+that has ended. A worker that has not yet created its session (a function's interpreter boots first) is identified by
+its process id and start alone.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
 groups that they created can be found. psutil cannot help: it reads the same files, the guardian runs without installed
 packages, and the start time that psutil computes changes with the clock.
 
-This file is also a program, the guardian, which `HelperProcess` starts. It needs only the standard library, so that it
-starts in milliseconds, and leads its own session, so that a signal to the agent's session does not reach it.
-"""
+`HelperProcess` runs this file as the guardian. The program needs only the standard library, so that it starts in
+milliseconds, and leads its own session, so that a signal to the agent's session does not reach it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 _PROC = "/proc"
 UNKNOWN = -1  # replaces a start that cannot be read
 _ENDED = "ZX"
-_PASSES = 100  # SIGKILL passes of `end`: enough for a fork storm, and a process that will not die cannot block it
+_PASSES = 100  # SIGKILL passes in `end`: enough for a fork storm, and a process that will not die cannot block it
 _HELPERS_GRACE_S = 2.0
 _PAUSE_MS = 10  # between passes: the kernel needs time to remove a large process
 
 
 class ProcessStat(NamedTuple):
-    """A line of the process table. `start` (clock ticks since boot in /proc) makes `pid` unique, unless UNKNOWN."""
+    """A line of the process table. `start` (clock ticks since boot in /proc) makes `pid` unique, unless it is
+    UNKNOWN."""
 
     pid: int
     state: str
@@ -54,8 +55,9 @@ class ProcessStat(NamedTuple):
 
 
 class ProcTable:
-    """The kernel's process table, read from /proc. It holds a spare descriptor, which it closes to read the table when
-    the process has no others left. Otherwise the agent could not see or kill the workers that are still running."""
+    """The kernel's process table, read from /proc. It holds a spare descriptor, and closes that to read the table when
+    the process has no other descriptors left. Otherwise the agent could not see or kill the workers that are still
+    running."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed once
@@ -65,7 +67,7 @@ class ProcTable:
         return [int(name) for name in self._read(lambda: os.listdir(_PROC)) if name.isdigit()]
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """Return the process's line; None if there is no such process."""
+        """Return the table's line for the process, or None if there is no such process."""
         try:
             text = self._read(lambda: _content(f"{_PROC}/{pid}/stat"))
         except OSError:
@@ -100,14 +102,16 @@ def _content(path: str, most: int = -1) -> bytes:
 
 
 class ProcessIds:
-    """A substitute for /proc. It knows a process by its id and, after its end, by the process group that it created."""
+    """A substitute for /proc. It finds a process by its id or, once the process has ended, by the process group that it
+    created."""
 
     def pids(self) -> Iterable[int]:
         """Return nothing, because processes can be looked up only by their ids."""
         return ()
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """Return the line of a process, or of a process group that it left behind; None if there is neither."""
+        """Return the line for a process, or for a process group that it left behind. Returns None if there is
+        neither."""
         group = pid
         try:
             os.kill(pid, 0)
@@ -130,13 +134,14 @@ def best_table() -> ProcTable | ProcessIds:
 
 
 def start_of(pid: int) -> int:
-    """Return when the process started, in the table's units; 0 if there is no such process."""
+    """Return when the process started, in the table's units, or 0 if there is no such process."""
     stat = best_table().stat(pid)
     return stat.start if stat else 0
 
 
 def members(leaders: dict[int, int]) -> list[ProcessStat]:
-    """Return the live processes in the sessions of `leaders` (process id -> start), and the leaders themselves."""
+    """Return the live processes in the sessions of `leaders` (process id -> start), including the leaders
+    themselves."""
     table = best_table()
     found = [table.stat(pid) for pid in {*leaders, *table.pids()}]
     stats = [stat for stat in found if stat]
@@ -148,7 +153,8 @@ def members(leaders: dict[int, int]) -> list[ProcessStat]:
 
 
 def leader_of(pid: int, leaders: dict[int, int]) -> int | None:
-    """Return the leader among `leaders` whose session this live process is in, or that it is itself; otherwise None."""
+    """Return the leader among `leaders` whose session this live process belongs to, possibly the process itself.
+    Returns None if there is none."""
     table = best_table()
     stat = table.stat(pid)
     if stat is None or stat.ended:
@@ -170,12 +176,12 @@ def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the start of the process's command line, for messages; empty if the process has ended."""
+    """Return the start of the process's command line, for messages. It is empty if the process has ended."""
     return _shown(pid, "cmdline").replace("\0", " ").strip()
 
 
 def waits_in(pid: int) -> str:
-    """Return the kernel function in which the process waits; empty if the kernel does not show it."""
+    """Return the kernel function in which the process is waiting. It is empty if the kernel does not show it."""
     return _shown(pid, "wchan").strip("0")
 
 
@@ -186,13 +192,13 @@ def _shown(pid: int, name: str) -> str:
 
 
 def send(pid: int, signum: int) -> None:
-    """Signal one process if it exists."""
+    """Send the signal to one process if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
 
 
 def send_group(leader: int, signum: int) -> None:
-    """Signal the process group that `leader` created, if it exists."""
+    """Send the signal to the process group that `leader` created, if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signum)
 
@@ -209,9 +215,9 @@ def group_exists(leader: int) -> bool:
 
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
-    """Signal the sessions of `leaders`: first whole process groups, so that no process escapes by forking, then the
-    processes in other groups or in a group whose leader has ended. Finding the latter takes long if many processes are
-    running."""
+    """Send the signal to the sessions of `leaders`. Whole process groups come first, so that no process escapes by
+    forking. Processes in other groups, or in a group whose leader has ended, come next; finding them takes long if many
+    processes are running."""
     table = best_table()
     # A leader that has not created its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]
@@ -228,8 +234,8 @@ def send_all(leaders: dict[int, int], signum: int) -> None:
 
 
 def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
-    """Send SIGKILL to the sessions of `leaders`, sparing helpers (see `WorkerProcesses.kill_workers`). Returns whether
-    there are helpers; without /proc, none are found."""
+    """Send SIGKILL to the sessions of `leaders`, but spare helpers (see `WorkerProcesses.kill_workers`). Returns
+    whether there are helpers. Without /proc, none are found."""
     living = members(leaders)
     helpers = {stat.pid for stat in living if stat.pid not in leaders and _is_deaf(stat.pid)}
     served = {stat.session for stat in living if stat.pid in helpers}
@@ -247,7 +253,7 @@ def _is_deaf(pid: int) -> bool:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Return whether the process has a handler for the signal; true if that is unknown."""
+    """Return whether the process has a handler for the signal. Returns true if that is unknown."""
     return _has(pid, (b"SigCgt:",), signum) or not os.path.exists(f"{_PROC}/self/status")
 
 
@@ -277,7 +283,8 @@ def link_of(fd: int) -> str:
 
 
 def holders(link: str) -> dict[int, int]:
-    """Return the processes that hold a descriptor with this link (process id -> start); none without /proc."""
+    """Return the processes that have a descriptor open for this link (process id -> start). Without /proc, none are
+    found."""
     return {pid: start_of(pid) for pid in best_table().pids() if link in _links_of(pid)}
 
 
@@ -289,8 +296,8 @@ def _links_of(pid: int) -> Iterator[str]:
 
 
 def _end_holders(link: str) -> None:
-    """Kill the processes that hold the link until two searches in a row find none, because a fork server may have been
-    about to fork the worker or to receive the link."""
+    """Kill the processes that hold the link, until two searches in a row find none. A fork server may have been about
+    to fork the worker or to receive the link, so one search is not enough."""
     unseen = 0
     for _ in range(_PASSES):
         found = holders(link)
@@ -306,10 +313,9 @@ def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
     `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
     `forget PID`, and `scratch PATH` (a folder to remove).
 
-    The lines end when the agent closes the pipe or dies in any way. At that point, a worker that is just being started
-    holds no copy of the pipe, but has its mark. Once no workers are left, the descriptors in `held` are closed, which
-    shows other nodes that the agent has ended.
-    """
+    The lines end when the agent closes the pipe or dies for any reason. A worker that is just being started then holds
+    no copy of the pipe, but has its mark. Once no workers are left, the descriptors in `held` are closed, which shows
+    other nodes that the agent has ended."""
     leaders: dict[int, int] = {}
     scratch: list[str] = []
     expected = ""

@@ -1,11 +1,10 @@
-"""The destination of each worker's output streams: a pure plan, made before the round starts.
+"""The destination of each worker's output streams, planned by a pure function before the round starts.
 
 If a stream goes only to a file, the worker writes that file directly. Any other stderr passes through the agent, so
 that failure reports can show its last lines. So does stdout if there are several workers, whose lines must stay whole,
 or if the user wants prefixes, filters or hang detection. Otherwise, a single worker has the agent's own stdout, which
-may be a terminal. On a terminal, the lines of several workers begin with the rank; a file or a pipe gets them unchanged
-unless `--tee` adds a prefix.
-"""
+may be a terminal. On a terminal, the lines of several workers begin with the rank. In a file or a pipe, the lines are
+unchanged unless `--tee` adds a prefix."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Stream(enum.IntEnum):
-    """The two streams; the values are the bits of torchrun's `--redirects` and `--tee`."""
+    """The two output streams. Their values are the bits of torchrun's `--redirects` and `--tee`."""
 
     OUT = 1
     ERR = 2
@@ -35,7 +34,7 @@ DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 TERMINAL_PREFIX = "[rank${rank}] "
 
 FILTERED = "filtered"
-"""The name, without its suffix, of the files that collect all workers' filtered lines."""
+"""The name, without a suffix, of the files that collect all workers' filtered lines."""
 
 StreamChoice = Callable[[int], int]
 """Maps a local rank to bits of `Stream`."""
@@ -44,8 +43,8 @@ StreamChoice = Callable[[int], int]
 @dataclass(frozen=True)
 class Placement:
     """The paths of one round's files, by local rank and stream, if a `logs_specs` object chose them. A stream without a
-    file goes to the console; one in `teed` goes to both. `filtered`: the files for all workers' filtered lines, if the
-    object names them."""
+    file goes to the console, and one in `teed` goes to both. `filtered` contains the files for all workers' filtered
+    lines, if the object names them."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
@@ -66,10 +65,10 @@ class OutputPolicy:
     """The user's choices for output.
 
     Args:
-        ranks_filter: the local ranks that are shown on the console; empty for all.
+        ranks_filter: the local ranks whose output is shown on the console; empty for all.
         prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
             TERMINAL_PREFIX for other lines on a terminal).
-        terminals: this process's streams that are terminals.
+        terminals: those of this process's streams that are terminals.
         watched: whether output is a sign of progress, so that every stream must pass through the agent or go to a file.
     """
 
@@ -100,7 +99,7 @@ class StreamPlan:
 
     @property
     def only_file(self) -> Path | None:
-        """The file if output goes nowhere else, otherwise None."""
+        """The stream's file if its output goes nowhere else, otherwise None."""
         return self.file if not self.console and self.filtered is None else None
 
 
@@ -112,8 +111,8 @@ def plan_stream(
     folder: Path,
     placement: Placement | None = None,
 ) -> StreamPlan:
-    """Return the plan for `stream` of the worker whose ranks are `ranks`. `folder` is the round's log folder; a
-    `placement` overrides the policy's choice of files."""
+    """Return the plan for one stream of the worker whose ranks are `ranks`. `folder` is the round's log folder. A
+    `placement` overrides the files that the policy would choose."""
     if placement is not None:
         tee = (ranks.local, stream) in placement.teed
         file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None
@@ -146,7 +145,7 @@ def _as_bytes(text: str) -> bytes:
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """Return a line's prefix. Its template may use the names below."""
+    """Return the prefix for a worker's lines. The template may use the names below."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,
@@ -161,6 +160,6 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """Return `<log-dir>/<run-id>/round-<n>`, with a run id that would lead out of the log folder made a valid name."""
+    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would lead out of the log folder is made a valid name."""
     name = plan.run_id.replace("/", "_")
     return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"
