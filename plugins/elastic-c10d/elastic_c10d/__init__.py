@@ -1,4 +1,4 @@
-"""Rendezvous over torch's stores, for elastic-core. Importing this does not import torch."""
+"""Rendezvous over torch's stores, for elastic-core. Importing this package does not import torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The backend `c10d`: the core's backend for stores, on a torch store."""
+"""The backend `c10d`, which runs the core's backend for stores on a torch store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class C10dRendezvousBackend(StoreBackend):
     """A rendezvous backend over any torch store. See `StoreBackend`.
 
     Args:
-        store: a TCPStore, FileStore or HashStore, possibly below PrefixStores, which the caller continues to own; or a
+        store: a TCPStore, FileStore or HashStore, possibly below PrefixStores, which the caller still owns; or a
             `StoreConnector`, which this backend closes.
         run_id: the job; jobs with different ids are isolated from each other within a store.
     """

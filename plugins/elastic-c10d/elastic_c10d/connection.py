@@ -1,14 +1,14 @@
 """One connection to a torch store: the store object and, if it can be found, its socket.
 
-In torch, operations other than `wait` have no time limit, and a blocked operation cannot be interrupted. Both are
-possible through the socket: a receive timeout ends an operation that a paused store does not answer, and a shutdown
-ends all operations immediately. The store's `repr` contains the socket's descriptor. If it does not (in another version
-of torch), the socket cannot be found, and waits are split into short ones instead.
+In torch, operations other than `wait` have no time limit, and a blocked operation cannot be interrupted. The socket
+makes both possible: a receive timeout ends an operation that a paused store does not answer, and a shutdown ends all
+operations immediately. The store's `repr` contains the socket's descriptor. If another version of torch leaves it out,
+the socket cannot be found, and waits are split into short ones instead.
 
-A hung constructor (see `connector.StoreDialer`) holds a socket with an unknown descriptor, and a thread. If the thread
-returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end it, its socket is identified:
-it is connected to that port, is not known here, and has not received any data, unlike the sockets of finished
-constructors.
+A hung constructor (see `connector.StoreDialer`) holds a thread and a socket with an unknown descriptor. If the thread
+returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end the thread, its socket is
+identified: it is connected to that port, is not known here, and has not received any data, unlike the sockets of
+finished constructors.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
 
 
 class TorchConnection(StoreConnection):
-    """See the module.
+    """A connection to a torch store, as described in the module's docstring.
 
     Args:
         pushes: whether the store's `wait` may block; otherwise, keys are polled.
-        handle: a duplicate of its socket, if it was found.
+        handle: a duplicate of the store's socket, if it was found.
     """
 
     def __init__(self, store: Store, pushes: bool, where: str, handle: socket.socket | None = None) -> None:
@@ -56,7 +56,8 @@ class TorchConnection(StoreConnection):
         self._patience: Duration | None = None  # the store's timeout, if it was set
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """torch's `get` waits for the key as `wait` does. It is used only if it can be interrupted through a socket."""
+        """Fetch a key with torch's `get`, which waits for the key as `wait` does. `get` is used only if it can be
+        interrupted through a socket."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
         if self.socket is None or not hasattr(self.store, "set_timeout"):
@@ -78,9 +79,10 @@ class TorchConnection(StoreConnection):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
-        """Limit the duration of each operation, except time spent in `wait`. After a timeout, the connection is out of
-        sync and must be closed. The kernel also closes the connection if the peer's machine does not answer for some
-        seconds, instead of retransmitting at growing intervals. If `watched`, it sends keepalive probes every second.
+        """Limit the duration of each operation, not counting the time spent in `wait`. After a timeout, the connection
+        is out of sync and must be closed. The kernel also closes the connection if the peer's machine does not answer
+        for a few seconds, instead of retransmitting at growing intervals. If `watched`, it sends keepalive probes every
+        second.
         """
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
@@ -94,8 +96,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
-        """Whether the peer's machine has answered within the last seconds. If it has, an outage is caused by the store
-        and not by the network. Thread-safe."""
+        """Return whether the peer's machine has answered within the last few seconds. If it has, an outage is caused by
+        the store and not by the network. Thread-safe."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:
@@ -115,7 +117,7 @@ class TorchConnection(StoreConnection):
 
 
 def socket_of(store: Store, port: int) -> socket.socket | None:
-    """A duplicate of the socket of a new TCPStore; None if it is not found."""
+    """Return a duplicate of the socket of a new TCPStore, or None if the socket is not found."""
     found = _DESCRIPTOR.search(repr(innermost(store)))
     if found is None:
         return None
@@ -140,7 +142,8 @@ def cut_unanswered(port: int) -> None:
 
 
 class AcceptedConnection(NamedTuple):
-    """A connection that a server in this process has accepted on `port`: its peer, and the number of bytes received."""
+    """A connection that a server in this process has accepted on `port`, with its peer and the number of bytes
+    received."""
 
     host: str
     its_port: int
@@ -149,7 +152,7 @@ class AcceptedConnection(NamedTuple):
 
 
 def accepted() -> list[AcceptedConnection]:
-    """All accepted connections of this process, sorted by received bytes, most first."""
+    """Return all accepted connections of this process, starting with the one that has received the most bytes."""
     ports: set[int] = set()
     found: list[AcceptedConnection] = []
     for handle in _open_sockets():
@@ -175,7 +178,7 @@ def _leads_to(handle: socket.socket, port: int) -> bool:
 
 
 def _number(handle: socket.socket, form: str, place: int) -> int:
-    """A field of Linux's tcp_info. Raises OSError if the socket is not TCP, or the kernel lacks the field."""
+    """Read a field of Linux's tcp_info. Raises OSError if the socket is not TCP or the kernel lacks the field."""
     info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
     if len(info) < place + struct.calcsize(form):
         raise OSError("not supported by this kernel")
@@ -183,7 +186,7 @@ def _number(handle: socket.socket, form: str, place: int) -> int:
 
 
 def _open_sockets() -> Iterator[socket.socket]:
-    """Duplicates of all sockets of this process, each closed at the next iteration."""
+    """Yield duplicates of all sockets of this process. Each is closed at the next iteration."""
     try:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Connectors for torch stores: share an existing store, or open more connections like an existing TCPStore."""
+"""Connectors for torch stores, which share an existing store or open more connections like an existing TCPStore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONNECT_TIMEOUT: Duration = 10.0
 
 
 class SharedConnector:
-    """All callers share one store, which must be thread-safe, as FileStore and HashStore are."""
+    """Gives all callers the same store, which must be thread-safe, as FileStore and HashStore are."""
 
     grace: Duration = 0.0
 
@@ -42,11 +42,12 @@ class SharedConnector:
         return self._connection
 
     def close(self) -> None:
-        """The caller owns the store."""
+        """Do nothing, because the caller owns the store."""
 
 
 class BorrowedTcpConnector:
-    """Returns an existing TCPStore, possibly below PrefixStores, at first, and then opens more connections like it."""
+    """Returns an existing TCPStore, possibly below PrefixStores, the first time, and then opens more connections like
+    it."""
 
     grace: Duration = 0.0
 
@@ -91,7 +92,7 @@ class _Stuck:
 class StoreDialer:
     """Creates TCPStore clients, each in a separate thread, because torch's constructor waits forever for a listener
     that does not answer. The next call for the same address waits for a stuck constructor instead of starting another
-    one. Connections whose callers may wait indefinitely are created without a thread.
+    one. A connection whose caller may wait indefinitely is created without a thread.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
@@ -105,10 +106,10 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to `host`, which should be known to listen. `patiently`: wait without limit, until `close`.
+        """Connect to `host`, which should be known to listen. With `patiently`, wait without limit, until `close`.
 
         Raises:
-            RendezvousConnectionError: it does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
+            RendezvousConnectionError: `host` does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
         """
 
         def make() -> Store:
@@ -130,7 +131,7 @@ class StoreDialer:
             self._called.remove(port)
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
-        """Like `dial`, with a store created by `make`."""
+        """Connect like `dial`, with a store created by `make`."""
         begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
         self._waiting.add(begun.attempt)
         if self.stop.is_set() or not begun.attempt.wait(timeout):

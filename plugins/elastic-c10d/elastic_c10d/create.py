@@ -1,4 +1,4 @@
-"""Creates backends and stores from parameters: a node's backend, a backend that only observes, and a TCPStore."""
+"""Creates backends and stores from parameters: a node's backend, an observing backend, and a TCPStore."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ _SERVED = 1000  # number of nodes to size a server for, if it is created as a st
 
 @dataclass(frozen=True)
 class HandlerParts:
-    """The parts of a handler, not connected yet."""
+    """The parts of a handler, which are not connected yet."""
 
     backend: C10dRendezvousBackend
     stores: RoundStores
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
-    """A connected backend and its store. The caller should use the store with a key prefix.
+    """Create a connected backend and return it with its store, which the caller should use with a key prefix.
 
-    For the options in `params`, see the record of `c10d` in `elastic_c10d.plugin`.
+    The record of `c10d` in `elastic_c10d.plugin` lists the options in `params`.
 
     Raises:
         ConfigurationError: the endpoint or an option is invalid.
@@ -76,7 +76,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> HandlerParts:
-    """A backend that connects on first use, and the stores of its rounds. Each attempt takes about `patience` seconds.
+    """Create a backend that connects on first use, and the stores of its rounds. Each attempt takes about `patience`
+    seconds.
 
     Args:
         master: the address of the workers' store for this node's workers, see `MadeStores`. Nodes may use different
@@ -97,8 +98,8 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
 def connector_for(
     params: RendezvousParameters, options: Mapping[str, Any], patience: Duration, longest: Duration = math.inf
 ) -> StoreConnector:
-    """The connector for these typed options. A listener must answer within `longest` seconds. Raises
-    ConfigurationError."""
+    """Create the connector for these typed options. A listener must answer within `longest` seconds. Raises
+    ConfigurationError if an option or the endpoint is invalid."""
     kind = options["store_type"].lower()
     if kind == "file":
         return file_connector(params.endpoint)
@@ -119,7 +120,7 @@ def connector_for(
 
 
 def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
-    """The endpoint. A single node uses any free port if the port is 0 or there is no endpoint."""
+    """Return the endpoint. A single node uses any free port if the port is 0 or there is no endpoint."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
     if not alone and not is_loopback_address(endpoint.host):
@@ -131,7 +132,7 @@ def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservat
 
 
 def _opened(endpoint: Endpoint) -> Endpoint:
-    """The store's host may use localhost or 0.0.0.0 as endpoint, while other nodes use its name."""
+    """Let the store's host use localhost or 0.0.0.0 as the endpoint, while other nodes use its name."""
     return replace(endpoint, host="localhost", is_open=True) if means_this_machine(endpoint.host) else endpoint
 
 
@@ -146,7 +147,7 @@ def _warn_of_loopback(endpoint: Endpoint, nodes: int, is_master: bool) -> None:
 
 
 def file_connector(path: str) -> SharedConnector:
-    """A FileStore in a file on a shared disk. Raises ConfigurationError."""
+    """Create a connector for a FileStore on a shared disk. Raises ConfigurationError if the file is unusable."""
     folder = Path(path).parent
     if not path or not folder.is_dir():
         found = f"; the folder of {path!r} does not exist" if path else ""
@@ -170,7 +171,8 @@ def file_connector(path: str) -> SharedConnector:
 
 
 def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
-    """A backend that observes a job and never hosts the store. It connects on first use, within `join_timeout` seconds.
+    """Create a backend that observes a job and never hosts the store. It connects on first use, within `join_timeout`
+    seconds.
 
     Raises:
         ConfigurationError: the endpoint is invalid.
@@ -197,11 +199,11 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
 
 
 def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
-    """A TCPStore client, and with `is_host` (None: if the endpoint can be bound) the server in this process. The server
-    runs as long as the store exists.
+    """Create a TCPStore client and, with `is_host`, the server in this process (None: if the endpoint can be bound).
+    The server runs as long as the store exists.
 
     Raises:
-        RendezvousConnectionError: it could not be created within `timeout` seconds.
+        RendezvousConnectionError: the store could not be created within `timeout` seconds.
     """
     hosting = HostElection(endpoint, is_host, _SERVED)
     connector = TcpConnector(endpoint, hosting, patience=timeout)

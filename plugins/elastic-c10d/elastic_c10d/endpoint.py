@@ -15,7 +15,7 @@ class Endpoint:
     """The address of the rendezvous store.
 
     Args:
-        host: without brackets.
+        host: the first host, without brackets.
         rest: other addresses that may host the store; a new store starts at the first one.
         is_open: other machines reach the store under another name, although the host is loopback.
     """
@@ -43,10 +43,10 @@ def parse_endpoint(
     text: str, origin: str = "--rdzv-endpoint", least_port: int = 1, default_port: int = DEFAULT_PORT
 ) -> Endpoint:
     """Parse one endpoint. `fe80::1` is a host without a port, because a port after an IPv6 address requires brackets.
-    With `least_port=0`, the port may be 0, for any free one.
+    With `least_port=0`, the port may be 0, which means any free port.
 
     Raises:
-        ConfigurationError: it is invalid; the problem names `origin`.
+        ConfigurationError: the endpoint is invalid; the problem names `origin`.
     """
     try:
         return Endpoint(*split_host_port(text.strip(), default_port, text, least_port))

@@ -5,13 +5,12 @@ the address is not local. The nonce is read through the endpoint, because the en
 address may be translated, or the name may have several addresses.
 
 If the name has addresses of several machines, each of them could try its own address first. In that case, only the
-machine with the first address, in an order that is the same everywhere, hosts, and only if no other machine does.
-
-If the endpoint has several hosts, a new store starts at the first one, and only if none of the others answers.
+machine with the first address, in an order that is the same everywhere, hosts the store, and only if no other machine
+does. If the endpoint has several hosts, a new store starts at the first one, and only if no other host answers.
 
 If a store hosted by an agent is lost, any agent that can bind the same address, and so is on the same machine, may host
-it again. If that machine is alive and refuses connections, the node that would host a new store may. `elastic serve`
-writes no nonce, so agents never replace its stores. A host that leaves hands the store over (see
+it again. If that machine is alive and refuses connections, the node that would host a new store may host it. `elastic
+serve` writes no nonce, so agents never replace its stores. A host that leaves hands the store over (see
 `rendezvous.handover`): the next host's server may be at any address, and servers at the endpoint point to it.
 """
 
@@ -55,7 +54,7 @@ def answers(address: Address) -> bool:
 
 
 def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve_host) -> list[Address]:
-    """Return the addresses of the endpoint's first host; empty if the name is unknown."""
+    """Return the addresses of the endpoint's first host, or an empty list if the name is unknown."""
     try:
         return resolver(endpoint.host, endpoint.port)
     except socket.gaierror:
@@ -63,7 +62,8 @@ def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] =
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
-    """A sort key that gives the same order on every machine: IPv4 first, which every machine has, then by bytes."""
+    """Return a sort key that gives the same order on every machine: IPv4, which every machine has, comes first, then
+    bytes decide."""
     packed = socket.inet_pton(address.family, address.host.partition("%")[0])
     return len(packed), packed
 
@@ -73,7 +73,8 @@ class HostElection:
 
     Args:
         endpoint: the address of the store.
-        is_host: True: this node must host the store; False: it must not; None: the node that can bind the address.
+        is_host: whether this node must host the store (True) or must not (False); None: it hosts if it can bind the
+            address.
         max_nodes: number of nodes to size the server for.
         probe: returns whether a program listens at another machine's address.
         reservation: the reservation of the endpoint's port, if this process has chosen the port.
@@ -119,13 +120,13 @@ class HostElection:
         return self._server is not None and self._server.num_keys() > 1
 
     def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
-        """Start a server if this node should host the store. Returns why it does not, if that is worth reporting.
+        """Start a server if this node should host the store. Returns why it does not, if the reason is worth reporting.
 
         Args:
             places: the addresses of each of the endpoint's hosts; empty for an unknown name.
 
         Raises:
-            RendezvousConnectionError: this node must host the store, but cannot.
+            RendezvousConnectionError: this node must host the store but cannot.
         """
         if self._server is not None or self._is_host is False or self._stopped:
             return None
@@ -158,10 +159,10 @@ class HostElection:
         return True
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store if the lost one was hosted by an agent on another machine that is still alive, if `offer`
-        would have decided so at the first contact. Otherwise, no node might host: new nodes leave that to the
-        endpoint's first host, whose node may have joined when the store was elsewhere. Returns whether a server was
-        started; messages worth reporting are added to `answers`."""
+        """Host a new store if an agent on another machine, which is still alive, hosted the lost one, and if `offer`
+        would have chosen this node at the first contact. Otherwise, no node might host: new nodes leave that to the
+        endpoint's first host, whose node may have joined while the store was elsewhere. Returns whether a server was
+        started. Messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -171,8 +172,8 @@ class HostElection:
 
     def take_over(self, host: str) -> Endpoint | None:
         """Start a server for a store that another node hands over. It uses the endpoint's port, or another one if that
-        is in use. `host`: this machine's address for other nodes. Returns the server's address; None if this node must
-        not or cannot host it."""
+        port is in use. `host` is this machine's address for other nodes. Returns the server's address, or None if this
+        node must not or cannot host the store."""
         if not self._was_free_to_choose or self._stopped:
             return None
         for port in (self._endpoint.port, 0):
@@ -184,20 +185,20 @@ class HostElection:
         return self._taken_at
 
     def cancel_take_over(self) -> None:
-        """Stop the server that `take_over` has started."""
+        """Stop the server that `take_over` started."""
         if self._taken_at is not None:
             self._end()
 
     def moved(self, at: Endpoint) -> None:
-        """Record that the job's store is now at this address. Our server at another address keeps running until `stop`,
-        for nodes that do not know the new address yet."""
+        """Record that the job's store is now at this address. If our server has another address, it keeps running until
+        `stop`, for nodes that do not know the new address yet."""
         with self._lock:
             if self._server is not None and self._place is not None and at != self._taken_at:
                 self._kept[self._place] = self._server
                 self._server = self._taken_at = None
 
     def found_at(self, address: Address) -> None:
-        """Record that the store was found at this address, which may be our server from before it moved."""
+        """Record that the store was found at this address, which may be our server from before the store moved."""
         with self._lock:
             place = next(
                 (place for place in self._kept if place.port == address.port and is_local_address(address)), None
@@ -206,14 +207,14 @@ class HostElection:
                 self._server, self._place = self._kept.pop(place), place
 
     def serves_at(self, address: Address) -> bool:
-        """Whether this is a local address of our server with the job's store."""
+        """Return whether this is a local address of our server, and the server holds the job's store."""
         with self._lock:
             place = self._place if self.here else None
             return place is not None and place.port == address.port and is_local_address(address)
 
     def point(self, address: Address) -> bool:
-        """Start a server at this address of the endpoint, for pointers that lead new nodes to the store. False if it
-        already exists, or the address is not local or in use."""
+        """Start a server at this address of the endpoint, for pointers that lead new nodes to the store. Returns False
+        if it already exists, or if the address is in use or not local."""
         with self._lock:
             if address in self._pointers or self._stopped or not is_local_address(address):
                 return False
@@ -226,16 +227,16 @@ class HostElection:
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
         """Determine whether an agent hosts the store at the endpoint. A client may connect before the host has written
-        its nonce, so later connections check again if there was none."""
+        its nonce, so if there was no nonce, later connections check again."""
         if not self.here and not (only_if_unknown and self._by_agent):
             self._by_agent = store.check([_NONCE_KEY])
 
     def confirm(self, store: Store) -> bool:
-        """Whether to use the store at the endpoint. If this node has a server, the store must be that server; if it is
-        another node's, our server is stopped.
+        """Return whether to use the store at the endpoint. If this node has a server, the store must be that server. If
+        the store belongs to another node, our server is stopped.
 
         Raises:
-            RendezvousConnectionError: it is another node's, but this node must host the store.
+            RendezvousConnectionError: the store belongs to another node, but this node must host it.
         """
         if self._server is None:
             return True
@@ -252,7 +253,7 @@ class HostElection:
         return False
 
     def stop(self) -> None:
-        """Stop all servers of this node for good. Idempotent."""
+        """Stop all servers of this node permanently. Idempotent."""
         with self._lock:
             self._stopped = True
             self._kept.clear()

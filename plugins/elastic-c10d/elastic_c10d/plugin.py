@@ -97,7 +97,7 @@ def _is_torch_missing() -> bool:
 
 
 def _look_for_torch() -> None:
-    """Fail early: torch is imported in another thread, where the error would look like an unreachable store."""
+    """Fail early, because torch is imported in another thread, where the error would look like an unreachable store."""
     if _is_torch_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -116,7 +116,7 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 
 def _tcp_store(context: Context) -> Store:
-    """A store that hosts the server if the port is free on this machine, otherwise a client."""
+    """Create a store that hosts the server if the port is free on this machine, and is otherwise a client."""
     from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
 

@@ -1,4 +1,4 @@
-"""The stores of a round: the workers' store, served on rank 0's node, and a store shared by the members."""
+"""The stores of a round: the workers' store, served on rank 0's node, and a store that the members share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 def round_stores(
     connector: StoreConnector, run_id: str, address: Callable[[], str], workers: WorkersStore, host: str = ""
 ) -> MadeStores:
-    """The stores of each round. The members' store is the rendezvous store under a prefix for the round; it connects on
-    first use.
+    """Create the stores of each round. The members' store is the rendezvous store under a prefix for the round; it
+    connects on first use.
 
     Args:
         connector: connects to the rendezvous store.
         run_id: the job.
-        address: returns the address that this node advertises. Called when needed, because it may require a connection.
+        address: returns the address that this node advertises. It is called only when needed, because it may require a
+            connection.
         workers: the node's workers' store.
         host: see `MadeStores`.
     """

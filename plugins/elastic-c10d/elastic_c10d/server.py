@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Address, Duration
 
 MOST_BYTES = 512 << 20
-"""By how many bytes the process may grow. Nodes write far less, because their records are bounded."""
+"""How many bytes the process may grow by. Nodes write far less, because their records are bounded."""
 
 _LOOK_EVERY: Duration = 1.0
 _MIB = 1 << 20
@@ -51,9 +51,9 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """Return a socket that listens on the endpoint's port: for a loopback endpoint that is not open, on that address;
-    for any other, on all addresses, because a machine's own name often resolves to 127.0.1.1, which other machines
-    cannot reach. Raises OSError, with EADDRINUSE if the port is in use."""
+    """Return a socket that listens on the endpoint's port. For a loopback endpoint that is not open, it listens on that
+    address. For any other endpoint, it listens on all addresses, because a machine's own name often resolves to
+    127.0.1.1, which other machines cannot reach. Raises OSError, with EADDRINUSE if the port is in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -72,15 +72,15 @@ def _listening(sock: socket.socket) -> socket.socket:
 
 
 def start_server(sock: socket.socket) -> Store:
-    """Start a TCPStore that owns this socket, and serves on it until it is garbage-collected."""
+    """Start a TCPStore that owns this socket and serves on it until the store is garbage-collected."""
     store: Store = start_tcp_store(sock, distributed())
     return store
 
 
 def allow_connections(nodes: int) -> int:
-    """Raise this process's limit of open files for the connections of `nodes` nodes, and, as far as the hard limit
+    """Raise this process's limit on open files for the connections of `nodes` nodes and, as far as the hard limit
     allows, for other clients, which could otherwise use up the files that the agent needs. Logs the change if the nodes
-    need it. Returns the maximum number of connections: half of the limit, but at least enough for the nodes."""
+    need it. Returns the maximum number of connections, which is half of the limit but at least enough for the nodes."""
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -104,17 +104,17 @@ def own_memory() -> int:
 
 
 def own_files() -> int:
-    """Return the number of this process's open files. Raises OSError if it cannot be read."""
+    """Return the number of this process's open files. Raises OSError if the number cannot be read."""
     return len(os.listdir("/proc/self/fd"))
 
 
 class OverloadWatch:
-    """Checks every second, in a thread, whether the process has grown too much, or its server has too many connections.
-    If so, the server is replaced by an empty one, which nodes treat as an outage. If the process does not shrink,
+    """Checks every second, in a thread, whether the process has grown too much or its server has too many connections.
+    If so, an empty server replaces the server, which nodes treat as an outage. If the process does not shrink,
     something other than the store has grown, and growth is then measured from the new size.
 
     Args:
-        renew: replaces the server. Returns False to be called again.
+        renew: replaces the server. If it returns False, it is called again.
         port: the server's port.
         connections: maximum number of connections.
         most: maximum growth in bytes.
@@ -175,20 +175,20 @@ class OverloadWatch:
             return True  # another client has used that one, too
 
     def _is_too_much(self) -> bool:
-        """Return whether the server exceeds a limit. Raises OSError."""
+        """Return whether the server exceeds a limit. Raises OSError if that cannot be determined."""
         if self._grown() > self._most:
             return True
         return own_files() > self._connections and len(self._accepted()) > self._connections
 
     def _keep_spare(self) -> None:
-        """Keep a spare file open, to be closed if a check needs a descriptor and none is left."""
+        """Keep a spare file open, which is closed if a check needs a descriptor and none is left."""
         if self._spare:
             return
         with contextlib.suppress(OSError):
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _grown(self) -> int:
-        """Return by how many bytes the process has grown. Raises OSError."""
+        """Return how many bytes the process has grown by. Raises OSError if its size cannot be read."""
         now = self._size()
         self._least = min(self._least, now)
         return now - self._least
@@ -230,7 +230,7 @@ class StoreServer:
     """A TCPStore server for `elastic serve`, which is independent of all nodes.
 
     Args:
-        endpoint: `host[:port]`, an address or name of this machine; the default port is 29400. If there are several,
+        endpoint: `host[:port]`, an address or name of this machine (default port: 29400). If there are several,
             separated by commas, the first local one is used.
         max_nodes_hint: number of nodes to size the server for.
     """
@@ -245,11 +245,11 @@ class StoreServer:
 
     @property
     def endpoint(self) -> str:
-        """The address of the server; after the start, with the actual port."""
+        """The address of the server, with the actual port once the server has started."""
         return str(Endpoint(self._endpoint.host, self._port))
 
     def start(self) -> int:
-        """Start the server. Returns the port.
+        """Start the server and return the port.
 
         Raises:
             ConfigurationError: the endpoint is not an address of this machine, or its port is in use.

@@ -1,4 +1,4 @@
-"""The backend `static`: a fixed number of nodes with given ranks; rank 0 hosts the store at the master address."""
+"""The backend `static`, for a fixed number of nodes with given ranks. Rank 0 hosts the store at the master address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _DIGITS = 10
 
 
 def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
-    """Default settings: the endpoint from the master's address, torchrun's default rank, the run id and the node id."""
+    """Return default settings: the endpoint from the master's address, torchrun's default rank, the run id and the node
+    id."""
     host = (settings.master_addr or "127.0.0.1").removeprefix("[").removesuffix("]")
     port = DEFAULT_PORT if settings.master_port is None else settings.master_port
     rank, why = settings.node_rank, "the rank"
@@ -52,7 +53,7 @@ def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """The problems in the settings of a static job."""
+    """Find the problems in the settings of a static job."""
     rank, nnodes = find_option(settings.rdzv_conf, "rank"), settings.nnodes
     if rank is not None and rank.lstrip("0") != str(settings.node_rank).lstrip("0"):
         message = f"rank={rank} contradicts --node-rank={settings.node_rank}; remove one of the two"
@@ -66,7 +67,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
-    """The equivalent parameters for `c10d`: only rank 0 hosts the store, and this node requests its rank.
+    """Return the equivalent parameters for `c10d`. Only rank 0 hosts the store, and this node requests its rank.
 
     Raises:
         ConfigurationError: the number of nodes is not fixed, or the rank is missing or out of range.
@@ -79,7 +80,7 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
         name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")
     }
     config["is_host"] = rank == 0
-    if config.get("timeout") is not None:  # keep `timeout`, too, for messages
+    if config.get("timeout") is not None:  # also keep `timeout`, for messages
         config["join_timeout"] = config["timeout"]
     node = params.node or Node(f"rank{rank}")
     endpoint = _endpoint(params)
@@ -97,7 +98,8 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
 
 
 def master_of(params: RendezvousParameters) -> str:
-    """Rank 0's address for this node's workers; empty for a single node. Raises ConfigurationError."""
+    """Return rank 0's address for this node's workers, empty for a single node. Raises ConfigurationError if it is
+    invalid."""
     host = _endpoint(params).host if params.max_nodes > 1 else ""
     return "localhost" if means_this_machine(host) and not is_loopback(host) else host  # clients cannot use 0.0.0.0
 

@@ -42,11 +42,11 @@ GRACE: Duration = 30.0
 
 
 class TcpConnector:
-    """See `store_connection.StoreConnector`, and `handover.StoreMover`.
+    """Implements `store_connection.StoreConnector` and `handover.StoreMover` for a TCPStore.
 
     Args:
         endpoint: the address of the store.
-        hosting: decides at the first connection whether this node hosts the store; None: it does not.
+        hosting: decides at the first connection whether this node hosts the store (None: it does not).
         patience: seconds for which the first connection is retried. Later ones, after a fault, are tried once per
             address.
         connect_timeout: seconds for a listener to answer as a TCPStore.
@@ -55,7 +55,7 @@ class TcpConnector:
         resolver: resolves a host and port to addresses.
         grace: seconds, in addition to the failure timeout, for which workers keep running while the store's machine
             answers but the store does not. In that case the store answers no node, so no node is considered failed.
-        local_addr: this machine's address for other nodes; empty: taken from connections.
+        local_addr: this machine's address for other nodes; if empty, it is taken from connections.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TcpConnector:
         self._main: Callable[[], TorchConnection | None] = lambda: None  # a weak reference; its user owns it
         self._machine_answers = False
         self._refused: set[Address] = set()
-        self._used_from: Instant | None = None  # from when a new store on this node, which replaces a lost one, is used
+        self._used_from: Instant | None = None  # when to begin using this node's new store, which replaces a lost one
         self._good: Address | None = None
         self._local = ""
         self._careful = False
@@ -94,8 +94,8 @@ class TcpConnector:
 
     @property
     def local_address(self) -> str:
-        """This machine's address for other nodes: the configured one, or that of the connection to the store; empty
-        before the first connection."""
+        """This machine's address for other nodes: the configured one, or that of the connection to the store. It is
+        empty before the first connection."""
         return self._local_addr or self._local
 
     @property
@@ -105,7 +105,8 @@ class TcpConnector:
 
     @property
     def grace(self) -> Duration:
-        """Zero if the store's machine does not answer, because this machine may be the one that is disconnected."""
+        """The grace time. It is zero if the store's machine does not answer, because this machine may be the
+        disconnected one."""
         main = self._main()
         answers = self._machine_answers or (main is not None and main.machine_answers())
         return self._grace if answers or self.hosts else 0.0
@@ -187,9 +188,9 @@ class TcpConnector:
 
         If the lost store was hosted by an agent on this machine, this node tries to host it immediately, because
         workers keep running only for the grace time. If the store was on another machine that refuses connections, its
-        process has ended; or the store has moved while this node was disconnected. This node then starts a new store,
-        but uses it only after the time in which a living host would have written a pointer to it, or as soon as other
-        nodes have connected to it, because those would consider this node failed.
+        process has ended, or the store has moved while this node was disconnected. This node then starts a new store,
+        but waits before using it for as long as a living host would need to write a pointer to the moved store. It uses
+        the new store earlier if other nodes have connected to it, because they would consider this node failed.
         """
         answers: list[str] = []
         if self._used_from is not None:
@@ -255,7 +256,8 @@ class TcpConnector:
         return seen_from_outside(local, self._endpoint.host)
 
     def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
-        """Determine the store's host through the connection, and return it. The next operation reports any fault."""
+        """Determine the store's host through the connection, and return the connection. The next operation reports any
+        fault."""
         if self._hosting is not None:
             with contextlib.suppress(RuntimeError):
                 self._hosting.look(found.store, only_if_unknown)

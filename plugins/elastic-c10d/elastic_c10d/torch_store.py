@@ -1,7 +1,8 @@
-"""torch's stores: importing torch, the store protocol that we need, and a store that connects on first use.
+"""Everything about torch's stores: importing torch, the store protocol that we need, and a store that connects on first
+use.
 
-torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. They are
-silenced, because torch also raises these errors, and we report them. torch reads its log level on import.
+torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. These traces
+are silenced, because torch also raises the errors, and we report them. torch reads its log level on import.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _METHODS = (
 
 
 def distributed() -> Any:
-    """The module `torch.distributed`, imported on first use."""
+    """Return the module `torch.distributed`, which is imported on first use."""
     return import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
@@ -32,12 +33,12 @@ class Store(RoundStore, Protocol):
     """A `torch.distributed.Store`, or an object with these methods."""
 
     def multi_get(self, keys: Sequence[str]) -> Sequence[bytes]:
-        """The values of keys that exist, in one operation."""
+        """Return the values of keys that exist, in one operation."""
         ...
 
 
 def innermost(store: Store) -> Store:
-    """The store below all PrefixStores."""
+    """Return the store below all PrefixStores."""
     while True:
         beneath: Store | None = getattr(store, "underlying_store", None)
         if beneath is None:
@@ -46,12 +47,12 @@ def innermost(store: Store) -> Store:
 
 
 def lazy_store(connect: Callable[[], Store]) -> Store:
-    """A `torch.distributed.Store` that calls `connect` on first use and delegates to the returned store. Most jobs
-    never use the round's store, so this saves one connection per node. Thread-safe. Raises errors of `connect` and of
-    torch.
+    """Create a `torch.distributed.Store` that calls `connect` on first use and delegates to the returned store. Most
+    jobs never use the round's store, so this saves one connection per node. Thread-safe. The store raises errors from
+    `connect` and from torch.
 
     Keep a reference to the store for as long as it may be used: a PrefixStore or process group holds only its C++
-    object, and fails after the Python object was deleted.
+    object, and fails once the Python object has been deleted.
     """
     store: Store = _class()(connect)
     return store
@@ -59,7 +60,7 @@ def lazy_store(connect: Callable[[], Store]) -> Store:
 
 @functools.cache
 def _class() -> Any:
-    """The class, created on first use, because it requires torch."""
+    """Return the class, which is created on first use, because it requires torch."""
     base = distributed().Store
 
     class LazyStore(base):  # type: ignore[misc, valid-type]

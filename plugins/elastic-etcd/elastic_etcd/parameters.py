@@ -1,7 +1,7 @@
-"""Reads the endpoint and the options of the client, and reports all problems together.
+"""Reads the client's endpoint and options, and reports all problems together.
 
-Pure except for the password, which may be in a file or a variable. The variable is removed from this process's
-environment, so that no process started later inherits it.
+It does no I/O except for the password, which may be in a file or a variable. The variable is removed from this
+process's environment, so that no process started later inherits it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _taken: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A member of the cluster. `host` has no brackets; `scheme` is http, https, or empty if it is not given."""
+    """A member of the cluster. `host` has no brackets. `scheme` is http, https, or empty if the endpoint names none."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -58,8 +58,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EtcdParameters:
-    """How to connect to the cluster, and which keys to use there: all begin with `/<prefix>/`. A node's keys outlive
-    its last heartbeat by `lease_ttl`, at least 2 s; None: as long as heartbeats may be missing."""
+    """How to connect to the cluster, and which keys to use there. All keys begin with `/<prefix>/`. A node's keys
+    outlive its last heartbeat by `lease_ttl`, at least 2 s (default: the time for which heartbeats may be missing)."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None
@@ -89,9 +89,9 @@ def read_parameters(
     """Read the endpoint and the options. Raises ConfigurationError with all problems.
 
     Args:
-        endpoint: `[scheme://]host[:port]`, several separated by commas.
+        endpoint: one or more `[scheme://]host[:port]`, separated by commas.
         options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset.
-        environment: contains the password's variable; None: this process's environment, which then loses it.
+        environment: contains the password's variable (default: this process's environment, which then loses it).
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
     own = (*CONNECTION, LEASE_TTL)
@@ -114,14 +114,14 @@ def read_parameters(
 
 
 def _own_password(variable: str) -> str | None:
-    """The value of this process's variable, which may have been removed before."""
+    """Return this process's variable, even if an earlier call has removed it."""
     if (found := os.environ.pop(variable, None)) is not None:
         _taken[variable] = found
     return _taken.get(variable)
 
 
 class _Reading:
-    """One reading of typed options. Each method records problems and continues with a harmless value."""
+    """One pass over typed options. Each method records problems and continues with a harmless value."""
 
     def __init__(self, typed: Mapping[str, Any], origin: str) -> None:
         self.problems: list[Problem] = []
@@ -176,8 +176,8 @@ class _Reading:
         return ""
 
     def expect_nobody_listens(self, endpoints: Sequence[Endpoint]) -> None:
-        """Accept a password in plain text only if it stays on this machine, or if the user allows it. The only name
-        that stays is `localhost`: a name server could redirect any other."""
+        """Accept a password in plain text only if it stays on this machine or if the user allows it. The only name that
+        keeps it here is `localhost`, because a name server could redirect any other."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
         if exposed and not self._given("insecure_password"):
             risk = f"expected TLS to {', '.join(exposed)}, found plain text, in which others could read the password"
@@ -196,7 +196,7 @@ class _Reading:
 
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
-    """Read a list of endpoints, in order and without duplicates. The default port is 2379. Raises ConfigurationError
+    """Parse a list of endpoints, in order and without duplicates. The default port is 2379. Raises ConfigurationError
     with all invalid endpoints, or if the list is empty or mixes http and https."""
     problems: list[Problem] = []
     found: dict[str, Endpoint] = {}

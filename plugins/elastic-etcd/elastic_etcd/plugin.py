@@ -57,7 +57,8 @@ ETCD = (
 
 
 def look_for_libraries() -> None:
-    """Report missing libraries. The thread that imports them would only report that etcd is unreachable."""
+    """Report missing libraries here, because the thread that imports them would only report that etcd is
+    unreachable."""
     from importlib.util import find_spec
 
     for module in ("grpc", "google.protobuf"):
@@ -95,7 +96,7 @@ def _store(context: Context) -> Store:
 
 
 def hosts_of(settings: Settings) -> list[tuple[str, int]]:
-    """The cluster's hosts. Raises ConfigurationError."""
+    """Return the cluster's hosts. Raises ConfigurationError."""
     from elastic_etcd.parameters import parse_endpoints
 
     return [(member.host, member.port) for member in parse_endpoints(settings.rdzv_endpoint)]

@@ -1,7 +1,7 @@
 """The backend for stock torchrun: `torchrun --rdzv-backend=etcd-v3` (entry-point group `torchrun.handlers`).
 
-While workers run, torchrun's agent only polls the number of waiting nodes, so this handler reports one as soon as the
-round is over. It raises torch's own errors.
+While workers run, torchrun's agent only polls the number of waiting nodes, so this handler reports a waiting node as
+soon as the round is over. It raises torch's own errors.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def handler() -> Callable[[Any], Any]:
-    """Called by the entry point; returns the creator."""
+    """Return the creator of handlers, for the entry point."""
     return create
 
 
 def create(params: Any) -> Any:
-    """A handler for stock torch's agent from torch's RendezvousParameters, with the options of the backend `etcd`.
-    Raises torch's RendezvousError for an invalid endpoint or option."""
+    """Create a handler for stock torch's agent from torch's RendezvousParameters, with the options of the backend
+    `etcd`. Raises torch's RendezvousError for an invalid endpoint or option."""
     config = {name: value for name, value in params.config.items() if name != "backend"}
     own = RendezvousParameters(
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr
@@ -35,7 +35,7 @@ def create(params: Any) -> Any:
 
 
 def _class() -> Any:
-    """Created late, because its base class is torch's."""
+    """Create the handler's class late, because its base class is torch's."""
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
     class EtcdV3Handler(RendezvousHandler):  # type: ignore[misc]

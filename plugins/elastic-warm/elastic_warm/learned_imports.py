@@ -1,4 +1,4 @@
-"""Tracks the imports of a job's workers: which modules they import, and which of these the template must not import. No
+"""Tracks which modules a job's workers import, and which of these the template must not import. This module does no
 I/O."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LearnedImports:
     Args:
         modules: the modules that all workers of the node import, with their files (empty: no file).
         left: the modules that the template must not import, with the reasons.
-        seconds: how long the template took to import all other modules; 0 if unknown.
+        seconds: how long the template took to import all other modules (0: unknown).
     """
 
     modules: dict[str, str] = field(default_factory=dict)
@@ -35,9 +35,9 @@ class LearnedImports:
     _places: dict[str, int] = field(default_factory=dict)
 
     def hear(self, line: str, workers: int) -> bool:
-        """Process a line of a worker's report: its local rank, a position in the order of imports (0: the import has
-        failed), a module and its file, separated by tabs. `workers`: number of running workers. Returns whether there
-        is a new module to import. Invalid lines are ignored."""
+        """Process a line of a worker's report. The line has a local rank, a position in the order of imports (0: the
+        import has failed), a module and its file, separated by tabs. `workers` is the number of running workers.
+        Returns whether there is a new module to import. Invalid lines are ignored."""
         match = _LINE.fullmatch(line)
         if match is None:
             return False
@@ -55,7 +55,8 @@ class LearnedImports:
         return True
 
     def in_order(self) -> list[tuple[str, str]]:
-        """The modules with their files, in the order in which their imports started; those of earlier runs first."""
+        """Return the modules with their files, in the order in which their imports started. Modules of earlier runs
+        come first."""
         return sorted(self.modules.items(), key=lambda item: self._places.get(item[0], -1))
 
     def leave(self, name: str, why: str) -> None:
@@ -64,11 +65,11 @@ class LearnedImports:
 
     @property
     def causes(self) -> dict[str, str]:
-        """The modules that were left for a reason other than what they import."""
+        """The modules that were left for a reason of their own, not because of a module that they import."""
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
-        """The content of a cache file, with the environment of the next template, see `CachedImports`."""
+        """Return the content of a cache file, with the environment for the next template (see `CachedImports`)."""
         content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)
@@ -76,8 +77,8 @@ class LearnedImports:
 
 @dataclass(frozen=True)
 class CachedImports:
-    """The content of a cache file. The template's environment is the agent's, updated with `environment`, and without
-    the variables in `without`. `varying`: variables that differ between workers."""
+    """The content of a cache file. The template's environment is the agent's, updated with `environment` and without
+    the variables in `without`. `varying` names the variables that differ between workers."""
 
     learned: LearnedImports
     environment: dict[str, str]
@@ -86,7 +87,7 @@ class CachedImports:
 
 
 def from_json(text: str) -> CachedImports | None:
-    """Parse a cache file; None if it is invalid or of another version."""
+    """Parse a cache file. Returns None if it is invalid or has another version."""
     try:
         content = json.loads(text)
         if content["format"] != _FORMAT:
@@ -106,6 +107,6 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_name(python: Sequence[str], version: str, program: str) -> str:
-    """The name of the cache file for a program (its path, module or function) run by this Python."""
+    """Return the name of the cache file for a program (its path, module or function) that this Python runs."""
     key = hashlib.sha256("\0".join((*python, version, program)).encode("utf-8", "surrogateescape")).hexdigest()
     return f"warm-{key[:24]}.json"

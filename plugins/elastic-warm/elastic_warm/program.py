@@ -1,11 +1,12 @@
 """The program that runs in the template process, and in a worker until the user's code starts.
 
-The template imports modules on request, and forks workers. It imports in its main thread, because some modules depend
-on it, and at idle priority if it is allowed to raise its priority again. It is single-threaded when it forks. A worker
-becomes a child of the agent: an intermediate process forks it and exits, and the agent adopts it (`keeper.adopting`).
+The template imports modules on request and forks workers. It imports in its main thread, because some modules depend on
+that, and at idle priority if it is allowed to raise its priority again. It is single-threaded when it forks. A worker
+becomes a child of the agent: an intermediate process forks the worker and exits, and the agent adopts the worker
+(`template.adopting`).
 
-Standard library only. The agent starts the program with `command_line`. It sends the template messages that consist of
-a verb and descriptors; the first descriptor is a JSON document (`document_of`).
+This file uses only the standard library. The agent starts the program with `command_line`. It sends the template
+messages that consist of a verb and descriptors, the first of which is a JSON document (`document_of`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ GO = b"go"
 MOST_DESCRIPTORS = 250  # in one message; the kernel's limit is 253
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # The standard library must be found as for a script: not in the folder that `-c` puts first, and not after the folder
-# of our packages, which contains other packages, too. This package's path therefore contains only its own files.
+# of our packages, which also contains other packages. This package's path therefore contains only its own files.
 _START = f"""
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -57,14 +58,14 @@ _LONGEST = 400  # characters of a reason
 
 
 def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
-    """Return the command that runs this file as `template` or `worker`. `room`: the size in bytes of the worker's own
+    """Return the command that runs this file as `template` or `worker`. `room` is the size in bytes of the worker's own
     command line, which later replaces this one in the process list."""
     line = [*python, "-c", _START, role, *map(str, descriptors)]
     return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
 
 
 def document_of(content: Mapping[str, object]) -> int:
-    """Create an in-memory file with the document as JSON, and return its descriptor."""
+    """Create an in-memory file that holds the document as JSON, and return its descriptor."""
     fd = os.memfd_create("elastic-order")
     with open(fd, "w", encoding="ascii", closefd=False) as file:
         json.dump(content, file)  # undecodable bytes in names are escaped, and restored on reading
@@ -78,7 +79,8 @@ def _read(fd: int) -> Any:
 
 
 def main(first: frozenset[str]) -> None:
-    """Run the program. It ends like the user's code. `first`: the modules that the interpreter started with."""
+    """Run the program, which exits as the user's code does. `first` names the modules that the interpreter started
+    with."""
     role, *descriptors = sys.argv[1:-1]
     for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_warm"]:
         del sys.modules[name]  # a program that imports it gets a fresh copy
@@ -94,8 +96,8 @@ def main(first: frozenset[str]) -> None:
 
 
 class _Interpreter:
-    """Global state of the process. `main`: the first main module, which the interpreter still uses. `ours`: the modules
-    that this program has imported for itself. `listener`: receives audit events in workers."""
+    """Global state of the process. `main` is the first main module, which the interpreter still uses. `ours` names the
+    modules that this program has imported for itself. `listener` receives audit events in workers."""
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()
@@ -124,7 +126,8 @@ class Template:
         self._ready = False
 
     def serve(self) -> Worker | None:
-        """Serve orders. Returns a Worker in a forked worker process; None in the template when the agent has ended."""
+        """Serve orders until the agent has exited. Returns a Worker in a forked worker process, and None in the
+        template."""
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, 64, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -214,7 +217,7 @@ class Template:
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
-    """Whether the kernel lets this process restore its priority. Otherwise, the process must not lower it."""
+    """Return whether the kernel lets this process restore its priority. Otherwise, the process must not lower it."""
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
@@ -226,7 +229,7 @@ def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
 
 
 def _wait_for_exit(parent: int) -> None:
-    """Wait until the intermediate process has ended, so that the agent is the worker's parent."""
+    """Wait until the intermediate process has exited, so that the agent is the worker's parent."""
     with contextlib.suppress(ProcessLookupError):
         waiter = select.poll()
         waiter.register(ended := os.pidfd_open(parent), select.POLLIN)
@@ -235,7 +238,7 @@ def _wait_for_exit(parent: int) -> None:
 
 
 def _new_main(script: str) -> types.ModuleType:
-    """Create a main module as Python does. Modules may access it when they are imported."""
+    """Create a main module as Python does, because modules may access it when they are imported."""
     module = types.ModuleType("__main__")
     first = vars(_interpreter.main)
     vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
@@ -248,7 +251,7 @@ def _new_main(script: str) -> types.ModuleType:
 
 
 class Worker:
-    """Turns this process into a worker.
+    """Turns this process into a worker. Only workers from a template use the last four arguments.
 
     Args:
         order: descriptor of the document that describes what to run.
@@ -256,8 +259,6 @@ class Worker:
         environment, without: variables that imports in the template have set and removed.
         collects: whether automatic garbage collection is enabled.
         between: the intermediate process that forked this one.
-
-    The last four are for workers from a template.
     """
 
     def __init__(
@@ -299,7 +300,8 @@ class Worker:
         return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
     def _present(self, become: Callable[[], None]) -> None:
-        """Become a worker, notify the agent, and wait for its answer. If that fails, exit; the agent starts another."""
+        """Become a worker, notify the agent, and wait for its answer. If that fails, exit, and the agent starts another
+        worker."""
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
@@ -312,7 +314,7 @@ class Worker:
             os._exit(0)
 
     def _become(self, changed: Mapping[str, str]) -> None:
-        """Change this copy of the template into a process as Python would have started it."""
+        """Make this copy of the template look like a process that Python has just started."""
         os.setsid()
         for fd, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(given := self._fds.pop(name), fd)
@@ -341,8 +343,8 @@ class Worker:
 
 
 def _reseed() -> None:
-    """Reseed random generators. Python reseeds `random` after every fork. torch's device generators start from the same
-    seed in every process, but its CPU generator does not."""
+    """Reseed random generators. Python reseeds `random` after every fork. torch's CPU generator needs a new seed, but
+    its device generators do not, because they start from the same seed in every process."""
     if generator := getattr(sys.modules.get("torch"), "default_generator", None):
         generator.seed()
     for name, renew in RENEWALS.items():
@@ -351,7 +353,7 @@ def _reseed() -> None:
 
 
 class _Report:
-    """Reports imported modules over a pipe, with their position in the order of imports and their file; position 0
+    """Reports imported modules over a pipe, with their file and their position in the order of imports. Position 0
     means that the import has failed. If the pipe is full, the report is sent later. Every audit event triggers a check,
     because not every way to import a module raises an event."""
 
@@ -383,14 +385,14 @@ class _Report:
                 self._lock.release()
 
     def stop(self) -> None:
-        """Stop reporting. Also called in forked children of the worker."""
+        """Stop reporting. This is also called in forked children of the worker."""
         if _interpreter.listener is self:
             _interpreter.listener = None
             if _identity(self._fd) == self._pipe:  # otherwise, user code has closed it and the number was reused
                 os.close(self._fd)
 
     def forget(self, names: Sequence[str]) -> None:
-        """Forget these modules, which were removed."""
+        """Forget these modules, because they have been removed."""
         self._seen.difference_update(names)
         self._count = len(sys.modules)
 
@@ -435,7 +437,7 @@ class _Report:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Identifies the file of a descriptor."""
+    """Return a value that identifies the file behind a descriptor."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -444,7 +446,8 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _spec(name: str) -> Any:
-    """The module's spec; None if the module was removed or has another name. Does not run code of the module."""
+    """Return the module's spec without running the module's code. Returns None if the module was removed or has another
+    name."""
     try:
         spec = object.__getattribute__(sys.modules[name], "__dict__").get("__spec__")
         return spec if spec.name == name else None
@@ -453,7 +456,7 @@ def _spec(name: str) -> Any:
 
 
 def _show(command: Sequence[str]) -> None:
-    """Replace this process's command line in the process list by the user's. If the last byte of the memory is not
+    """Replace this process's command line in the process list with the user's. If the last byte of the memory is not
     zero, the kernel shows the text up to the first zero byte."""
     with open("/proc/self/stat", "rb") as file:
         stat = file.read()
@@ -516,8 +519,8 @@ def _put_first(folder: str) -> None:
 
 
 def _make_way(folder: str) -> None:
-    """Remove modules that this program has imported if the folder has modules of the same name, so that the user's code
-    imports those."""
+    """Remove this program's imported modules if the folder has modules with the same names, so that the user's code
+    imports those from the folder."""
     find = importlib.machinery.PathFinder.find_spec
     for name in _interpreter.ours - {"__main__"}:
         if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:
@@ -529,7 +532,7 @@ def _make_way(folder: str) -> None:
 
 
 def _run_function(fds: Mapping[str, int]) -> int:
-    """Run as a spawned `multiprocessing` process."""
+    """Run the function as a spawned `multiprocessing` process does."""
     _new_main("-c")
     spawn: Any = importlib.import_module("multiprocessing.spawn")
     tracker: Any = importlib.import_module("multiprocessing.resource_tracker")

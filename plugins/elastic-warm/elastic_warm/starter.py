@@ -1,4 +1,4 @@
-"""The starter `warm`: forks workers from a template process that has imported the modules of earlier workers."""
+"""The starter `warm`, which forks workers from a template process that has imported the modules of earlier workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALONE = re.compile(r"-(?:[bBdEIOPqRsSuv]+|[XW].+)")
 
 
 def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
-    """The starter for this work. If a warm start is not possible, logs that and returns a cold starter."""
+    """Return the starter for this work. If a warm start is not possible, log the reason and return a cold starter."""
     from elastic_core.plugin import FunctionStarter
 
     why = can_be_warm()
@@ -41,8 +41,8 @@ def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
 
 
 def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The cached imports for this work: the `file`, the number of `modules`, and `left`, which maps each module that is
-    left to the workers to the reason. Empty without a cache."""
+    """Return the cached imports for this work: the `file`, the number of `modules`, and `left`, which maps each module
+    that is left to the workers to the reason. The result is empty if there is no cache."""
     if not options["cache"] or (file := cache_file(work, options["cache"])) is None:
         return {}
     cached = read_cache(file)
@@ -51,7 +51,7 @@ def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cache_file(work: Work, folder: str) -> Path | None:
-    """The path of the cache file in this folder; None for work that cannot be started warm."""
+    """Return the path of the cache file in this folder, or None for work that cannot be started warm."""
     program = _Function(work) if work.function else _Command.of(work.command)
     return None if program is None else _file(program, folder)
 
@@ -61,7 +61,7 @@ def _file(program: _Command | _Function, folder: str) -> Path:
 
 
 class _Command:
-    """A parsed Python command line. `code`: the module of `-m` or the text of `-c`; empty for a script."""
+    """A parsed Python command line. `code` is the module for `-m` or the text for `-c`, and is empty for a script."""
 
     def __init__(self, python: tuple[str, ...], code: str, arguments: tuple[str, ...]) -> None:
         self.python = python
@@ -72,7 +72,7 @@ class _Command:
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
-        """Parse a command line; None if it is not Python, or Python reads its code from elsewhere."""
+        """Parse a command line. Returns None if it does not run Python, or if Python reads its code from elsewhere."""
         if not _PYTHON.fullmatch(Path(command[0]).name):
             return None
         at = 1
@@ -95,7 +95,7 @@ class _Command:
 
 
 class _Function:
-    """A function, which runs as in a spawned `multiprocessing` process."""
+    """A function that runs as in a spawned `multiprocessing` process."""
 
     def __init__(self, work: Work) -> None:
         from multiprocessing import util
@@ -114,7 +114,7 @@ class _Function:
         return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
-        """The descriptors of the pickled process and the resource tracker, and those contained in the pickle."""
+        """Return the descriptors of the pickled process and the resource tracker, and those contained in the pickle."""
         from multiprocessing import resource_tracker
 
         from elastic_core.plugin import pickled_process
@@ -128,7 +128,7 @@ class _Function:
 
 
 class WarmStarter:
-    """Starts workers from a template, or cold while no template is ready."""
+    """Starts workers from a template, or cold as long as no template is ready."""
 
     def __init__(self, program: _Command | _Function, exclude: tuple[str, ...], cache: str, memory: int) -> None:
         self._program = program
@@ -231,7 +231,7 @@ class _WarmChild:
 
 
 def _part_of_memory() -> int:
-    """A quarter of the machine's memory, or of the control group's limit if that is lower."""
+    """Return a quarter of the machine's memory, or of the control group's limit if that is lower."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # "max": no limit

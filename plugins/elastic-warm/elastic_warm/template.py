@@ -1,5 +1,5 @@
-"""The agent's side of the template: a thread that learns what the workers import, and maintains a template process that
-has imported the same modules. It never raises errors in the agent; if a template fails, workers start cold."""
+"""The agent's side of the template. A thread learns what the workers import, and maintains a template process that has
+imported the same modules. It never raises errors in the agent; if a template fails, workers start cold."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL
 
 @dataclass(frozen=True)
 class Conditions:
-    """The properties of all templates of a job. `python`: the interpreter with its options. `arguments`: `sys.argv` of
-    the workers. `room`: see `command_line`. `exclude`: modules and packages to leave to the workers. `cache`: the cache
-    file. `memory`: bytes that a template may allocate."""
+    """The properties that all templates of a job share. `python` is the interpreter with its options, and `arguments`
+    is the workers' `sys.argv`. For `room`, see `command_line`. `exclude` names the modules and packages to leave to the
+    workers. `cache` is the cache file. `memory` is the number of bytes that a template may allocate."""
 
     python: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -65,9 +65,9 @@ class Conditions:
 
 
 class _Template:
-    """One template process. `importing`: the module that it is importing, since `since`. `took`: total seconds of all
-    orders. `installed`: the folders with installed packages, and when each was last changed. `announced`: whether the
-    log has reported it as ready."""
+    """One template process. `importing` is the module that it has been importing since the time `since`. `took` is the
+    total time for all orders, in seconds. `installed` maps the folders with installed packages to their last change.
+    `announced` means that the log has reported the template as ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
@@ -105,11 +105,11 @@ class _Template:
 
     @property
     def deadline(self) -> Instant | None:
-        """When to give up waiting for a message; None if no message is expected."""
+        """When to give up waiting for a message, or None if no message is expected."""
         return None if self.since is None else later(self.since, _LONGEST_IMPORT)
 
     def order(self, verb: bytes, **content: object) -> None:
-        """Send an order. Raises OSError if the template has ended, or does not receive it."""
+        """Send an order. Raises OSError if the template has exited or cannot receive the order."""
         fd = document_of(content)
         try:
             socket.send_fds(self.control, [verb], [fd])
@@ -117,7 +117,7 @@ class _Template:
             os.close(fd)
 
     def end(self) -> str:
-        """Kill the template. Returns how it ended, in case it had ended before."""
+        """Kill the template. Returns how it ended, which matters if it had ended before."""
         self.process.kill()
         self.control.close()
         try:
@@ -166,8 +166,8 @@ class TemplateKeeper:
         return template.process.pid if template else None
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
-        """Announce the start of a worker with these variables. A template with different ones is discarded. `workers`:
-        number of workers on this node."""
+        """Prepare for the start of a worker with these variables, and discard a template with different ones. `workers`
+        is the number of workers on this node."""
         with self._lock:
             self._workers = workers
             differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS
@@ -192,8 +192,9 @@ class TemplateKeeper:
                     self._soon()
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
-        """Fork a worker. Returns its process id and a socket to it, whose other end is its `talk`; None: start it cold.
-        `fds`: the descriptors for `Worker`; -1 is replaced by `talk`."""
+        """Fork a worker. Returns its process id and a socket, the other end of which is the worker's `talk`. If this
+        returns None, the worker must be started cold. `fds` holds the descriptors for `Worker`, with -1 in place of
+        `talk`."""
         with self._changed:
             if self._hurry:
                 self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)
@@ -224,8 +225,8 @@ class TemplateKeeper:
                 return None
 
     def _hold(self) -> None:
-        """Stop a template that is still importing until the cold workers have started. Idle priority is not enough:
-        with autogroups, the kernel first distributes CPU time among POSIX sessions."""
+        """Suspend a template that is still importing until the cold workers have started. Idle priority is not enough,
+        because with autogroups the kernel first distributes CPU time among POSIX sessions."""
         if self._template is not None:
             self._template.process.send_signal(signal.SIGSTOP)
             self._held_until = later(self._clock.now(), _QUIET)
@@ -326,7 +327,7 @@ class TemplateKeeper:
         return any(heard)
 
     def _follow(self, template: _Template) -> None:
-        """Process one message of the template."""
+        """Process one message from the template."""
         try:
             message = template.control.recv(_CHUNK)
         except BlockingIOError:
@@ -383,7 +384,7 @@ class TemplateKeeper:
         return {"reasons": "; ".join([*causes[:_MOST_REASONS], *more])} if causes else {}
 
     def _act(self) -> None:
-        """Let the template import the learned modules. Starts a template if there is none."""
+        """Have the template import the learned modules. Starts a template if there is none."""
         template, now = self._template, self._clock.now()
         if self._closing or self._editions >= _MOST_EDITIONS:
             return
@@ -440,7 +441,7 @@ class TemplateKeeper:
             os.write(self._wake, b"!")
 
     def _steady(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables that have the same value for all workers."""
+        """Return the variables that have the same value for all workers."""
         varying = VARYING | self._varying
         return {
             name: value
@@ -485,7 +486,7 @@ class TemplateKeeper:
 
 
 def _changes(folders: Iterable[str]) -> dict[str, int]:
-    """When each folder was last changed; 0 if it does not exist or cannot be read."""
+    """Return when each folder was last changed, or 0 if the folder does not exist or cannot be read."""
     found = dict.fromkeys(folders, 0)
     for folder in found:
         with contextlib.suppress(OSError):
@@ -494,8 +495,8 @@ def _changes(folders: Iterable[str]) -> dict[str, int]:
 
 
 def read_cache(path: Path | None) -> CachedImports | None:
-    """The cache file of an earlier run; None if there is none, or it cannot be trusted: a file that another user can
-    write could name any module."""
+    """Return an earlier run's cache file. Returns None if there is none, or if the file cannot be trusted: one that
+    another user can write could name any module."""
     if path is None:
         return None
     try:
@@ -511,8 +512,8 @@ def read_cache(path: Path | None) -> CachedImports | None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """While the context is open, this process adopts grandchildren whose parent ends. Raises OSError if the kernel does
-    not support that."""
+    """Adopt grandchildren whose parent exits while the context is open. Raises OSError if the kernel does not support
+    this."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
     if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -524,7 +525,7 @@ def adopting() -> Iterator[None]:
 
 
 def can_be_warm() -> str:
-    """Why warm starts are not possible on this machine; empty if they are."""
+    """Return why this machine cannot start workers warm, or an empty string if it can."""
     if sys.platform != "linux":
         return f"requires Linux, not {sys.platform}"
     try:

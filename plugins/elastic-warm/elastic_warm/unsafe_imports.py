@@ -1,10 +1,10 @@
 """Detects modules whose import has effects that workers must not share.
 
-A module is *left* to the workers if a worker forked after its import would differ from one that imports it itself: for
-example, the module read a variable that differs between workers, started a thread, or holds a socket or device open.
-Modules that import a left module are left, too, because they need its content.
+A module is *left* to the workers if a worker forked after its import would differ from one that imports the module
+itself. For example, the module read a variable that differs between workers, started a thread, or holds a socket or
+device open. Modules that import a left module are also left, because they need its content.
 
-Standard library only: this runs in the template, see `program`.
+This file uses only the standard library, because it runs in the template (see `program`).
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ RENEWALS: Mapping[str, Callable[[Any], None]] = {
     "torch.distributed._composable.contract": _new_keys,
     "transformers.utils.hub": _new_session,
 }
-"""Modules that may draw random values at import, and functions that draw new ones in each worker."""
+"""Functions that draw new random values in each worker, by the module that may draw them when it is imported."""
 _DRAWS = "draws random values"
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = b"jemalloc_bg_thd\n"  # returns memory to the kernel; jemalloc handles forks, and starts none in a child
 
 
 class DeferredImport(BaseException):
-    """Raised on the import of a module that is left to the workers. It is not an `Exception`, so that a module with an
-    optional import does not treat the module as missing."""
+    """Raised on the import of a module that is left to the workers. This is not an `Exception`, so that a module with
+    an optional import does not consider the left module missing."""
 
 
 class ProcessState(NamedTuple):
-    """State that an import may change apart from modules. `files`: descriptors and their targets. `handlers`: the
-    kernel's masks of ignored and caught signals. `output`: bytes written. `generators`: the states of global random
-    generators, by name."""
+    """State, apart from modules, that an import may change. `files` holds descriptors and their targets, and `handlers`
+    the kernel's masks of ignored and caught signals. `output` is the number of bytes written. `generators` maps names
+    of global random generators to their states."""
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -89,7 +89,7 @@ class ProcessState(NamedTuple):
 
 
 def state_of_process() -> ProcessState:
-    """The state of this process, whose output must be redirected to files."""
+    """Return the state of this process. Its output must be redirected to files."""
     with open("/proc/self/stat", "rb") as file:
         stat = file.read()
     fields = stat[stat.rindex(b")") + 2 :].split()
@@ -105,7 +105,7 @@ def state_of_process() -> ProcessState:
 
 
 def working_folder() -> str:
-    """The current folder; empty if it was removed."""
+    """Return the current folder, or an empty string if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -113,7 +113,7 @@ def working_folder() -> str:
 
 
 def _threads() -> int:
-    """Number of threads that would be missing after a fork, without harmless ones."""
+    """Return how many threads would be missing after a fork, not counting harmless ones."""
     count = 0
     for name in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/comm", "rb") as file:
@@ -143,8 +143,8 @@ def _written() -> int:
 
 
 def _generators() -> Iterator[tuple[str, object]]:
-    """The states of the global generators. They are reseeded in each worker, but a number that a module drew at import
-    would be the same in all workers."""
+    """Yield the states of the global generators. They are reseeded in each worker, but a number that a module drew on
+    import would be the same in all workers."""
     if random := _complete("random"):
         yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
@@ -155,14 +155,14 @@ def _generators() -> Iterator[tuple[str, object]]:
 
 
 def _complete(name: str) -> Any:
-    """A module whose import is complete; None if it is not."""
+    """Return a module whose import is complete, or None if it is not."""
     module = sys.modules.get(name)
     return None if module is None or getattr(module.__spec__, "_initializing", False) else module
 
 
 def change(before: ProcessState, after: ProcessState) -> str:
-    """Describes an unwanted change by an import; empty if there is none. Open files are not considered here, because
-    the module may close them later during its import."""
+    """Describe an unwanted change by an import, or return an empty string if there is none. Open files are not
+    considered here, because the module may close them later during its import."""
     if after.threads > before.threads:
         return "starts a thread"
     if after.handlers != before.handlers:
@@ -180,8 +180,9 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 
 class _Name(str):
-    """The name of a variable that differs between workers, or text derived from it, for code that iterates over all
-    variables. Calls `tell` if the code tests the name successfully; skipping it is harmless."""
+    """The name of a variable that differs between workers, or text derived from the name, for code that iterates over
+    all variables. `tell` is called if a test of the name by that code succeeds; if none does, the code skips the
+    variable, which is harmless."""
 
     tell: Callable[[], None]
 
@@ -225,8 +226,8 @@ for _method in (*_TEXTS, *_MADE, "__getitem__", *_ASKED, "__eq__", "__contains__
 
 
 class _WatchedVariables(dict[bytes, bytes]):
-    """The dictionary behind `os.environ` and `os.environb`. Reports the names that are read. Iteration includes the
-    `varying` names, without values."""
+    """The dictionary behind `os.environ` and `os.environb`. It reports the names that are read. Iteration includes the
+    `varying` names without values."""
 
     def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None], varying: Iterable[str]) -> None:
         super().__init__(plain)
@@ -249,14 +250,14 @@ class _WatchedVariables(dict[bytes, bytes]):
 
 
 class Watch:
-    """Watches the imports of this process, from `begin` to `end`.
+    """Watches the imports of this process from `begin` to `end`.
 
     Args:
         varies: returns whether a variable differs between workers.
         installed: returns whether a file belongs to an installation, see `installation`.
         look: returns the state of the process.
         tell: called once for each left module, with its name and the reason.
-        varying: names of variables that differ between workers, and that this process lacks.
+        varying: names of variables that differ between workers and that this process lacks.
     """
 
     def __init__(
@@ -293,8 +294,8 @@ class Watch:
         self._excluded = tuple(names)
 
     def expect(self, origins: Mapping[str, str], left: Mapping[str, str]) -> None:
-        """Set the modules that the workers have imported, with their files (empty: none), and those that are left to
-        them."""
+        """Set the modules that the workers have imported, with their files (empty: none), and the modules left to the
+        workers."""
         self._origins.update(origins)
         self._left.update(left)
         self._leave_modules_that_missed(origins.keys() & self._missed.keys() - sys.modules.keys())
@@ -317,12 +318,12 @@ class Watch:
             self._watch_randomness(name)
 
     def end(self) -> None:
-        """Undo all changes, in a worker."""
+        """Undo all changes. This is called in a worker."""
         while self._undo:
             self._undo.pop()()
 
     def run(self, load: Callable[[], object]) -> None:
-        """Run one import. Its errors are raised, except `DeferredImport`."""
+        """Run one import. All its errors are raised except `DeferredImport`."""
         self._state = self._look()
         with contextlib.suppress(DeferredImport):
             try:
@@ -364,7 +365,7 @@ class Watch:
         return ""
 
     def _look_for_missed(self) -> None:
-        """Record modules that were looked up and not found. Another finder may have found some."""
+        """Record modules that the finder looked for without success, unless another finder has found them."""
         missed = {name: importers for name, importers in self._sought.items() if name not in sys.modules}
         self._sought.clear()
         self._missed.update(missed)
@@ -382,8 +383,8 @@ class Watch:
             self.leave(self._running[-1], f"reads {name}")
 
     def _keeps_copy(self) -> bool:
-        """Whether a copy of all variables was made since the last call, and still exists. Iterating over them, for
-        example to find a prefix, is harmless."""
+        """Return whether a copy of all variables was made since the last call and still exists. Iterating over the
+        variables, for example to find a prefix, is harmless."""
         if not self._all_read:
             return False
         self._all_read = False
@@ -391,7 +392,8 @@ class Watch:
         return self._holders > before
 
     def _compare(self) -> None:
-        """Compare the process's state with the last one. A change is attributed to the innermost running module."""
+        """Compare the process's state with the previous one, and attribute any change to the innermost
+        running module."""
         before, after = self._state, self._look()
         if before and after.threads > before.threads:
             _try_fork()  # pools that stop before a fork, such as OpenBLAS's, are harmless
@@ -412,7 +414,7 @@ class Watch:
                 self.leave(name, f"holds {file[1].partition(':[')[0]} open")
 
     def leave(self, name: str, why: str) -> None:
-        """Leave this module, and those that are importing it, to the workers."""
+        """Leave this module to the workers, together with the modules that are importing it."""
         self.clean = False
         if name not in self._left:
             self._left[name] = why
@@ -491,7 +493,7 @@ class Watch:
             self.leave(self._running[-1], _DRAWS)
 
     def _renew(self, name: str) -> None:
-        """Try the module's renewal, because it may fail for another version of the module."""
+        """Try the module's renewal function, because it may fail with another version of the module."""
         if name in RENEWALS and (module := sys.modules.get(name)):
             try:
                 RENEWALS[name](module)
@@ -527,7 +529,7 @@ class Watch:
 
 
 def _tries_folders(frame: Any) -> bool:
-    """Whether `tempfile` creates the generator for its search for a usable folder."""
+    """Return whether `tempfile` is creating the generator for its search for a usable folder."""
     caller = frame.f_back.f_back.f_code
     return frame.f_globals.get("__name__") == "tempfile" and str(caller.co_name) == "_get_default_tempdir"
 
@@ -540,7 +542,7 @@ def _try_fork() -> None:
 
 
 def installation_folders() -> list[str]:
-    """The folders of this Python's standard library and installed packages."""
+    """Return the folders of this Python's standard library and installed packages."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update((*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(os.__file__)))
@@ -548,7 +550,8 @@ def installation_folders() -> list[str]:
 
 
 def installation() -> Callable[[str], bool]:
-    """Returns whether a file belongs to this Python's installation. Other files may be edited between rounds."""
+    """Return a function that reports whether a file belongs to this Python's installation. Other files may be edited
+    between rounds."""
     roots = tuple(f"{folder}{os.sep}" for folder in installation_folders())
 
     @functools.cache

@@ -1,4 +1,4 @@
-"""The backend `etcd`: the state is one key, entries are keys with leases, and watches push changes."""
+"""The backend `etcd`. The state is one key, each entry is a key with a lease, and watches push changes."""
 
 from elastic_etcd.backend.backend import EtcdRendezvousBackend
 

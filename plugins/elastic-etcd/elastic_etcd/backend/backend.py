@@ -1,5 +1,6 @@
-"""One node's side of the backend: it writes its entry, its lease and the leader's key, and reads those of other
-nodes."""
+"""One node's side of the backend. It writes the node's entry, its lease and the leader's key, and reads the entries of
+other nodes.
+"""
 
 from __future__ import annotations
 
@@ -42,22 +43,23 @@ _NEVER = StateVersion(-1, 0)  # matches no state
 
 
 class EtcdRendezvousBackend(RosterBackend):
-    """A rendezvous backend over etcd's v3 API. A node costs a lease, its renewals and one watch; the leader has a
-    second watch. etcd drops a lost node when its lease ends. A job's keys disappear some minutes after its last node.
+    """A rendezvous backend over etcd's v3 API. Each node costs one lease, its renewals and one watch; the leader has a
+    second watch. etcd drops a lost node when the node's lease expires. A job's keys disappear some minutes after its
+    last node.
 
-    Every method but `close` may raise RendezvousConnectionError (no member answers, our keys exceed the size of an
-    answer, or the quota is used up after a successful announcement, which a running job may survive; the next call
-    tries again) and RendezvousError (etcd rejects the request: no permission, a wrong password, or no room for the
-    first announcement).
+    Every method but `close` may raise two errors. RendezvousConnectionError means that no member answers, that the
+    job's keys exceed the size of an answer, or that the quota was used up after a successful announcement. A running
+    job may survive these, and the next call tries again. RendezvousError means that etcd rejects the request because of
+    a missing permission, a wrong password, or a lack of space for the first announcement.
 
     Args:
-        client: the backend closes it.
+        client: closed by the backend.
         run_id: the job; jobs with different ids do not see each other.
         lease_ttl: seconds without a heartbeat after which a node is lost; at least 2.
-        server: an etcd server of this process, stopped by `close`.
+        server: an etcd server in this process, stopped by `close`.
         grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers. Without a quorum
-            etcd ends no lease, so no node is considered lost.
-        served: the cluster, if the job's agents serve it; `close` stops our member.
+            etcd expires no lease, so no node is considered lost.
+        served: the cluster, if the job's agents serve it; `close` stops this agent's member.
     """
 
     name = "etcd"
@@ -183,8 +185,9 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._round.vacant
 
     def close(self) -> None:
-        """Unblock all calls: waits return False, others raise RendezvousConnectionError. Entries that were not
-        withdrawn disappear when their lease ends."""
+        """Unblock all calls. Waits return False, and other calls raise RendezvousConnectionError. Entries that were not
+        withdrawn disappear when their lease expires.
+        """
         self._round.close()
         self._nodes.close()
         self._client.close()
@@ -193,10 +196,11 @@ class EtcdRendezvousBackend(RosterBackend):
                 server.stop()
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
-        """Return about how many entries are older, or None if etcd has an announcement of ours that we did not know of.
+        """Write this node's entry. Return roughly how many entries are older, or None if etcd holds an announcement by
+        this node that the node did not know of.
 
-        A stopped member may carry out a put later, after it was given up. So each put names the one that it replaces,
-        and none can replace a newer one.
+        A stopped member may carry out a put later, after the client has given up on it. So each put names the entry
+        that it replaces, and no put can replace a newer entry.
         """
         interruptions = self._round.interruptions
         where = self._keys.node(key)
@@ -212,8 +216,9 @@ class EtcdRendezvousBackend(RosterBackend):
         return None
 
     def _check_entry(self, key: str) -> None:
-        """After an interruption, check that etcd still holds this node's latest entry: a restored backup may contain
-        the lease, but an older entry or none."""
+        """After an interruption, check that etcd still holds this node's latest entry. A restored backup may contain
+        the lease but an older entry or none.
+        """
         interruptions, announced = self._round.interruptions, self._announced.get(key)
         if announced is None or interruptions == self._interruptions:
             return
@@ -225,8 +230,9 @@ class EtcdRendezvousBackend(RosterBackend):
         self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
-        """Show that this node leads. Of two leaders, the one that is not first in line steps back when it sees the
-        other's heartbeats; the first takes the key back with its next heartbeat."""
+        """Announce that this node leads. If two nodes lead, the one that is not first in line steps back when it sees
+        the other's heartbeats. The first in line takes the key back with its next heartbeat.
+        """
         holder = self._round.holder
         contested = self._leads and holder is not None and holder != name
         if contested and not self._contested:
@@ -248,7 +254,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._leads = self._contested = False
 
     def _put_leased(self, transaction: Callable[[int], Transaction]) -> tuple[Committed, int]:
-        """Carry out the transaction with this node's lease. Returns its outcome and the lease."""
+        """Carry out the transaction with this node's lease. Return the outcome and the lease."""
         lease = self._lease.ensure()
         try:
             return self._client.transact(transaction(lease)), lease
@@ -258,7 +264,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     @contextlib.contextmanager
     def _while(self, doing: str) -> Iterator[None]:
-        """Convert the client's errors into the core's."""
+        """Convert the client's errors into the core's errors."""
         try:
             yield
         except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:

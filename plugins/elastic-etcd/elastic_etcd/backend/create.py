@@ -1,4 +1,4 @@
-"""Creates a backend, and what it needs, from parameters."""
+"""Creates a backend and everything it needs from parameters."""
 
 from __future__ import annotations
 
@@ -42,16 +42,19 @@ _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each othe
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
-    """Create a backend, which connects on first use, and a store that the rounds' members can share and whose keys
-    expire after a day. The options of `params` are those of the record `etcd` in `elastic_etcd.plugin`. Raises
-    ConfigurationError for an invalid endpoint or option, RendezvousError if etcd is unreachable or refuses."""
+    """Create a backend, which connects on first use, and a store that the members of a round can share. The store's
+    keys expire after a day. The record `etcd` in `elastic_etcd.plugin` lists the options of `params`. Raises
+    ConfigurationError for an invalid endpoint or option, and RendezvousError if etcd is unreachable or refuses the
+    request.
+    """
     parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 
 
 def handler_for(params: RendezvousParameters) -> RoundHandler:
-    """Create a handler of dynamic rounds. On one node without an endpoint it starts an etcd server, which ends with the
-    handler. Raises ConfigurationError for an invalid endpoint or option."""
+    """Create a handler for dynamic rounds. On a single node without an endpoint, it starts an etcd server, which stops
+    with the handler. Raises ConfigurationError for an invalid endpoint or option.
+    """
     server, served = None, None
     with contextlib.ExitStack() as undo:
         if not params.endpoint and params.max_nodes == 1:
@@ -78,15 +81,16 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
-    """Open a job's backend for a command such as `elastic status`, which serves nothing."""
+    """Open a job's backend for a command such as `elastic status`, which serves no member."""
     parameters = read_parameters(params.endpoint, params.config)
     serves = options_of(params, SERVING)["serve"]
     return _backend(params, parameters, served=served_cluster(params, parameters) if serves else None)
 
 
 def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
-    """Create a client whose calls take at most `longest` seconds. The name of a `node` determines the first member,
-    which spreads a thousand nodes over all members."""
+    """Create a client whose calls take at most `longest` seconds. The name `node` determines which member is tried
+    first, which spreads a thousand nodes over all members.
+    """
     timeout = min(parameters.read_timeout, longest)
     addresses = parameters.addresses
     first = zlib.crc32(node.encode()) % len(addresses)
@@ -95,7 +99,7 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: s
 
 
 def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
-    """The cluster that the agents serve at the endpoints. Raises ConfigurationError."""
+    """Return the cluster that the agents serve at the endpoints. Raises ConfigurationError for bad parameters."""
     from elastic_etcd.server.cluster import Cluster, Place
     from elastic_etcd.server.member import ServedCluster, files_of
 
@@ -121,7 +125,7 @@ def _backend(
     server: EtcdServer | None = None,
     served: ServedCluster | None = None,
 ) -> EtcdRendezvousBackend:
-    """`share`: the fraction of the time for a first answer that one call may take."""
+    """Create the backend. One call may take at most the fraction `share` of the time allowed for a first answer."""
     options = options_of(params, ETCD)
     longest = share * min(options["join_timeout"], options["connect_timeout"])
     node = params.node.name if params.node else ""
@@ -141,7 +145,9 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """As long as heartbeats may be missing, unless it is set. Raises ConfigurationError if it is too short."""
+    """Return the configured TTL, or by default the time for which heartbeats may be missing. Raises ConfigurationError
+    if the configured TTL is too short.
+    """
     settings = settings_of(params)
     if parameters.lease_ttl is None:
         return max(SHORTEST_TTL, settings.failure_timeout)
@@ -153,11 +159,12 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
 
 
 def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
-    """The store that the members of the round with this name share. Its keys disappear with the job's state, or when a
+    """Return the store that the members of the named round share. Its keys disappear with the job's state, or when a
     later round's store is first written to.
 
     Importing torch takes a second or two, and hardly any agent uses this store. So it is a torch store only if torch is
-    already imported, since otherwise no program can pass it to torch. Else its substitute imports torch on first use.
+    already imported, because no program can pass it to torch otherwise. If not, a substitute imports torch on first
+    use.
     """
 
     def lease(client: EtcdClient) -> int:
@@ -191,7 +198,7 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
 
 
 def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int]) -> Store:
-    """A store that closes the client."""
+    """Create a store that closes the client."""
     from elastic_etcd.store import EtcdStore
 
     store: Store = EtcdStore(client, prefix, lease=partial(lease, client), owns_client=True)

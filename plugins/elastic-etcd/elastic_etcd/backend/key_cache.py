@@ -1,7 +1,8 @@
-"""A node's view of a range of keys: `NodeCache` holds the nodes' entries, `RoundCache` the state and the leader's key.
+"""A node's view of a range of keys. `NodeCache` holds the nodes' entries, and `RoundCache` holds the state and the
+leader's key.
 
-Any client with write access can write anything there. An invalid record is logged once and ignored, as are all beyond
-the first `MOST_KEYS`. So memory is bounded, and a bad record blocks nothing.
+Any client with write access can write anything to these keys. An invalid record is logged once and ignored, and so is
+every record beyond the first `MOST_KEYS`. So memory is bounded, and a bad record blocks nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LONGEST_ENTRY = 128 * 1024  # twice the core's limit for an entry, because a si
 
 
 class KeyCache(Reflector):
-    """The keys of one range, at most `MOST_KEYS`. `_put` is called with the lock held."""
+    """The keys of one range, up to `MOST_KEYS` of them. `_put` is called with the lock held."""
 
     def __init__(self, client: EtcdClient, prefix: bytes, clock: Clock) -> None:
         super().__init__(client, prefix, end_of(prefix), clock)
@@ -52,14 +53,14 @@ class KeyCache(Reflector):
             self._put(event.pair.key, event.pair if exists else None)
 
     def _wait(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
-        """Like `wait_for`, but returns True at once if nothing was read yet, so that the caller reads."""
+        """Wait like `wait_for`, but return True immediately if nothing has been read yet, so that the caller reads."""
         with self._changed:
             if not self._revision:
                 return not self._closed
         return self.wait_for(has_news, timeout)
 
     def _why_not(self, pair: KeyValue) -> str:
-        """Why this record is not ours; empty if it may be."""
+        """Return why this record is not ours, or an empty string if it may be ours."""
         return ""
 
     def _can_be_ours(self, pair: KeyValue) -> bool:
@@ -71,13 +72,13 @@ class KeyCache(Reflector):
         return not reason
 
     def _ignore(self, key: bytes, reason: str) -> None:
-        """Log an ignored record once; only the first few, because a client may write many."""
+        """Log an ignored record once. Only the first few records are logged, because a client may write many."""
         if key not in self._ignored and len(self._ignored) < _MOST_LOGGED:
             self._ignored.add(key)
             get_logger().warning("record ignored", key=shown_key(key), reason=reason)
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
-        """Handle a change since the list; None: the key was deleted."""
+        """Handle a change since the list was read. If `pair` is None, the key was deleted."""
         self._changes += 1
         if pair is None:
             self._pairs.pop(key, None)
@@ -90,14 +91,14 @@ class KeyCache(Reflector):
 
 
 class NodeCache(KeyCache):
-    """The entries of all nodes. `entries` is called from one thread, `wait` from another, `close` from any."""
+    """The entries of all nodes. One thread calls `entries`, another calls `wait`, and any thread may call `close`."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, keys.nodes, clock)
         self._keys = keys
 
     def entries(self, at_least: int) -> tuple[KeyValue, ...]:
-        """All entries, oldest first, as of revision `at_least` or later."""
+        """Return all entries as of revision `at_least` or later, oldest first."""
         with self._changed:
             self._changes = 0
             current = self._following and self._revision >= at_least
@@ -107,8 +108,9 @@ class NodeCache(KeyCache):
             return tuple(sorted(self._pairs.values(), key=lambda pair: pair.create_revision))
 
     def wait(self, timeout: Duration, more: int) -> bool:
-        """Block until `more` changes have arrived since `entries`, or for `timeout` seconds. Returns whether any
-        did."""
+        """Block until `more` changes have arrived since `entries`, or for `timeout` seconds. Return whether they have
+        arrived.
+        """
         return self._wait(lambda: self._changes >= more, timeout)
 
     def _why_not(self, pair: KeyValue) -> str:
@@ -120,10 +122,11 @@ class NodeCache(KeyCache):
 
 
 class RoundCache(KeyCache):
-    """The state and the leader's key. `wait` is called from one thread, `close` from any, the rest from a third one.
+    """The state and the leader's key. One thread calls `wait`, any thread may call `close`, and a third thread calls
+    the rest.
 
-    A slightly old state is good enough for a decision, since a write names the state that it replaces. But the entries
-    used in the same decision must have been read at its revision or later.
+    A slightly old state is good enough for a decision, because a write names the state that it replaces. But the
+    entries used in the same decision must have been read at the state's revision or later.
     """
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
@@ -134,7 +137,9 @@ class RoundCache(KeyCache):
         self._reported_vacant = False
 
     def state(self) -> KeyValue | None:
-        """The state: as reported by the watch since the last call, otherwise read now."""
+        """Return the state that the watch has reported since the last call. If it has reported none, read the state
+        now.
+        """
         with self._changed:
             pushed, self._news = self._news and self._following, False
         if not pushed:
@@ -143,14 +148,14 @@ class RoundCache(KeyCache):
             return self._pairs.get(self._keys.state)
 
     def wrote(self, pair: KeyValue) -> None:
-        """Note a value that this node has written, or received in an answer."""
+        """Record a value that this node has written or received in an answer."""
         with self._changed:
             if self._is_newer(pair):
                 self._put(pair.key, pair)
 
     @property
     def holder(self) -> bytes | None:
-        """The leader, or None if there is none or it is unknown."""
+        """The leader, or None if there is no leader or it is unknown."""
         with self._changed:
             pair = self._pairs.get(self._keys.lead)
             return pair and pair.value
@@ -163,7 +168,8 @@ class RoundCache(KeyCache):
 
     def wait(self, token: StateVersion, timeout: Duration) -> bool:
         """Block until the state's version differs from `token`, until the leader has left, or for `timeout` seconds.
-        Returns whether either happened."""
+        Return whether either event happened.
+        """
         return self._wait(lambda: self._has_news(token), timeout)
 
     def _has_news(self, token: StateVersion) -> bool:
@@ -187,6 +193,6 @@ class RoundCache(KeyCache):
 
 
 def shown_key(key: bytes) -> str:
-    """A key in printable form; any client may have written it."""
+    """Return a key in printable form, because any client may have written it."""
     text = key[:_LONGEST_SHOWN].decode("ascii", "backslashreplace")
     return "".join(it if it.isprintable() else f"\\x{ord(it):02x}" for it in text) + "..." * (len(key) > _LONGEST_SHOWN)

@@ -7,8 +7,8 @@
 
 All nodes watch `round/`, and the leader also watches `nodes/`.
 
-A write of the state names the mod_revision that it replaces, and etcd carries it out only if that is still the current
-one. So a node that was suspended cannot overwrite a newer state with an old decision.
+A write of the state names the mod_revision that it replaces, and etcd carries it out only if that revision is still
+current. So a node that was suspended cannot overwrite a newer state with an old decision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
 
 
 class Keys:
-    """One job's keys, which all begin with `prefix`. Names of jobs and nodes are quoted, so that no two share a key."""
+    """One job's keys, which all begin with `prefix`. Names of jobs and nodes are quoted, so no two share a key."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
@@ -42,20 +42,21 @@ class Keys:
         self.store = f"{self.base}store/"
 
     def round_store(self, name: str) -> str:
-        """The prefix of the keys in this round's store. Later rounds sort after it."""
+        """Return the prefix of the keys in this round's store. Later rounds sort after it."""
         return f"{self.earlier_rounds(name)}{name.lstrip('0123456789')}/"
 
     def earlier_rounds(self, name: str) -> str:
-        """The end of the range of keys of rounds with lower numbers."""
+        """Return the end of the range that holds the keys of rounds with lower numbers."""
         return f"{self.store}{name.partition('-')[0]:0>20}"
 
     def node(self, key: str) -> bytes:
-        """The key of this node's entry."""
+        """Return the key of this node's entry."""
         return self.nodes + quote(key, safe="").encode()
 
     def key_of(self, name: bytes) -> str | None:
-        """The node whose entry has this name. None if `node` would not create this name (so that no node has two), or
-        if it is too long or not printable."""
+        """Return the node whose entry has this name. Returns None if the name is too long or not printable, or if
+        `node` would not create it, so that no node has two names.
+        """
         if len(name) > len(self.nodes) + _LONGEST_NAME:
             return None
         key = unquote(name[len(self.nodes) :].decode("utf-8", "replace"))
@@ -63,8 +64,9 @@ class Keys:
 
 
 class StateVersion(NamedTuple):
-    """A token: the state's mod_revision, its lease, and its value's mark, which is random for each write. A store that
-    was wiped or restored repeats revisions, and a backup has the same lease."""
+    """A token: the state's mod_revision, its lease, and its value's mark, which is random for each write. The mark is
+    needed because a wiped or restored store repeats revisions, and a backup has the same lease.
+    """
 
     revision: int
     lease: int
@@ -75,15 +77,15 @@ NOTHING = StateVersion(0, 0)
 
 
 def version_of(pair: KeyValue | None) -> StateVersion:
-    """The token of a value of the state's key; None: the key does not exist."""
+    """Return the token for a value of the state's key. `pair` is None if the key does not exist."""
     return NOTHING if pair is None else StateVersion(pair.mod_revision, pair.lease, pair.value[:_MARK])
 
 
 class StateKey:
-    """The job's state under one key. Used from one thread.
+    """The job's state under one key. It is used from one thread.
 
-    The key has a separate lease, which outlives the nodes by `RUN_TTL` seconds. The leader renews it. So a job's keys
-    disappear by themselves, and a job that lost all nodes can be resumed before that.
+    The key has a separate lease, which outlives the nodes by `RUN_TTL` seconds and which the leader renews. So a job's
+    keys disappear by themselves, but a job that has lost all its nodes can be resumed before then.
     """
 
     def __init__(self, client: EtcdClient, key: bytes, clock: Clock) -> None:

@@ -34,16 +34,16 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 @dataclass(frozen=True)
 class Security:
-    """Use TLS, with these PEM files: the CAs that sign the servers' certificates (None: the system CAs), and this
-    client's certificate and its private key (both or neither)."""
+    """The PEM files for TLS: the CAs that sign the servers' certificates (default: the system CAs), and this client's
+    certificate and private key (both or neither)."""
 
     ca_cert: str | None = None
     cert: str | None = None
     key: str | None = None
 
     def credentials(self) -> Any:
-        """Credentials for a gRPC channel. Raises ConfigurationError if a file is unreadable or invalid, or if only one
-        of `cert` and `key` is set."""
+        """Return credentials for a gRPC channel. Raises ConfigurationError if a file is unreadable or invalid, or if
+        only one of `cert` and `key` is set."""
         import grpc
 
         if problems := [*self._unreadable()] or [*self._unusable()]:
@@ -52,7 +52,7 @@ class Security:
         return grpc.ssl_channel_credentials(roots, _content(self.key), _content(self.cert))
 
     def files(self) -> tuple[object, ...]:
-        """A value that changes when one of the files changes."""
+        """Return a value that changes when one of the files changes."""
         return tuple(map(_state_of, (self.ca_cert, self.cert, self.key)))
 
     def _unreadable(self) -> Iterator[Problem]:
@@ -66,7 +66,8 @@ class Security:
                 yield Problem(name, f"cannot read {path}: {error.strerror}")
 
     def _unusable(self) -> Iterator[Problem]:
-        """gRPC accepts any bytes and then fails in every handshake. Python's ssl module reports the reason."""
+        """Find files that gRPC would accept and then fail in every handshake. Python's ssl module reports the
+        reason."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -84,8 +85,8 @@ class Security:
 
 
 def open_channel(endpoint: str, security: Security | None) -> Any:
-    """Open a channel to `host:port`, over TLS if `security` is given, otherwise in plain text. It connects on first
-    use. Raises ConfigurationError if the certificates cannot be used."""
+    """Open a channel to `host:port`, which connects on first use. It uses TLS if `security` is given, otherwise plain
+    text. Raises ConfigurationError if the certificates cannot be used."""
     import grpc
 
     target = f"dns:///{endpoint}"  # gRPC could read a bare `name:port` as a URL scheme
@@ -111,7 +112,7 @@ def _content(path: str | None) -> bytes | None:
 
 
 def _trusted_here() -> bytes | None:
-    """The system CAs, which differ from those bundled with gRPC. None (gRPC's) if the system has none."""
+    """Return the system CAs, which differ from those bundled with gRPC, or None if the system has none."""
     import ssl
 
     places = (ssl.get_default_verify_paths().cafile, *_BUNDLES)

@@ -1,9 +1,9 @@
-"""The gRPC client: every request that the rest of this package makes to etcd, with failover.
+"""The gRPC client through which the rest of this package sends every request to etcd, with failover.
 
 A call tries one member after another until one answers or the time is up. A request that must not run twice is never
-sent twice. It goes only to a member that has answered since it was last found bad; any other member is first asked
-something harmless that needs a quorum. So while the cluster has no quorum, or when a member turns out to be down, most
-writes fail before they are sent and are safe to repeat.
+sent twice, and only to a member that has answered since its last failure. Any other member is first sent a harmless
+request that needs a quorum. So while the cluster has no quorum, or when a member turns out to be down, most writes fail
+before they are sent and are safe to repeat.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 _SHORTEST: Duration = 0.01
 _SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
-"""How long to look for a working member after the first, second, ... failed attempt."""
+"""How long to search for a working member after the first, second, ... failed attempt."""
 
 
 class EtcdClient:
-    """A client of one cluster. It connects on the first call, and is thread-safe. Every call may raise EtcdUnreachable,
-    EtcdClosed or EtcdRefused, and ConfigurationError for unusable certificates. Raises PluginError if the package etcd3
-    is missing or has another version.
+    """A client for one cluster. It connects on the first call and is thread-safe. Every call may raise EtcdUnreachable,
+    EtcdClosed or EtcdRefused, ConfigurationError for unusable certificates, or PluginError if the package etcd3 is
+    missing or has the wrong version.
 
     Args:
         endpoints: `host:port` of at least one member, IPv6 in brackets. The client uses the first one until it fails.
-        security, login: None: plain text; no authentication.
+        security, login: TLS settings and credentials (default: plain text, no authentication).
         timeout: seconds for a call, including all its attempts.
         attempt: seconds for one attempt on one member.
     """
@@ -76,15 +76,15 @@ class EtcdClient:
         self.where = self.members.where
 
     def read(self, key: bytes, end: bytes = b"", keys_only: bool = False, limit: int = 0) -> Range:
-        """Read a key, or with `end` all keys before it, oldest first and at most `limit` of them (0: no limit).
-        Linearizable. Tries other members until `timeout`. Also raises EtcdTooLarge."""
+        """Read a key, or with `end` the range `[key, end)`, oldest first. Returns at most `limit` keys (0: no limit).
+        The read is linearizable and tries other members until `timeout`. It may also raise EtcdTooLarge."""
         request = convert.range_request(Get(key, end, keys_only, limit=limit))
         return convert.range_of(self._ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:
-        """Carry out a transaction. It is sent to another member only if it only reads or cannot have taken effect.
-        Otherwise EtcdUnreachable has `landed` set: it may have taken effect, and the caller finds out by reading
-        something unique that it wrote. Raises ValueError if it exceeds etcd's limits."""
+        """Carry out a transaction. It is sent to another member only if it is read-only or cannot have taken effect.
+        Otherwise EtcdUnreachable has `landed` set, and the caller finds out whether the transaction took effect by
+        reading something unique that it wrote. Raises ValueError if the transaction exceeds etcd's limits."""
         request = convert.txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
         return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
@@ -115,7 +115,7 @@ class EtcdClient:
         return float(answer.TTL)
 
     def close(self) -> None:
-        """End every blocked call with EtcdClosed. Idempotent. Leases are left to expire."""
+        """End every blocked call with EtcdClosed, and leave the leases to expire. Idempotent."""
         self.members.close()
 
     def _ask(self, method: Method, request: bytes, repeatable: bool = True) -> Any:
@@ -123,7 +123,7 @@ class EtcdClient:
 
 
 class Call:
-    """One call of one thread. `repeatable`: carrying it out twice does no harm."""
+    """One call by one thread. A `repeatable` request does no harm if it is carried out twice."""
 
     def __init__(self, client: EtcdClient, method: Method, request: bytes, repeatable: bool) -> None:
         self._client = client
@@ -141,7 +141,7 @@ class Call:
 
     def answer(self) -> Any:
         """Return a member's answer. Raises EtcdUnreachable if no member answered in time or the request must not be
-        sent again (`landed`), EtcdRefused if the server rejects it, and EtcdClosed."""
+        sent again (`landed`), EtcdRefused if the server rejects the request, and EtcdClosed."""
         while True:
             member = self._members.current()
             metadata: Metadata = ()
@@ -170,7 +170,7 @@ class Call:
         member.found_well()  # even if it denies access to that key: etcd checks for a quorum before permissions
 
     def _handle(self, member: Member, metadata: Metadata, failure: Failure) -> None:
-        """Return if another attempt is to follow; otherwise raise."""
+        """Return if another attempt should follow; otherwise raise the error."""
         sent, self._sent = self._sent, False
         judgement = judge(failure)
         if judgement is ErrorMeaning.LOG_IN and self._may_log_in(member, metadata):
@@ -199,7 +199,7 @@ class Call:
         self._members.find(min(search, self._left()))
 
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
-        """Once for each member: a member that lags behind may not know a token that another member has issued."""
+        """Log in again once per member, because one that lags behind may not know a token that another has issued."""
         again = member.number not in self._logged_in and self._tokens.refused(metadata)
         self._logged_in |= {member.number}
         return again
@@ -208,8 +208,9 @@ class Call:
         return max(_SHORTEST, self._deadline - self._client.clock.now())
 
     def _patience(self) -> Duration:
-        """The time limit of one attempt. A single member may take all the time left. With several, the limit doubles
-        each time that all of them have failed, because answers that come too late only add load to busy servers."""
+        """Return the time limit for one attempt. A single member may use all the time left. With several, the limit
+        doubles each time that all of them have failed, because answers that come too late only add load to busy
+        servers."""
         members = len(self._members.all)
         if members == 1:
             return self._left()

@@ -1,5 +1,5 @@
-"""Converts values to etcd's messages and back. Requests are checked against etcd's default limits here, because etcd's
-own error does not name the part that is too large."""
+"""Converts between plain values and etcd's messages. Requests are checked against etcd's default limits here, because
+etcd's own error does not name the part that is too large."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE:
 
 
 def range_request(get: Get) -> bytes:
-    """The serialized request to read keys."""
+    """Return the serialized request to read keys."""
     request = rpc().range.request()
     _fill_range(request, get)
     sent: bytes = request.SerializeToString()
@@ -28,7 +28,7 @@ def range_request(get: Get) -> bytes:
 
 
 def txn_request(transaction: Transaction) -> bytes:
-    """The serialized request of a transaction. Raises ValueError if it exceeds etcd's limits."""
+    """Return the serialized request for a transaction. Raises ValueError if it exceeds etcd's limits."""
     request = rpc().txn.request()
     for condition in transaction.conditions:
         compare = request.compare.add()
@@ -45,19 +45,19 @@ def txn_request(transaction: Transaction) -> bytes:
 
 
 def key_value(message: Any) -> KeyValue:
-    """A key from an answer or an event."""
+    """Return the key in an answer or an event."""
     return KeyValue(
         message.key, message.value, message.create_revision, message.mod_revision, message.version, message.lease
     )
 
 
 def range_of(answer: Any, revision: int = 0) -> Range:
-    """The keys in an answer. Inside a transaction, `revision` is that of the transaction."""
+    """Return the keys in an answer. Inside a transaction, `revision` is the transaction's revision."""
     return Range(revision or answer.header.revision, tuple(map(key_value, answer.kvs)), answer.count)
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
-    """The outcome of a transaction. Raises EtcdRefused if the server did not answer every operation."""
+    """Return the outcome of a transaction. Raises EtcdRefused if the server did not answer every operation."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
     if Get not in map(type, done):
@@ -91,7 +91,7 @@ def _fill_range(message: Any, get: Get) -> None:
 
 
 def _too_much(transaction: Transaction, size: int) -> str:
-    """Which part of the transaction exceeds etcd's limits."""
+    """Describe which part of the transaction exceeds etcd's limits."""
     for name, part in zip(Transaction._fields, transaction, strict=True):
         if len(part) > OPERATIONS:
             return f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it"

@@ -1,4 +1,4 @@
-"""The client's errors, and the meaning of a failed attempt on one member, judged by gRPC's code and etcd's text.
+"""The client's errors, and the meaning of a member's failure, which gRPC's code and etcd's text reveal.
 
 Verified with etcd 3.4 and 3.5, and gRPC 1.62 to 1.85.
 """
@@ -18,7 +18,7 @@ class EtcdError(Exception):
 
 
 class EtcdUnreachable(EtcdError):
-    """No member answered in time; the call may be repeated. `landed`: a write may have taken effect."""
+    """No member answered in time. The call may be repeated, but with `landed`, a write may have taken effect."""
 
     def __init__(self, message: str, landed: bool = False) -> None:
         super().__init__(message)
@@ -30,11 +30,12 @@ class EtcdClosed(EtcdError):
 
 
 class EtcdRefused(EtcdError):
-    """The server rejects the request, or one side rejects the other's certificate. Repeating it does not help."""
+    """The server rejects the request, or one side rejects the other's certificate. Repeating the request does
+    not help."""
 
 
 class EtcdDenied(EtcdRefused):
-    """Wrong user or password, or no permission for the key."""
+    """The user or password is wrong, or access to the key is denied."""
 
 
 class EtcdFull(EtcdRefused):
@@ -54,8 +55,8 @@ class EtcdLeaseExists(EtcdRefused):
 
 
 class Failure(Exception):
-    """A failed attempt on one member. `code` is gRPC's name for the error. `details` is text chosen by the server, so
-    it is cleaned up for logs and terminals."""
+    """A failed attempt on one member. `code` is gRPC's name for the error. `details` is text from the server, so
+    unprintable characters are replaced and long text is cut."""
 
     def __init__(self, code: str, details: str) -> None:
         details = "".join(it if it.isprintable() else "?" for it in details[:_LONGEST])
@@ -135,7 +136,7 @@ _REASONS = (
 
 
 def fault(failure: Failure, over_tls: bool) -> str:
-    """The member's problem in words; empty if the failure contains no reason."""
+    """Describe the member's problem; empty if the failure contains no reason."""
     known = next((reason for words, reason in _REASONS if words in failure.details), None)
     if known is not None:
         return known
@@ -149,12 +150,12 @@ def fault(failure: Failure, over_tls: bool) -> str:
 
 
 def is_mistrust(failure: Failure) -> bool:
-    """Whether one side rejects the other's certificate."""
+    """Return whether one side rejects the other's certificate."""
     return "failed to connect" in failure.details and any(words in failure.details for words, _ in _MISTRUST)
 
 
 def refusal(failure: Failure, where: str) -> EtcdRefused:
-    """The error to raise for a request that every member would reject."""
+    """Return the error to raise for a request that every member would reject."""
     reason = failure.details or failure.code
     for words, kind, advice in _REFUSALS:
         if words in failure.details:

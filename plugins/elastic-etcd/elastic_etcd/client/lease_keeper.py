@@ -1,8 +1,8 @@
 """Holds one lease for as long as its holder asks for it in time.
 
-Only the server decides that a lease has ended. The local clock decides when to ask, counting from the instant *before*
-the last renewal was sent, because the server's count began later. If this process was stopped or an answer came late,
-the lease is in doubt, and is not handed out until the server has confirmed it.
+Only the server decides that a lease has ended. The local clock decides when to ask, and counts from the instant
+*before* the last renewal was sent, because the server's count began later. If this process was stopped or an answer
+came late, the lease is in doubt and is not handed out until the server has confirmed it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATTEMPTS = 3  # how many answers in a row may come too late
 
 
 class _Held(NamedTuple):
-    """A lease that is known to have lived for `ttl` seconds from `since`."""
+    """A lease that is known to live for `ttl` seconds from the instant `since`."""
 
     id: int
     ttl: Duration
@@ -38,8 +38,8 @@ class LeaseKeeper:
     """Holds one lease. Thread-safe; calls wait for each other.
 
     Args:
-        ttl: seconds that the lease lives without renewal. The server may choose more, and its minimum is 2.
-        on_loss: called once for each lost lease, by the thread that noticed; not for a released one.
+        ttl: seconds that the lease lives without renewal, at least 2. The server may choose a longer time.
+        on_loss: called once for each lost lease, by the thread that noticed the loss, but not for a released lease.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class LeaseKeeper:
 
     @property
     def lease(self) -> int | None:
-        """The lease, as far as is known without asking, or None."""
+        """The held lease, as far as is known without asking, or None."""
         held = self._held
         return held.id if held else None
 
     def due_in(self) -> Duration:
-        """Seconds until `renew_if_due` has something to do; 0 also without a lease."""
+        """Return the seconds until `renew_if_due` has something to do, or 0 without a lease."""
         held = self._held
         return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
 
     def ensure(self) -> int:
-        """Return the id of a live lease: the held one or a new one. Asks the server only if necessary. Raises
-        EtcdUnreachable if no member answered in time (the lease is kept, and the call may be repeated), EtcdRefused if
-        the server does not grant one."""
+        """Return the id of a live lease, which is the held one or a new one. Asks the server only if necessary. Raises
+        EtcdUnreachable if no member answered in time; the lease is kept, and the call may be repeated. Raises
+        EtcdRefused if the server does not grant a lease."""
         with self._lock:
             held = self._confirmed(1.0, grants=True)
             assert held is not None
@@ -78,19 +78,19 @@ class LeaseKeeper:
 
     def renew_if_due(self) -> bool:
         """Renew the lease if it is due. Returns whether a lease is held: False if it was lost or never requested.
-        Raises EtcdUnreachable if no member answered in time, EtcdRefused if the server does not renew an existing
+        Raises EtcdUnreachable if no member answered in time, and EtcdRefused if the server does not renew an existing
         lease. In both cases the lease is kept, and the call may be repeated."""
         with self._lock:
             return self._confirmed(DUE, grants=False) is not None
 
     def gone(self, lease: int) -> None:
-        """Note that etcd has rejected this lease in another call. Ignored unless it is the held one."""
+        """Record that etcd has rejected this lease in another call. Does nothing unless this lease is the held one."""
         with self._lock:
             if self._held is not None and self._held.id == lease:
                 self._lose()
 
     def release(self) -> None:
-        """Revoke the lease, which deletes its keys. If no server can be asked, it expires. Idempotent."""
+        """Revoke the lease, which deletes its keys. If no server can be reached, the lease expires. Idempotent."""
         with self._lock:
             held, self._held = self._held, None
             if held is not None:
@@ -98,7 +98,8 @@ class LeaseKeeper:
                     self._client.revoke(held.id)
 
     def _confirmed(self, due: float, grants: bool) -> _Held | None:
-        """The lease, renewed after this fraction of its time; if there is none, a new one (`grants`) or None."""
+        """Return the lease, renewed if this fraction of its time has passed. Without a lease, return a new one
+        (`grants`) or None."""
         for _ in range(ATTEMPTS):
             if self._has_aged(due):
                 self._renew()
@@ -112,7 +113,8 @@ class LeaseKeeper:
         )
 
     def _has_aged(self, part: float) -> bool:
-        """Whether the held lease has used up this fraction of its time to live. After all of it, it may have ended."""
+        """Return whether this fraction of the held lease's time to live is used up. After all of it, the lease may have
+        ended."""
         held = self._held
         return held is not None and self._clock.now() - held.since >= part * held.ttl
 

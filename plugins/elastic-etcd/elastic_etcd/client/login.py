@@ -30,8 +30,8 @@ class Login:
 
 
 class Tokens:
-    """The token in use. One thread logs in when a token is needed or no longer valid; other threads wait. `at_hand`:
-    the metadata if it is known without a login, else None."""
+    """The token in use. One thread logs in when a token is needed or no longer valid, and other threads wait. `at_hand`
+    is the metadata if it is known without a login, otherwise None."""
 
     def __init__(self, login: Login | None) -> None:
         self.at_hand: Metadata | None = HAS_LEADER if login is None else None
@@ -40,8 +40,8 @@ class Tokens:
         self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
-        """Metadata for a call on `member`, which must know a leader and our token. Logs in there, within `patience`
-        seconds, if there is no token. Raises Failure if the login failed, and EtcdClosed."""
+        """Return metadata for a call on `member`, which must know a leader and our token. If there is no token, log in
+        to that member within `patience` seconds. Raises Failure if the login failed, and EtcdClosed."""
         if self._login is None:
             return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):
@@ -55,7 +55,7 @@ class Tokens:
             self._logging_in.release()
 
     def refused(self, metadata: Metadata) -> bool:
-        """Note that the server does not know this token. Returns whether the next `metadata` will log in again."""
+        """Record that the server does not know this token. Returns whether the next `metadata` will log in again."""
         if self._login is None:
             return False
         with self._changing:

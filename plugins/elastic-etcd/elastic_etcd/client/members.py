@@ -1,4 +1,4 @@
-"""The members of the cluster. One of them is in use until it fails; then another one is."""
+"""The members of the cluster. The client uses one of them until it fails, and then switches to another."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ HAS_LEADER: Metadata = (("hasleader", "true"),)
 
 
 def probe() -> bytes:
-    """A cheap and harmless request that is answered only if there is a quorum."""
+    """Return a cheap and harmless request that is answered only if there is a quorum."""
     return rpc().range.filled(key=b"\0", count_only=True)
 
 
 class Member:
     """An endpoint and its channel, which opens on first use. Thread-safe.
 
-    `answered`: it has answered since it was last found bad, so a request will probably succeed. `known_good`: it has
-    answered at least once. `fault`: its last problem; empty if there was none.
+    `answered` means that the member has answered since its last failure, so a request will probably succeed.
+    `known_good` means that it has answered at least once. `fault` is its last problem, or empty if there was none.
     """
 
     def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
@@ -54,7 +54,7 @@ class Member:
         self._lock = threading.Lock()
 
     def call(self, method: Method) -> Any:
-        """The method on this member: `call(request, timeout=..., metadata=...)`. Raises EtcdClosed, or
+        """Return the method on this member as `call(request, timeout=..., metadata=...)`. Raises EtcdClosed, or
         ConfigurationError for unusable certificates."""
         found = self._calls.get(method.path)
         if found is None:
@@ -66,8 +66,8 @@ class Member:
         return found
 
     def ask(self, method: Method, request: bytes, timeout: Duration | None, metadata: Metadata) -> Any:
-        """Return the answer to a request, or for a streaming method the gRPC call to iterate over. Raises Failure,
-        EtcdClosed."""
+        """Return the answer to a request. For a streaming method, return the gRPC call to iterate over. Raises Failure
+        or EtcdClosed."""
         import grpc  # imported late, because programs may import this module without grpc
 
         call = self.call(method)
@@ -80,7 +80,7 @@ class Member:
             raise self._closed_meanwhile() from None
 
     def begin(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
-        """Send a request and return a gRPC future, which also waits for a connection. Raises Failure, EtcdClosed."""
+        """Send a request and return a gRPC future, which also waits for a connection. Raises Failure or EtcdClosed."""
         call = self.call(method)
         try:
             return call.future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
@@ -88,11 +88,11 @@ class Member:
             raise self._closed_meanwhile() from None
 
     def found_well(self) -> None:
-        """Note that it answered."""
+        """Record that the member answered."""
         self.answered, self.known_good, self.fault = True, True, ""
 
     def found_bad(self, fault: str) -> None:
-        """Note that it did not answer properly. An empty `fault` keeps the previous one."""
+        """Record that the member did not answer properly. An empty `fault` keeps the previous one."""
         self.answered, self.fault = False, fault or self.fault or "it cannot be reached"
         self._renew()
 
@@ -111,7 +111,8 @@ class Member:
 
     def _renew(self) -> None:
         """Replace the channel if the certificate files have changed, because a channel keeps the certificates that it
-        was opened with. Files that cannot be used yet, for example while they are being written, leave it as it is."""
+        was opened with. If the files cannot be used yet, perhaps because they are being written, the old channel stays
+        open."""
         with self._lock:
             old = self._channel
             if old is None or self._security is None or self._files == self._security.files():
@@ -122,7 +123,8 @@ class Member:
             old.close()
 
     def _closed_meanwhile(self) -> Failure:
-        """Explain gRPC's ValueError, which means that the channel is closed. Raises EtcdClosed if the client is too."""
+        """Explain gRPC's ValueError, which means that the channel is closed. Raises EtcdClosed if the client is also
+        closed."""
         self._expect_open()
         return Failure("CANCELLED", "the connection was replaced, because the certificate files have changed")
 
@@ -132,7 +134,7 @@ class Member:
 
 
 class Members:
-    """All members, one of which is current: at the beginning, the first of `endpoints`. Thread-safe."""
+    """All members, one of which is current. Initially this is the first of `endpoints`. Thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
         self.all = tuple(Member(number, endpoint, security) for number, endpoint in enumerate(endpoints))
@@ -146,17 +148,17 @@ class Members:
         self._closing = threading.Event()
 
     def faults(self) -> str:
-        """Every member's problem, for messages."""
+        """Return every member's problem, for messages."""
         return "; ".join(f"{member.endpoint}: {member.fault or 'not asked'}" for member in self.all)
 
     def current(self) -> Member:
-        """The member in use. Raises EtcdClosed."""
+        """Return the member in use. Raises EtcdClosed."""
         self._expect_open()
         return self.all[self._current]
 
     def failed(self, member: Member, fault: str = "") -> None:
-        """Note that a member failed, and switch to the next one unless another thread already has. Notifies followers
-        of a switch. Other threads' calls on the failed member continue."""
+        """Record that a member failed, and switch to the next one unless another thread already has. Followers are
+        notified of a switch. Other threads' calls on the failed member continue."""
         member.found_bad(fault)
         with self._lock:
             is_current = member.number == self._current
@@ -166,8 +168,8 @@ class Members:
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:
-        """In this context, `follower(member)` is called when a bad member is left, so that streams on it can move, and
-        `follower(None)` by `close`. It may run in any thread and must not block. Raises EtcdClosed."""
+        """Within this context, call `follower(member)` when a failed member is left, so that streams on it can move,
+        and `follower(None)` on `close`. The follower may run in any thread and must not block. Raises EtcdClosed."""
         with self._lock:
             self._expect_open()
             self._followers.append(follower)
@@ -178,9 +180,9 @@ class Members:
                 self._followers.remove(follower)
 
     def find(self, patience: Duration) -> bool:
-        """Ask all members and use the first that answers within `patience` seconds. Called between attempts while
-        members fail; if none answers, this takes the full time. Notifies followers like `failed`, since a stream may
-        already be open on the member that was next. Returns whether a member answered. Raises EtcdClosed."""
+        """Ask all members and, if the current one has failed, switch to the first that answers within `patience`
+        seconds. If no member answers, this takes the full time. Followers are notified as in `failed`, because a stream
+        may already be open on the member that was next. Returns whether a member answered. Raises EtcdClosed."""
         found = _first_to_serve(self.all, patience)
         self._expect_open()
         if found is None:
@@ -205,7 +207,8 @@ class Members:
             member.close()
 
     def _moved_to(self, number: int) -> list[Follower]:
-        """Switch to this member. Returns the followers to notify if it is another one. The caller holds the lock."""
+        """Switch to this member. Returns the followers to notify, none if it was already current. The caller holds the
+        lock."""
         before, self._current = self._current, number
         return [] if number == before else [*self._followers]
 
@@ -215,10 +218,10 @@ class Members:
 
 
 def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | None:
-    """The first member that proves within `patience` seconds that it serves; None if none does, or if they are closed.
-    All members are asked in parallel. Raises EtcdClosed.
+    """Return the first member that proves within `patience` seconds that it serves, or None if no member does or the
+    client is closed. All members are asked in parallel. Raises EtcdClosed.
 
-    The requests wait for a connection, where other calls fail immediately. Some gRPC versions (such as 1.62) make
+    These requests wait for a connection, whereas other calls fail immediately. Some gRPC versions (such as 1.62) make
     progress on a connection only while a call waits for it.
     """
     answered: queue.SimpleQueue[Member | None] = queue.SimpleQueue()

@@ -1,6 +1,6 @@
-"""etcd's messages and calls, for any protobuf version from 3.20 on.
+"""etcd's messages and calls, for protobuf 3.20 and later.
 
-The package etcd3 is used as a data file (see the README): its modules cannot be imported under protobuf 4 or later, but
+The package etcd3 is used as a data file (see the README). Its modules cannot be imported under protobuf 4 or later, but
 their text contains the serialized descriptors. The message classes live in a private pool, so nothing else in the
 process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
 """
@@ -26,8 +26,8 @@ FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/
 
 @dataclass(frozen=True)
 class Method:
-    """One call that the server offers: its path `/package.Service/Method`, the class of its requests, and the parser of
-    its answers, which may come as a stream. The request is always a single message, which saves a thread."""
+    """A call that the server offers. It has a path `/package.Service/Method`, a class for its requests, and a parser
+    for its answers, which may come as a stream. The request is always a single message, which saves a thread."""
 
     path: str
     request: type[Any]
@@ -35,18 +35,18 @@ class Method:
     answers_stream: bool = False
 
     def filled(self, **fields: Any) -> bytes:
-        """A serialized request with these fields."""
+        """Return a serialized request with these fields."""
         sent: bytes = self.request(**fields).SerializeToString()
         return sent
 
     def on(self, channel: Any) -> Any:
-        """The call on a gRPC channel: `call(request, timeout=..., metadata=...)`."""
+        """Return the call on a gRPC channel as `call(request, timeout=..., metadata=...)`."""
         make = channel.unary_stream if self.answers_stream else channel.unary_unary
         return make(self.path, response_deserializer=self.parse)
 
 
 class Rpc:
-    """The calls that this client makes. Their messages share one pool, so that they are compatible."""
+    """The calls that this client makes. Their messages share one pool so that they are compatible."""
 
     def __init__(self, made: Callable[[str, str], Method]) -> None:
         self.range = made("KV", "Range")
@@ -63,8 +63,8 @@ _LOADING = threading.Lock()
 
 @functools.cache
 def rpc() -> Rpc:
-    """All calls. Thread-safe; the first use takes some tens of milliseconds. Raises PluginError without the right
-    etcd3."""
+    """Return all calls. Thread-safe; the first use takes a few tens of milliseconds. Raises PluginError without the
+    right etcd3."""
     with _LOADING:  # message classes from two separate loads are incompatible
         return _load()
 
@@ -91,7 +91,7 @@ def _load() -> Rpc:
 
 
 def serialized_files() -> tuple[bytes, ...]:
-    """The serialized file descriptors, in the order of their imports. Raises PluginError."""
+    """Return the serialized file descriptors in the order of their imports. Raises PluginError."""
     try:
         package = metadata.distribution("etcd3")
     except metadata.PackageNotFoundError:
@@ -102,7 +102,7 @@ def serialized_files() -> tuple[bytes, ...]:
 
 
 def serialized_in(source: str) -> bytes | None:
-    """The serialized file descriptor in a generated module's source text; None if it contains none."""
+    """Return the serialized file descriptor in a generated module's source text, or None if the text contains none."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.keyword(arg="serialized_pb", value=ast.Call(args=[ast.Constant(value=str(text))])):

@@ -1,11 +1,12 @@
-"""Lists a range of keys and follows it with a watch. Name and idea come from Kubernetes' client-go.
+"""Lists a range of keys and follows it with a watch. The name and the idea come from Kubernetes' client-go.
 
 A watch is a stream from one member. Whenever it ends, for any reason, the range is listed again before the next watch
 opens. So a dead member, compacted changes, and a store that was wiped, restored or replaced are all the same case: the
 known state is the last list plus the events since then. Only this object moves its revision.
 
 A list may be older than the known state for two reasons. If the watch was faster, the list is ignored. If etcd lost
-data, the list is older than what was known *before it was requested*, since etcd's reads are linearizable.
+data, the list is older than the state that was known *before the list was requested*, because etcd's reads are
+linearizable.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _PATIENCE: Duration = 2.0  # for a member to set up a watch
 class _Following:
     """The state of one watch thread, guarded by the reflector's lock.
 
-    `call`, `on`: its stream and the member. `since`: when the stream was opened. `given_up`: we cancelled it. `late`:
-    we cancelled it because the watch was not established in time. `listed`: the next stream needs no list first.
-    `failures`: streams since the last established one. `renewed`: the token was renewed.
+    `call` and `on` are its stream and the stream's member. `since` is when the stream was opened. `given_up`: we
+    cancelled the stream. `late`: we did so because the watch was not established in time. `listed`: the next stream
+    needs no list first. `failures` counts the streams since the last established one. `renewed`: the token was renewed.
     """
 
     def __init__(self, listed: bool) -> None:
@@ -61,7 +62,7 @@ class _Following:
         self.renewed = False
 
     def give_up(self) -> None:
-        """Cancel the stream. The thread opens another one unless it is to end."""
+        """Cancel the stream. The thread then opens another one unless it is about to end."""
         self.given_up = True
         if self.call is not None:
             self.call.cancel()
@@ -72,12 +73,12 @@ class _Following:
 
 
 class Reflector:
-    """Follows the keys of a range: one key, or with `end` all keys before it. Thread-safe.
+    """Follows the keys of a range: one key, or with `end` the range `[key, end)`. Thread-safe.
 
     Subclasses handle a list (`_replace`) and an event (`_apply`) while `_changed` is held. `wait_for` and `follow`
-    start a thread, which ends with `forget`, `close`, or the client's end. `losses`: how often etcd was found to have
-    lost data. `interruptions`: how often the keys were listed again because the watch had ended. `revision`: every
-    change up to this one is already known; 0: none is.
+    start a thread, which ends on `forget` or `close`, or when the client is closed. `losses` counts how often etcd was
+    found to have lost data. `interruptions` counts how often the keys were listed again because the watch had ended.
+    Every change up to `revision` is already known; with 0, none is.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class Reflector:
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news()` (called with the lock held), until the range was listed again, or for `timeout`
-        seconds. Returns whether the caller should look; False after `close` or `forget`. Raises EtcdRefused if the
-        server rejects the watch, EtcdUnreachable once per client timeout while no member answers, and EtcdClosed."""
+        seconds. Returns whether the caller should check the keys; False after `close` or `forget`. Raises EtcdRefused
+        if the server rejects the watch, EtcdUnreachable once per client timeout while no member answers, and
+        EtcdClosed."""
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             self.follow()
@@ -163,7 +165,7 @@ class Reflector:
                 stream.end()
 
     def close(self) -> None:
-        """Unblock all waiting calls, for good. Idempotent."""
+        """Unblock all waiting calls, permanently. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -175,19 +177,19 @@ class Reflector:
         return self._client.read(self._key, self._end)
 
     def _replace(self, found: Range) -> None:
-        """Handle a list: the range's complete content."""
+        """Handle a list, which is the range's complete content."""
 
     def _apply(self, event: Event) -> None:
-        """Handle a change since the last list, which that list may already contain."""
+        """Handle a change since the last list. That list may already contain the change."""
 
     def _before(self) -> dict[bytes, int]:
-        """The known keys' mod_revisions. A list requested now that has a lower one proves a loss of data, even if its
-        own revision is high enough."""
+        """Return the known keys' mod_revisions. If a list requested now has a lower one, etcd has lost data, even if
+        the list's own revision is high enough."""
         return {}
 
     def _patience(self) -> Duration:
-        """Cancel a watch that its member has not set up in time. Returns how long the caller, who holds the lock, may
-        wait until it calls this again. Those who wait do this because a thread for each new watch costs more."""
+        """Cancel a watch that its member has not set up in time. Returns how long the caller, which holds the lock, may
+        wait before the next call. Waiting callers do this because a thread for each new watch would cost more."""
         stream = self._stream
         if self._following or stream is None:
             return math.inf
@@ -198,7 +200,7 @@ class Reflector:
         return left if left > 0 else _PATIENCE
 
     def _cut_off(self) -> None:
-        """The known state may be out of date from now on; `_fault` or `_error` has the reason."""
+        """React to the known state becoming unreliable, for the reason in `_fault` or `_error`."""
 
     # The thread
 
@@ -227,7 +229,7 @@ class Reflector:
                 self._changed.notify_all()
 
     def _left(self, stream: _Following, member: Member | None) -> None:
-        """React to the client leaving this member or (None) closing."""
+        """React when the client leaves this member, or closes (None)."""
         with self._changed:
             if member is None:
                 stream.end()
@@ -259,7 +261,7 @@ class Reflector:
             stream.over.wait(_PAUSES.pause(stream.failures - len(self._client.members.all) + 1))
 
     def _listen(self, stream: _Following) -> bool:
-        """Read one stream to its end. Returns whether the watch was established. Raises EtcdRefused, EtcdClosed."""
+        """Read one stream to its end. Returns whether the watch was established. Raises EtcdRefused or EtcdClosed."""
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
@@ -288,7 +290,7 @@ class Reflector:
         return stood
 
     def _open(self, stream: _Following, member: Member, metadata: Metadata) -> tuple[Any, int, int]:
-        """Open the stream. Returns it, the revision after which it begins, and the number of losses known then."""
+        """Open the stream. Returns the stream, the revision after which it begins, and the current number of losses."""
         with self._changed:
             after, losses = self._revision, self.losses
             create = {"key": self._key, "range_end": self._end, "start_revision": start_after(after)}
@@ -336,25 +338,25 @@ class Reflector:
 
 
 def reached(answer: Any) -> int:
-    """The revision up to which every change has arrived. With events, it is that of the last event, because the header
-    may be ahead of them. The message that confirms a new watch proves nothing."""
+    """Return the revision up to which every change has arrived. With events, it is that of the last event, because the
+    header may be ahead of them. The message that confirms a new watch proves nothing."""
     if answer.events:
         return int(answer.events[-1].kv.mod_revision)
     return 0 if answer.created else answer.header.revision
 
 
 def misses(answer: Any, after: int) -> bool:
-    """Whether a stream opened after this revision lacks changes, because etcd compacted them or lost data. A member
-    that lags looks the same; an additional list does no harm."""
+    """Return whether a stream opened after this revision lacks changes because etcd compacted them or lost data. A
+    member that lags behind looks the same, but an additional list does no harm."""
     was_created = answer.created and not answer.canceled
     return answer.compact_revision > 0 or (was_created and answer.header.revision < after)
 
 
 def start_after(revision: int) -> int:
-    """The first revision to request; always encodable, whatever a server has sent."""
+    """Return the first revision to request. It can always be encoded, whatever a server has sent."""
     return min(max(revision, 0) + 1, _GREATEST)
 
 
 def is_denial(reason: str) -> bool:
-    """Whether this text from the server means that we lack permission."""
+    """Return whether this text from the server means that we lack permission."""
     return any(words in reason for words in _DENIALS)

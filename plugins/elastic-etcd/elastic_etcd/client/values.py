@@ -1,6 +1,6 @@
 """Requests and answers as plain values, independent of gRPC.
 
-The parts of a write are named tuples, which are created in a third of a frozen dataclass's time.
+The parts of a write are named tuples, which are created in a third of the time that a frozen dataclass takes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class KeyValue(NamedTuple):
-    """A key as stored in etcd. `version` counts the writes since its creation, from 1; `lease` is 0 if it has none."""
+    """A key as stored in etcd. `version` counts the writes since its creation, starting at 1. `lease` is 0 if the key
+    has none."""
 
     key: bytes
     value: bytes
@@ -28,7 +29,7 @@ class KeyValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """The keys read, the store's revision at that time, and the number of keys in the range."""
+    """The keys that were read, the store's revision at that time, and the number of keys in the range."""
 
     revision: int
     values: tuple[KeyValue, ...] = ()
@@ -36,7 +37,7 @@ class Range:
 
     @property
     def first(self) -> KeyValue | None:
-        """The single key that was read; None if it does not exist."""
+        """The single key that was read, or None if it does not exist."""
         return self.values[0] if self.values else None
 
 
@@ -51,8 +52,8 @@ class Field(str, enum.Enum):
 
 
 class Compare(NamedTuple):
-    """A condition: the field equals `expected` (bytes for VALUE, otherwise int). A missing key has no value and 0
-    elsewhere."""
+    """A condition that the field equals `expected` (bytes for VALUE, otherwise int). A missing key matches no value,
+    and its other fields are 0."""
 
     key: bytes
     field: Field
@@ -65,8 +66,8 @@ def absent(key: bytes) -> Compare:
 
 
 class Get(NamedTuple):
-    """Read a key, or with `end` all keys before it, oldest first. `count_only`: return only their number. `limit`: the
-    maximum number of keys; 0: all."""
+    """Read a key, or with `end` the range `[key, end)`, oldest first. `count_only` returns only their number. `limit`
+    is the maximum number of keys (0: no limit)."""
 
     key: bytes
     end: bytes = b""
@@ -84,7 +85,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete a key, or with `end` all keys before it."""
+    """Delete a key, or with `end` the range `[key, end)`."""
 
     key: bytes
     end: bytes = b""
@@ -94,13 +95,13 @@ Operation = Get | Put | Delete
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The end of the range of all keys with this prefix."""
+    """Return the end of the range of all keys with this prefix."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\x00"
 
 
 class Transaction(NamedTuple):
-    """If all conditions hold, do `then`, otherwise `otherwise`, atomically. At most 128 operations."""
+    """Atomically do `then` if all conditions hold, else `otherwise`. Each list may have up to 128 items."""
 
     conditions: Sequence[Compare]
     then: Sequence[Operation] = ()
@@ -109,7 +110,8 @@ class Transaction(NamedTuple):
 
 class Committed(NamedTuple):
     """The outcome of a transaction: whether the conditions held, the store's revision afterwards (the mod_revision of
-    written keys), and an answer for each operation in order (empty for a write); none if all were writes."""
+    written keys), and an answer for each operation in order (empty for a write). If all were writes, there are no
+    answers."""
 
     succeeded: bool
     revision: int
@@ -118,7 +120,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """A granted lease; the server chose `ttl`, in seconds."""
+    """A granted lease. The server chose its `ttl`, in seconds."""
 
     id: int
     ttl: Duration

@@ -1,4 +1,4 @@
-"""Starts etcd servers: for one node, for tests, and as members of a cluster that the agents of a job serve."""
+"""Starts etcd servers for a single node, for tests, and as members of a cluster that the agents of a job serve."""
 
 from elastic_etcd.server.server import EtcdServer, EtcdServerError
 

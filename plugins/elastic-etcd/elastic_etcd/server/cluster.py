@@ -1,4 +1,4 @@
-"""The cluster that a job's agents serve: its members, and what an agent does next. Pure.
+"""The cluster that a job's agents serve: its members, and an agent's next step. This module does no I/O.
 
 Each listed host has one member, known by its peer URL. A member's data does not outlive its agent, so an agent starts
 without data. In etcd, a member that may have voted must not return empty under its old id, because acknowledged writes
@@ -6,8 +6,8 @@ would be lost without an error. Two rules follow.
 
 - An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served. A
   silent host may hold data, so the agent waits for it.
-- Otherwise it removes its own old member and joins under a new id, as a learner, which has no vote until it has caught
-  up. It never removes another host's member, because it cannot know whether that host is down.
+- Otherwise the agent removes its own old member and joins under a new id, as a learner, which has no vote until it has
+  caught up. It never removes another host's member, because it cannot know whether that host is down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_ID = 12  # hexadecimal digits
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """The place of a member: a listed host, the port for clients, and the port for other members."""
+    """Where a member runs: a listed host, the port for clients, and the port for other members."""
 
     host: str
     port: int
@@ -58,11 +58,11 @@ class Cluster:
 
     @property
     def token(self) -> str:
-        """Distinguishes this cluster from others, also for etcd."""
+        """A token that distinguishes this cluster from others, for etcd as well."""
         return f"elastic-{hashlib.sha256(self.run_id.encode()).hexdigest()[:_LONGEST_ID]}"
 
     def name(self, place: Place) -> str:
-        """The name of the member at this place."""
+        """Return the name of the member at this place."""
         return f"{self.token}-{place.address}"
 
     @property
@@ -71,7 +71,7 @@ class Cluster:
         return ",".join(f"{self.name(place)}={place.peer_url}" for place in sorted(self.places))
 
     def initial_with(self, own: Place, members: Iterable[Member]) -> str:
-        """The same for an existing cluster, to which the member at `own` has been added."""
+        """Return `--initial-cluster` for an existing cluster, to which the member at `own` has been added."""
         named = ((self.name(own) if it.peer_url == own.peer_url else it.name or it.id, it.peer_url) for it in members)
         return ",".join(f"{name}={url}" for name, url in named)
 
@@ -87,8 +87,8 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A place's answer; by default nothing usable. `refused`: its machine refuses connections. `members`: the cluster
-    as its member knows it. `healthy`: it has a quorum."""
+    """A place's answer, by default an unusable one. `refused`: its machine refuses connections. `members`: the cluster
+    as the place's member knows it. `healthy`: this member has a quorum."""
 
     place: Place
     refused: bool = False
@@ -101,7 +101,7 @@ class Begin(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Let the member at `through` remove our old id (empty: none), and add us as a learner."""
+    """Have the member at `through` remove our old id, if `removed` names one, and add us as a learner."""
 
     through: Place
     removed: str
@@ -114,8 +114,8 @@ class Wait(NamedTuple):
 
 
 def members_of(listed: Any) -> tuple[Member, ...]:
-    """The members in etcd's JSON, which names the id differently on the peer port and on the client port. Raises
-    KeyError, TypeError, IndexError, AttributeError."""
+    """Read the members from etcd's JSON, which names the id differently on the peer and client ports. Raises KeyError,
+    TypeError, IndexError or AttributeError."""
     return tuple(
         Member(
             str(it["ID"] if "ID" in it else it["id"]),
@@ -129,7 +129,7 @@ def members_of(listed: Any) -> tuple[Member, ...]:
 
 
 def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | Join | Wait:
-    """What an agent without data does for its member. `answers`: from all other places."""
+    """Decide what an agent without data does for its member. `answers` come from all other places."""
     urls = {place.peer_url for place in cluster.places}
     for answer in answers:
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
@@ -151,7 +151,7 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
 
 
 class Leave(NamedTuple):
-    """Let the member at `through`, whose id is `heir`, become leader if we are, and remove our id."""
+    """Have the member at `through`, whose id is `heir`, become leader if we lead, and then remove our id."""
 
     through: Place
     removed: str
@@ -159,8 +159,8 @@ class Leave(NamedTuple):
 
 
 def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
-    """How the member at `own` leaves the cluster. True: it is not a member; False: the remaining members currently have
-    no quorum. `answers`: from the other places."""
+    """Decide how the member at `own` leaves the cluster. Returns True if it is not a member, and False if the remaining
+    members currently have no quorum. `answers` come from the other places."""
     for answer in answers:
         if not answer.healthy:
             continue
@@ -173,7 +173,7 @@ def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
 
 
 def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
-    """Explains that the cluster has lost its majority, and what to do; empty if it has not."""
+    """Explain that the cluster has lost its majority, and what to do. Returns an empty string if it has not."""
     known = next((answer.members for answer in answers if answer.members), ())
     voters = {it.peer_url for it in known if not it.learner} or {place.peer_url for place in cluster.places}
     there = {answer.place.peer_url for answer in answers if answer.members} & voters
@@ -189,7 +189,8 @@ def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
 
 
 def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str, ...]:
-    """A line for each place with the status of its member. `leader`: the leader's id; empty: there is none."""
+    """Return a line for each place with its member's status. `leader` is the leader's id, or empty if there is no
+    leader."""
     known = next((answer.members for answer in sorted(answers, key=lambda it: not it.healthy) if answer.members), ())
     there = {answer.place.peer_url for answer in answers if answer.members}
 

@@ -1,5 +1,5 @@
-"""Asks etcd over HTTP. This needs no gRPC, and membership messages, which are newer than the client's description of
-etcd's messages, are plain JSON here."""
+"""Sends requests to etcd over HTTP, which needs no gRPC. Membership messages are newer than the client's description of
+etcd's messages, but here they are plain JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOK: Duration = 2.5  # for the answers of all places; a name lookup can take l
 
 
 class Refused(Exception):
-    """The server answered, but did not do what it was asked."""
+    """The server answered but did not do what it was asked to do."""
 
 
 UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
@@ -32,8 +32,8 @@ UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, Attri
 
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
-    """Request this URL, with `body` as JSON if it is given, and return the parsed JSON answer. Raises OSError if the
-    server does not answer, Refused if it rejects the request, ValueError or RecursionError if it is not etcd."""
+    """Request this URL and return the parsed JSON answer. If `body` is given, it is sent as JSON. Raises OSError if the
+    server does not answer, Refused if it rejects the request, and ValueError or RecursionError if it is not etcd."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -57,23 +57,24 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
 
 
 def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> bool:
-    """Whether the etcd there reports that it serves, which requires a quorum. Raises the same errors as `ask`."""
+    """Return whether the etcd server here reports that it serves, which requires a quorum. Raises the same errors as
+    `ask`."""
     return bool(ask(f"{url}/health", None, timeout, security)["health"] == "true")
 
 
 class Gateway:
-    """Asks members about their cluster. Calls raise the errors in UNUSABLE, unless documented otherwise. `security`
-    creates the TLS context for each request, because certificates are renewed; None: plain text."""
+    """Asks members about their cluster. Unless documented otherwise, calls raise the errors in UNUSABLE. `security`
+    creates the TLS context for each request, because certificates are renewed (default: plain text)."""
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)
 
     def at(self, place: Place, path: str, **words: Any) -> Any:
-        """Call this path of the API at a place."""
+        """Call this path of the API on the member at this place."""
         return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security())
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
-        """The answers of these places, asked in parallel within 2.5 s. Raises nothing."""
+        """Ask these places in parallel, and return their answers within 2.5 s. Raises nothing."""
         calls = [(place, BackgroundCall(partial(self._answer, place), "etcd look")) for place in places]
         clock = SystemClock()
         until = later(clock.now(), _LOOK)
@@ -81,7 +82,8 @@ class Gateway:
         return [call.result() if call.wait(max(0.0, until - clock.now())) else Answer(place) for place, call in calls]
 
     def leader(self, answers: Sequence[Answer]) -> str:
-        """The leader's id according to a healthy member; empty if none reports it. Raises nothing."""
+        """Return the leader's id according to a healthy member, or an empty string if none reports it. Raises
+        nothing."""
         for answer in answers:
             if answer.healthy:
                 with contextlib.suppress(*UNUSABLE):
@@ -102,7 +104,7 @@ class Gateway:
 
 
 def _refuses_everywhere(place: Place) -> bool:
-    """One address may refuse while another is silent, and a silent address proves nothing."""
+    """Return whether every address refuses. A silent one proves nothing, whatever the others do."""
     try:
         addresses = resolve_host(place.host, place.peer_port)
     except OSError:

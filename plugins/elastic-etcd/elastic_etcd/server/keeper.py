@@ -1,6 +1,6 @@
-"""A process that runs an etcd server for its owner, and ends it when the owner lets go or dies in any way.
+"""A process that runs an etcd server for its owner, and stops the server when the owner lets go or dies in any way.
 
-This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it ends the server
+This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it stops the server
 and removes the folder SCRATCH (empty: none). It prints `started PID`, `failed WHY` and `exited CODE`, one per line. It
 uses only the standard library and runs in its own session, so that a signal to the owner's group does not reach it.
 """
@@ -23,13 +23,13 @@ _GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 
 
 def tell(line: str) -> None:
-    """Report to the owner if it still exists."""
+    """Report to the owner if the owner still exists."""
     with contextlib.suppress(OSError):
         os.write(1, f"{line}\n".encode())
 
 
 def keep(command: Sequence[str], scratch: str) -> None:
-    """Run the command until standard input ends."""
+    """Run the command until standard input closes."""
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""This agent's member of the cluster that a job's agents serve. A thread starts the member, lets the cluster add it in
-the place of a lost one, and starts it again when it ends."""
+"""This agent's member of the cluster that a job's agents serve. A thread starts the member, has the cluster add it in
+place of a lost one, and restarts it when it exits."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ _NO_FSYNC = (3, 5)  # the first version with --unsafe-no-fsync
 
 @dataclass(frozen=True)
 class Files:
-    """PEM files with which members serve clients and each other."""
+    """The PEM files with which members serve clients and each other."""
 
     ca: str
     cert: str
     key: str
 
     def flags(self) -> list[str]:
-        """Flags for client and peer connections, which both require a certificate."""
+        """Return the flags for client and peer connections, both of which require a certificate."""
         pairs = (("trusted-ca-file", self.ca), ("cert-file", self.cert), ("key-file", self.key))
         named = [f"--{kind}{name}={path}" for kind in ("", "peer-") for name, path in pairs]
         return ["--client-cert-auth", "--peer-client-cert-auth", *named]
@@ -84,12 +84,12 @@ class Files:
 
 class ServedCluster:
     """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on its
-    machine and no other agent there holds it: `own`, None until it is known. Thread-safe.
+    machine and no other agent there holds it. `own` is this place, or None until it is known. Thread-safe.
 
     Args:
-        files: for TLS; None: plain text.
+        files: the files for TLS (default: plain text).
         local_addr: address of this machine to listen on if its place's name resolves to loopback here.
-        parent: the folder in which the data folder is created; None: the temporary folder.
+        parent: the folder in which the data folder is created (default: the temporary folder).
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class ServedCluster:
 
     @property
     def pid(self) -> int:
-        """Our member's process id; 0 if none runs."""
+        """Our member's process id, or 0 if no member is running."""
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
-        """Find our place, and serve there in a separate thread, which also waits until names resolve to this machine: a
-        pod may start before its name is known. Raises ConfigurationError if there is no etcd binary, or no folder for
-        its data."""
+        """Find our place, and serve there in a separate thread. The thread also waits until names resolve to this
+        machine, because a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary
+        or no folder for its data."""
         if self._parent and not Path(self._parent).is_dir():
             message = f"the folder {self._parent} does not exist; create it, or remove the option"
             raise ConfigurationError(Problem("--rdzv-conf: serve_folder", message))
@@ -134,7 +134,7 @@ class ServedCluster:
             self._thread.start()
 
     def stop(self) -> None:
-        """Leave the cluster, so that the last members still have a majority, and end the member. Idempotent."""
+        """Leave the cluster, so that the last members still have a majority, and stop the member. Idempotent."""
         if not (self._asked_to_leave or self._over.is_set()):
             self.leave(_LEAVING)
         self._over.set()
@@ -148,8 +148,8 @@ class ServedCluster:
             self._holds.close()
 
     def leave(self, timeout: Duration = 0.0) -> bool:
-        """Remove our member from the cluster if the others have a quorum without it. Returns whether it is no longer a
-        member. Retries for `timeout` seconds, because members that leave at the same time delay each other."""
+        """Remove our member from the cluster if the other members have a quorum without it. Returns whether it is no
+        longer a member. Retries for `timeout` seconds, because members that leave at the same time delay each other."""
         if self.own is None:
             return True
         self._leaving = self._asked_to_leave = True
@@ -172,7 +172,7 @@ class ServedCluster:
         return left
 
     def _leave(self, own: Place, answers: Sequence[Answer]) -> bool:
-        """Returns whether our member is no longer one."""
+        """Try to leave once. Returns whether we are no longer a member."""
         way = leaving(own, answers)
         if isinstance(way, bool):
             return way
@@ -183,12 +183,12 @@ class ServedCluster:
         return True
 
     def diagnosis(self) -> str:
-        """Explains why our member does not start, or that the majority is lost; otherwise empty. Asks all members,
-        which takes a few seconds."""
+        """Explain why our member does not start, or that the majority is lost. The result is empty if neither is true.
+        Asking all members takes a few seconds."""
         return self._waiting_for or majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
-        """The status of each member. Asks all members, like `diagnosis`."""
+        """Return the status of each member. Asks all members, like `diagnosis`."""
         answers = self._gateway.look(self._cluster.places)
         return shown(self._cluster, answers, self._gateway.leader(answers))
 
@@ -203,7 +203,8 @@ class ServedCluster:
             get_logger().error("etcd member waits", reason=str(error))
 
     def _waits_for_place(self) -> bool:
-        """Wait until one place is ours, or until all names resolve and have had time to become known everywhere."""
+        """Wait until a place is ours, or until all names resolve and have had time to become known everywhere. Returns
+        whether a place is ours."""
         attempts, until = 0, later(self._clock.now(), _NAMED)
         while self.own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
             if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
@@ -238,7 +239,7 @@ class ServedCluster:
         return decide(self._cluster, own, self._gateway.look(self._others()))
 
     def _run(self, own: Place, step: Begin | Join) -> None:
-        """Run the member until it ends."""
+        """Run the member until it exits."""
         member = others = ""  # our new id, and the members as `--initial-cluster` has them
         if isinstance(step, Join):
             if step.removed:
@@ -261,7 +262,8 @@ class ServedCluster:
             process.close()
 
     def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
-        """Ask for a vote until the member has one, or has ended. Only the leader knows whether it has caught up."""
+        """Ask for a vote until the member has one or has exited. Only the leader knows whether the member has caught
+        up."""
         attempts = 0
         while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
             for answer in filter(lambda it: it.members, self._gateway.look(self._others())):
@@ -294,8 +296,8 @@ class ServedCluster:
         return launched
 
     def _folder(self, own: Place) -> Path:
-        """A new folder for this place's data. Removes those of earlier members that ended with their machine: no other
-        agent here holds this place."""
+        """Create a folder for this place's data. Folders of earlier members that ended with their machine are removed,
+        because no other agent here holds this place."""
         mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url} {_network()}".encode()).hexdigest()[:12]
         prefix = f"elastic-etcd-{mark}-"
         for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
@@ -311,7 +313,7 @@ class ServedCluster:
         return [place for place in self._cluster.places if place != self.own]
 
     def _finds_place(self) -> bool:
-        """Take the first place that is on this machine and free."""
+        """Take the first free place on this machine. Returns whether there was one."""
         for place in self._cluster.places:
             if any(map(is_local_address, self._resolved(place))) and (holds := _held(place)) is not None:
                 self.own, self._holds = place, holds
@@ -325,7 +327,8 @@ class ServedCluster:
             return []
 
     def _listens_at(self, own: Place) -> Address:
-        """The address at which others reach our place. Its name may resolve to loopback on this machine only."""
+        """Return the address at which other members reach our place. Its name may resolve to loopback on this machine
+        only."""
         found = [address for address in self._resolved(own) if is_local_address(address)]
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
@@ -335,7 +338,8 @@ class ServedCluster:
 
 
 def _network() -> int:
-    """The network namespace in which `_held` holds a place: another one may have the same place and folder."""
+    """Return the network namespace in which `_held` holds a place. Another namespace may have the same place and
+    folder."""
     try:
         return Path("/proc/self/ns/net").stat().st_ino
     except OSError:
@@ -343,7 +347,8 @@ def _network() -> int:
 
 
 def _held(place: Place) -> socket.socket | None:
-    """Hold this place against other agents in this network namespace while this process lives; None if it is taken."""
+    """Hold this place against other agents in this network namespace while this process lives. Returns None if it is
+    taken."""
     holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])
@@ -354,7 +359,7 @@ def _held(place: Place) -> socket.socket | None:
 
 
 def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
-    """Raises ConfigurationError unless all are set and usable."""
+    """Return the TLS files. Raises ConfigurationError unless all are set and usable."""
     if ca and cert and key:
         files = Files(ca, cert, key)
         try:

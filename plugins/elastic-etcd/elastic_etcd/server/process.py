@@ -1,4 +1,4 @@
-"""One run of an etcd server: the choice of a binary, our side of its keeper process, and its log."""
+"""One run of an etcd server: the choice of a binary, our end of its keeper process, and its log."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ Output = int | IO[bytes] | IO[str] | None
 
 
 def packaged_binary() -> str | None:
-    """The binary of the `[server]` extra, which is not imported; None if it is not installed."""
+    """Return the binary of the `[server]` extra without importing the extra, or None if it is not installed."""
     spec = find_spec(PACKAGE)
     folders = (spec.submodule_search_locations if spec else None) or ()
     return next((str(path) for path in (Path(folder, "etcdbin", "etcd") for folder in folders) if path.is_file()), None)
 
 
 class Binary(NamedTuple):
-    """A program and its version, or `unknown`."""
+    """A program and its version, which may be `unknown`."""
 
     path: str
     version: str = "unknown"
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version as numbers, for comparisons; `unknown` is the lowest."""
+        """The version as numbers, for comparisons. An unknown version is the lowest."""
         return tuple(map(int, self.version.split("."))) if self.version != "unknown" else ()
 
 
 def find_binary() -> Binary:
     """Find an etcd binary to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on
-    PATH and in the `[server]` extra, which stays at an old version. Of equal versions, the first on PATH wins. Folders
-    on PATH that are relative or writable for every user are ignored: any user could choose what runs. Raises
-    ConfigurationError."""
+    PATH and in the `[server]` extra, which stays at an old version. Among equal versions, the first on PATH wins.
+    Folders on PATH that are relative or writable by every user are ignored, because any user could choose what runs.
+    Raises ConfigurationError."""
     if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
         return Binary(path, version_of(path))
@@ -77,7 +77,7 @@ def find_binary() -> Binary:
 
 
 def _on_path(path: str) -> tuple[list[str], list[str]]:
-    """The programs named etcd, each once; and those ignored because any user may have put them there."""
+    """Return the distinct programs named etcd, and those ignored because any user may have put them there."""
     found: dict[Path, str] = {}
     unsafe = []
     for folder in path.split(os.pathsep):
@@ -94,7 +94,7 @@ def _on_path(path: str) -> tuple[list[str], list[str]]:
 
 @functools.cache
 def version_of(path: str) -> str:
-    """The version that the program prints, such as `3.5.16`; `unknown` if it prints none in time."""
+    """Return the version that the program prints, such as `3.5.16`, or `unknown` if it prints none in time."""
     command = [path, "--version"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER, env=_inherited())
@@ -104,13 +104,13 @@ def version_of(path: str) -> str:
 
 
 def version_in(output: bytes) -> str:
-    """The version in the output of `etcd --version`; `unknown` if there is none."""
+    """Return the version in the output of `etcd --version`, or `unknown` if the output has none."""
     found = re.search(rb"^etcd Version: ([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})", output, re.MULTILINE)
     return found.group(1).decode() if found else "unknown"
 
 
 def _inherited() -> dict[str, str]:
-    """The environment that programs need to start, without variables meant for others, such as passwords."""
+    """Return the environment that programs need to start, without variables meant for others, such as passwords."""
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
@@ -126,15 +126,15 @@ def _expect_program(path: str) -> str:
 
 class ServerProcess:
     """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises
-    OSError if its keeper process cannot be started. `pid`: its process id; 0 until it is known. `end`: how it ended;
-    empty while it runs. `reports_loss`: log an error when it ends by itself.
+    OSError if the keeper process cannot be started. `pid` is the server's process id, 0 until it is known. `end`
+    describes how it ended, empty while it runs. `reports_loss`: log an error when it ends by itself.
 
     Args:
-        client, peer: the URLs for clients and for other members: where it listens, and what it advertises.
+        client, peer: the URLs for clients and for other members; where to listen, and what to advertise.
         cluster: the value of `--initial-cluster`.
         more: additional flags.
         temporary: remove the folder at the end.
-        stderr: receives the output in addition to the log; None: only the log does.
+        stderr: receives the output in addition to the log (default: only the log does).
     """
 
     def __init__(
@@ -177,16 +177,17 @@ class ServerProcess:
         self._listener.start()
 
     def ended(self, timeout: Duration) -> bool:
-        """Wait at most `timeout` seconds for the server to end. Returns whether it has; `end` then describes how."""
+        """Wait at most `timeout` seconds for the server to end. Returns whether it has ended; `end` then
+        describes how."""
         return self._ended.wait(timeout)
 
     def known(self, timeout: Duration) -> bool:
-        """Wait at most `timeout` seconds for the `pid`. Returns whether it is known: a server may serve before its
-        keeper has reported it."""
+        """Wait at most `timeout` seconds for the `pid`. Returns whether it is known, because a server may already serve
+        before its keeper has reported the id."""
         return self._known.wait(timeout) and self.pid != 0
 
     def close(self, at_once: bool = False) -> None:
-        """End it with SIGTERM, then SIGKILL; `at_once`: with SIGKILL immediately. Idempotent."""
+        """Stop the server with SIGTERM, then SIGKILL. With `at_once`, send SIGKILL immediately. Idempotent."""
         self._closing = True
         if at_once and self.known(_TOLD) and not self.end:
             with contextlib.suppress(ProcessLookupError):
@@ -229,12 +230,12 @@ def _decoded(code: int) -> str:
 
 
 class ServerLog(NamedTuple):
-    """The log file of a server. etcd writes a JSON object per line, and plain text when it crashes."""
+    """The log file of a server. etcd writes one JSON object per line, and plain text when it crashes."""
 
     path: Path
 
     def text(self) -> str:
-        """The last 64 KiB; empty if there is no log."""
+        """Return the last 64 KiB, or an empty string if there is no log."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
@@ -243,14 +244,14 @@ class ServerLog(NamedTuple):
             return ""
 
     def tail(self, lines: int = 3) -> list[str]:
-        """The last lines, in readable form. After a crash they begin with its reason, which precedes etcd's stack
-        trace."""
+        """Return the last lines in readable form. After a crash, they begin with its reason, which precedes etcd's
+        stack trace."""
         found = self.text().splitlines()
         failed = [line for line in found[:-lines] if _FAILED.match(line)]
         return [plain(line) for line in (*failed[-1:], *found[-lines:])]
 
     def shown(self, lines: int = 20) -> str:
-        """The last lines as part of an error message; empty if there are none."""
+        """Return the last lines as part of an error message, or an empty string if there are none."""
         tail = self.tail(lines)
         return "; the end of its log:\n" + "\n".join(f"    {line}" for line in tail) if tail else ""
 
@@ -259,8 +260,9 @@ _FAILED = re.compile(r'panic: |fatal error: |{"level":"(?:fatal|panic)"')
 
 
 def plain(line: str) -> str:
-    """One line in readable form: time, level, message and error of a JSON line, or any other line as it is. It is cut
-    at 300 characters, and unprintable characters are replaced, since it may contain data from clients."""
+    """Return one line in readable form. For a JSON line, this is its time, level, message and error; any other line
+    stays as it is. The line is cut at 300 characters, and unprintable characters are replaced, because it may contain
+    data from clients."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):

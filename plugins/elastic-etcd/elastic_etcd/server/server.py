@@ -1,11 +1,11 @@
-"""An etcd server that a program starts and ends.
+"""An etcd server that a program starts and stops.
 
 Its data lives only as long as the server and its machine. A job that must survive the loss of a machine needs a
 separate cluster of at least three members.
 
 The port is reserved: a bound socket that never listens keeps it from processes that ask for any free port. etcd (3.4 to
-3.6) accepts no listening socket, so a process that asks for this very port may be faster. etcd then exits at once, and
-another port is tried. The answering server is asked for its unique name, to be sure that it is this one.
+3.6) accepts no listening socket, so a process that asks for this very port may be faster. etcd then exits immediately,
+and another port is tried. To make sure that the answering server is this one, it is asked for its unique name.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class EtcdServerError(RendezvousConnectionError):
 
 
 class EtcdServer:
-    """Starts and stops an etcd server, a cluster of one. It ends with this process, however that ends. A context
-    manager.
+    """A context manager that starts and stops an etcd server, a cluster of one. It ends with this process, however that
+    ends.
 
     Args:
-        data_dir: folder for its data and log, created if missing and kept at the end, so that another server can use
-            the data. None: a private folder, removed at the end.
+        data_dir: folder for the server's data and log, created if missing. It is kept for another server to use
+            (default: a private folder, removed at the end).
         host: address of this machine to listen on; by default only this machine can connect.
-        port: port to listen on; 0: any free one.
+        port: port to listen on (0: any free port).
     """
 
     def __init__(
@@ -77,13 +77,14 @@ class EtcdServer:
         self._process: ServerProcess | None = None
 
     def start(self, timeout: Duration = 60, num_retries: int = 3, stderr: Output = None) -> None:
-        """Start it, and return when it serves. Raises ConfigurationError if there is no binary, or the port or address
-        is not available, and EtcdServerError, with the end of its log, if it exits or does not serve in time.
+        """Start the server, and return when it serves. Raises ConfigurationError if there is no binary, or if the port
+        or address is not available. Raises EtcdServerError, with the end of the log, if the server exits or does not
+        serve in time.
 
         Args:
             timeout: seconds for all attempts together.
             num_retries: how many other ports to try if another process is faster.
-            stderr: receives its output in addition to the log in its folder; None: only the log does.
+            stderr: receives the output in addition to the log in the server's folder (default: only the log does).
         """
         if self._process is not None:
             raise RuntimeError("the server already runs; stop it first")
@@ -104,38 +105,39 @@ class EtcdServer:
             raise
 
     def stop(self) -> None:
-        """End it, and remove its folder if that is a private one. Idempotent."""
+        """Stop the server, and remove its folder if the folder is a private one. Idempotent."""
         self._process = self._reservation = None
         self._undo.close()
 
     def get_host(self) -> str:
-        """The host for clients: this machine's name if the server listens on all addresses."""
+        """Return the host for clients, which is this machine's name if the server listens on all addresses."""
         address = ip_address(self._host)
         return socket.gethostname() if address is not None and address.is_unspecified else self._host
 
     def get_port(self) -> int:
-        """The port. Raises RuntimeError if the server is not running."""
+        """Return the port. Raises RuntimeError if the server is not running."""
         if self._reservation is None:
             raise RuntimeError("the server is not running; call start()")
         return self._reservation.port
 
     def get_endpoint(self) -> str:
-        """`host:port`. Raises RuntimeError if the server is not running."""
+        """Return `host:port`. Raises RuntimeError if the server is not running."""
         return joined_host_port(self.get_host(), self.get_port())
 
     def get_client(self) -> EtcdClient:
-        """A new client, which the caller closes. Raises RuntimeError if the server is not running."""
+        """Return a new client, which the caller closes. Raises RuntimeError if the server is not running."""
         from elastic_etcd.client.client import EtcdClient
 
         return EtcdClient([self.get_endpoint()])
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 if it is not running."""
+        """The server's process id, or 0 if it is not running."""
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def failure(self) -> str | None:
-        """How it ended by itself, with the end of its log; None if it is running or was not started."""
+        """Describe how it ended by itself, with the end of its log. Returns None if it is running or was not
+        started."""
         if self._process is None or not self._process.end:
             return None
         return f"etcd has ended: {self._process.end}{self._process.log.shown()}"
@@ -149,7 +151,7 @@ class EtcdServer:
         self.stop()
 
     def _serves(self, binary: Binary, address: str, stderr: Output, deadline: Instant) -> bool:
-        """Start it at a reserved port, and wait until it serves. False if the port was taken. Raises
+        """Start the server at a reserved port, and wait until it serves. Returns False if the port was taken. Raises
         EtcdServerError."""
         try:
             self._reservation = PortReservation(self._wanted)

@@ -1,4 +1,4 @@
-"""`EtcdStore`: a `torch.distributed.Store` in etcd. Importing this imports torch."""
+"""`EtcdStore`, a `torch.distributed.Store` in etcd. Importing this package imports torch."""
 
 from elastic_etcd.store.store import EtcdStore
 

@@ -23,8 +23,8 @@ Found = dict[bytes, "KeyValue"]
 
 
 class Reader:
-    """Reads for one store. Thread-safe. Tries again until the deadline while no member answers. `name` converts a key
-    to the user's name for it, and `closed` ends every wait."""
+    """Reads for one store. Thread-safe. While no member answers, reads are retried until the deadline. `name` converts
+    a key to the user's name for it, and `closed` ends every wait."""
 
     def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client
@@ -35,12 +35,12 @@ class Reader:
         self._changing = threading.Lock()
 
     def one(self, key: bytes, deadline: Deadline) -> KeyValue | None:
-        """A key; None if it does not exist. Raises EtcdError."""
+        """Return a key, or None if it does not exist. Raises EtcdError."""
         return deadline.patiently(partial(self._client.read, key)).first
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
-        """The keys that exist, and a revision not later than that of the read. Up to 120 keys are read at one moment.
-        More, or those of more than 64 MiB, take several reads. Raises EtcdError."""
+        """Return the keys that exist, and a revision not later than that of the read. Up to 120 keys are read at the
+        same moment; more keys, or more than 64 MiB, take several reads. Raises EtcdError."""
         batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
         revision, found = 0, Found()
         while batches:
@@ -58,7 +58,7 @@ class Reader:
         return revision, found
 
     def wait(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> Found:
-        """Block until each key has existed at some time since the call, and return them as they were then. Raises
+        """Block until each key has existed at some time since the call, and return the keys as they were then. Raises
         EtcdError if a key did not appear before the deadline."""
         distinct = list(dict.fromkeys(keys))
         revision, found = self.those(distinct, deadline, keys_only)
@@ -68,15 +68,15 @@ class Reader:
         return found
 
     def close(self) -> None:
-        """Let every blocked `wait` raise EtcdClosed, once `closed` is set. Idempotent."""
+        """Make every blocked `wait` raise EtcdClosed, once `closed` is set. Idempotent."""
         with self._changing:
             watches = list(self._watches)
         for watch in watches:
             watch.close()
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
-        """Wait with one watch for all keys, because each watch needs a stream. It also receives the keys between
-        them."""
+        """Wait for all keys with a single watch, because each watch needs a stream. The watch also receives the keys in
+        between."""
         over = Deadline(self._clock, timedelta, self._closed)  # one attempt: `wait_for` raises its error
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:

@@ -1,9 +1,10 @@
 """A torch store in etcd, whose operations behave like TCPStore's.
 
 `reader.py` reads and waits, and `writer.py` makes every write count once. `add` and `append` write on the condition
-that the value is unchanged, and otherwise try again with the current one. After the second lost race they wait a random
-time before each attempt, up to a common bound: early clients soon catch up with newcomers, and etcd is not flooded with
-failing attempts. Measured: 128 concurrent additions take about 8 transactions each, instead of 64 without waiting.
+that the value is unchanged, and otherwise try again with the current value. After the second lost race, a client waits
+a random time before each attempt, up to a common bound. So early clients soon catch up with newcomers, and etcd is not
+flooded with failing attempts. In a measurement, 128 concurrent additions took about 8 transactions each, instead of 64
+without waiting.
 """
 
 from __future__ import annotations
@@ -56,22 +57,22 @@ class _ErrorsOfTorch:
 class EtcdStore(_dist.Store):  # type: ignore[misc]
     """A store like torch's TCPStore, whose keys survive the loss of any one machine. Thread-safe. Every write counts
     once, even if its answer is lost. While no member of the cluster answers, operations try again until the store's
-    timeout. Where torch's own stores differ, this one behaves like TCPStore. But `add` to a value that is not a number
-    raises ValueError, and an empty value is treated as 0.
+    timeout. Where torch's own stores differ, this one behaves like TCPStore, except that `add` to a value that is not a
+    number raises ValueError, and an empty value is treated as 0.
 
-    Errors are torch's: DistStoreError if keys do not appear in time ("wait timeout after ...") or etcd rejects a
-    request, DistNetworkError if no member answers. Their cause is the client's error. ValueError: keys and values
-    exceed etcd's limit for a request (1.5 MiB).
+    Errors are torch's, and their cause is the client's error: DistStoreError if keys do not appear in time ("wait
+    timeout after ...") or etcd rejects a request, and DistNetworkError if no member answers. ValueError means that keys
+    and values exceed etcd's limit for a request (1.5 MiB).
 
     Args:
         etcd_client: a client created in this process, not inherited through a fork.
-        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored); `k/` below it holds users' keys and
+        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored). Below it, `k/` holds users' keys and
             `w/` write markers. Stores with the same prefix share their keys, which stay until they are deleted or the
             lease ends.
-        timeout: how long to wait for keys to appear, and for etcd to answer; None: 300 s. `set_timeout` changes it.
-        lease: the lease of all keys, or a function that returns it, called at the first write; 0: none. The caller
+        timeout: how long to wait for keys to appear and for etcd to answer (default: 300 s). `set_timeout` changes it.
+        lease: the lease of all keys, or a function that returns it, called at the first write (0: no lease). The caller
             renews it.
-        owns_client: `close` also closes the client.
+        owns_client: whether `close` also closes the client.
     """
 
     _errors = _ErrorsOfTorch()
@@ -103,7 +104,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         _open_stores.add(self)
 
     def get(self, key: str) -> bytes:
-        """Return the value; waits for the key to appear."""
+        """Return the value, after waiting for the key to appear."""
         at, deadline = self._at(key), self._deadline()
         with self._errors:
             found = self._reader.one(at, deadline) or self._reader.wait([at], deadline)[at]
@@ -115,8 +116,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             self._write_all([self._small_put(key, value)], self._deadline())
 
     def add(self, key: str, num: int) -> int:
-        """Add to a counter, decimal text that starts at 0, and return its new value. `add(key, 0)` reads an existing
-        one."""
+        """Add to a counter and return its new value. A counter is decimal text that starts at 0. `add(key, 0)` reads an
+        existing counter."""
         at, deadline = self._at(key), self._deadline()
         with self._errors:
             if num == 0 and (found := self._reader.one(at, deadline)):
@@ -129,8 +130,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             return int(left.value)
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Write `desired_value` if the current value is `expected_value`; an empty one also matches a missing key.
-        Returns the value afterwards, or `expected_value` if the key is missing and a value was expected."""
+        """Write `desired_value` if the current value is `expected_value`. An empty expectation also matches a missing
+        key. Returns the value afterwards, or `expected_value` if the key is missing and a value was expected."""
         at, expected, desired = self._at(key), _as_bytes(expected_value), _as_bytes(desired_value)
         _expect_small(at, at, expected, desired)
         deadline, put = self._deadline(), Put(at, desired)
@@ -187,14 +188,14 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return [self._name(pair.key) for pair in found.values]
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append to the value; a missing key has an empty one."""
+        """Append to the value. A missing key is treated as empty."""
         added = _as_bytes(value)
         with self._errors:
             self._change(self._at(key), _ABSENT, lambda before: before + added, self._deadline())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values; waits for all keys to appear. Up to 120 keys are read at one moment if their values do not
-        exceed 64 MiB."""
+        """Return the values, after waiting for all keys to appear. Up to 120 keys are read at the same moment if their
+        values do not exceed 64 MiB."""
         wanted, deadline = [self._at(key) for key in keys], self._deadline()
         distinct = list(dict.fromkeys(wanted))
         with self._errors:
@@ -203,8 +204,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return [found[key].value for key in wanted]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Write all values; atomic for at most 120 keys and 1.5 MiB. More are written in several such steps, between
-        which others may read, and an error may leave some undone."""
+        """Write all values. The write is atomic for at most 120 keys and 1.5 MiB. Larger writes take several such
+        steps; others may read between the steps, and an error may leave some undone."""
         if len(keys) != len(values):
             raise ValueError(f"expected as many keys as values, found {len(keys)} and {len(values)}")
         pairs = dict(zip(keys, values, strict=True))
@@ -218,11 +219,12 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return True
 
     def clone(self) -> EtcdStore:
-        """Another store on the same keys and client. This store still owns the client."""
+        """Return another store with the same keys and client. This store still owns the client."""
         return EtcdStore(self._client, self._prefix, self.timeout, self._clock, self._lease)
 
     def close(self) -> None:
-        """Make waiting calls raise, and delete the write markers. The store cannot be used afterwards. Idempotent."""
+        """Make waiting calls raise an error, and delete the write markers. The store cannot be used afterwards.
+        Idempotent."""
         if self not in _open_stores:
             return
         _open_stores.discard(self)
@@ -262,7 +264,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             pass  # another client deleted our marker; the next attempt uses a new one
 
     def _change(self, at: bytes, known: KeyValue, change: Callable[[bytes], bytes], deadline: Deadline) -> KeyValue:
-        """Replace the value with `change(value)`; a missing key has an empty value. `known` is the last known value."""
+        """Replace the value with `change(value)`. A missing key is treated as empty. `known` is the last
+        known value."""
         for losses in itertools.count():
             value = change(known.value)
             _expect_small(at, at, value)
@@ -292,7 +295,7 @@ def _wrapped(number: int) -> int:
 
 
 def _expect_small(*parts: bytes) -> None:
-    """Raises ValueError if these keys and values exceed the limit of one request."""
+    """Raise ValueError if these keys and values exceed the size limit for one request."""
     size = sum(map(len, parts))
     if size > _MOST_BYTES:
         raise ValueError(

@@ -50,7 +50,7 @@ _FENCED = b"fenced"
 
 @dataclass
 class Marker:
-    """A write marker's key, its lease, and the revision of its last write; 0 before the first."""
+    """A write marker's key, its lease, and the revision of its last write (0 before the first write)."""
 
     key: bytes
     lease: int
@@ -64,8 +64,8 @@ class Marker:
 
 
 class Deadline:
-    """The time limit of an operation, which begins now and tries again while no member answers, until `closed` is set.
-    `patience` returns the limit; it is called once and only if needed, since torch's C++ side is slow to return a
+    """The time limit for an operation, which begins now and tries again while no member answers, until `closed` is set.
+    `patience` returns the limit. It is called once and only if needed, because torch's C++ side is slow to return a
     timeout."""
 
     def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
@@ -79,11 +79,11 @@ class Deadline:
         return self._asked()
 
     def left(self) -> Duration:
-        """Seconds left; 0 or less when it is over."""
+        """Return the seconds left; 0 or less when the time is up."""
         return later(self._begun, self.patience.total_seconds()) - self._clock.now()
 
     def allows_another(self) -> bool:
-        """Pause after an attempt that no member answered. Returns whether there is time for another."""
+        """Pause after an attempt that no member answered. Returns whether there is time for another attempt."""
         return self.left() > 0 and not self._closed.wait(_PAUSE)
 
     def patiently(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -97,8 +97,9 @@ class Deadline:
 
 
 class Writer:
-    """Writes for one store. Thread-safe. `lease` returns, within the deadline, the lease of everything written,
-    including markers. None: only markers have a lease, which ends with `forget` or a minute after the last write."""
+    """Writes for one store. Thread-safe. `lease` returns, within the deadline, the lease for everything written,
+    including markers. If `lease` is None, only markers have a lease, which ends with `forget` or a minute after the
+    last write."""
 
     def __init__(
         self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
@@ -113,8 +114,8 @@ class Writer:
     def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
         """Carry out the transaction's writes exactly once if its conditions hold, trying again until the deadline while
         no member answers. Otherwise nothing is written, now or later, and the result has the answers to `otherwise`.
-        Raises EtcdUnreachable if it was not confirmed in time (with `landed`, it may have taken effect, or may yet),
-        EtcdRefused, EtcdClosed."""
+        Raises EtcdUnreachable if the write was not confirmed in time (with `landed`, it may have taken effect, or may
+        still do so), EtcdRefused, or EtcdClosed."""
         lease = self._lease(deadline) if self._lease else 0
         if lease:
             then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
@@ -132,7 +133,7 @@ class Writer:
                 return outcome
 
     def forget(self) -> None:
-        """Revoke the markers' lease, unless they have the store's. Nothing may be written afterwards."""
+        """Revoke the markers' lease, unless they use the store's lease. Nothing may be written afterwards."""
         self._own.release()
 
     def _marker(self, lease: int) -> Marker:
@@ -181,7 +182,8 @@ class Writer:
 
     def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out afterwards. Returns the write's outcome if
-        a copy was faster, else None. EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
+        a copy was faster, otherwise None. Raises EtcdUnreachable if a copy was `outstanding` and the marker no longer
+        exists."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
@@ -191,8 +193,8 @@ class Writer:
 
 
 def _landed(marker: Marker, found: KeyValue | None, outstanding: bool) -> Committed | None:
-    """The outcome of a write whose marker reads `found`; None if it was not carried out. Updates the marker.
-    EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
+    """Return the outcome of a write whose marker has the value `found`, or None if it was not carried out. Updates the
+    marker. Raises EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
     if outstanding and found is None and marker.revision:
         reason = "the write marker was deleted, or expired, before the write was confirmed"
         raise EtcdUnreachable(f"{reason}; the write may have taken effect", landed=True)
