@@ -1,5 +1,5 @@
 """This package's health checks: the kernel, the process limit, and shared memory. `elastic doctor` runs them before a
-job; the health endpoint of a running job shows their results."""
+job, and the health endpoint of a running job shows their results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PIDFD_SINCE = (5, 3)
 
 
 def kernel(context: Context) -> CheckResult:
-    """Without pidfd, the agent needs one thread per worker."""
+    """Check the kernel. Without pidfd, the agent needs one thread per worker."""
     return judged_kernel(platform.system(), platform.release(), usable_cpus())
 
 
 def process_limit(context: Context) -> CheckResult:
-    """The limit applies to all threads of the user, including those of other programs."""
+    """Check the limit on processes. It applies to all threads of the user, including those of other programs."""
     workers = context.settings.get("nproc_per_node", 1)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = None if soft == resource.RLIM_INFINITY else soft
@@ -35,12 +35,12 @@ def process_limit(context: Context) -> CheckResult:
 
 
 def shared_memory(context: Context) -> CheckResult:
-    """NCCL and torch's data loaders use /dev/shm."""
+    """Check /dev/shm, which NCCL and torch's data loaders use."""
     return judged_shared_memory(free_memory("/dev/shm"))
 
 
 def free_memory(folder: str) -> int | None:
-    """Free bytes in the folder's file system; None if the folder does not exist."""
+    """Return the free bytes in the folder's file system, or None if the folder does not exist."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -65,7 +65,7 @@ def _version(release: str) -> tuple[int, ...]:
 
 
 def judged_processes(limit: int | None, workers: int) -> CheckResult:
-    """`limit`: maximum number of processes and threads; None: unlimited."""
+    """Judge `limit`, the maximum number of processes and threads (None: unlimited)."""
     needed = workers * _TASKS_PER_WORKER + _OTHER_TASKS
     shown = "unlimited" if limit is None else str(limit)
     text = f"processes and threads: {shown}; this run may need {needed}"
@@ -75,7 +75,7 @@ def judged_processes(limit: int | None, workers: int) -> CheckResult:
 
 
 def judged_shared_memory(free: int | None) -> CheckResult:
-    """`free`: free bytes; None if /dev/shm does not exist."""
+    """Judge the number of `free` bytes (None: /dev/shm does not exist)."""
     if free is None:
         return CheckResult(
             CheckLevel.WARNING, "/dev/shm does not exist", "mount a tmpfs there; data loaders and NCCL need it"

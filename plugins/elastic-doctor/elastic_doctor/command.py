@@ -1,4 +1,4 @@
-"""The command `elastic doctor`: its flags and its help."""
+"""The command `elastic doctor`, with its flags and its help."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, words: Sequence[str]) -> int:
-    """Check this machine, print the findings, and return the exit code. Raises ConfigurationError."""
+    """Check this machine, print the findings, and return the exit code. Raises ConfigurationError for invalid
+    arguments."""
     from elastic_doctor import examine, finding
 
     manager, reading = cli.read_like_run(
@@ -42,7 +43,7 @@ class DoctorOptions:
 
     Args:
         expect_store: report an unreachable store as a fault.
-        peers: number of doctors that connect to each other; 0: do not wait for other doctors.
+        peers: number of doctors that connect to each other (0: do not wait for other doctors).
         timeout: seconds for each check that may hang.
         peers_timeout: seconds until all doctors must have joined.
     """
@@ -79,12 +80,12 @@ DOCTOR: tuple[Spec, ...] = (
 
 
 def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
-    """The options from the values of the flags in `DOCTOR`."""
+    """Create the options from the values of the flags in `DOCTOR`."""
     return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
 
 
 def doctor_help() -> str:
-    """The output of `elastic doctor --help`."""
+    """Return the output of `elastic doctor --help`."""
     return command_help(
         """\
 usage: elastic doctor [flags] [flags of elastic run] [script]

@@ -61,9 +61,9 @@ def examined(
     ask_torch: Callable[[str, Duration], Torch] = machine.probed_torch,
     added: Mapping[str, object] | None = None,
 ) -> tuple[Finding, ...]:
-    """Check everything that a run with these settings needs. Takes at most a few times `options.timeout`, plus the time
-    for peers. Leaves nothing running. Problems become findings, not errors. `added`: values of the options that plugins
-    added."""
+    """Check everything that a run with these settings needs. The checks take at most a few times `options.timeout`,
+    plus the time for peers, and leave nothing running. Problems become findings, not errors. `added` holds the values
+    of the options that plugins added."""
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
@@ -170,7 +170,7 @@ class _Examination:
                     yield from judged_secret(seal)
 
     def _broken(self) -> Finding | None:
-        """A fault of the backend that does not depend on a running store, such as a missing library."""
+        """Return a fault of the backend that does not depend on a running store, such as a missing library."""
         try:
             with self._opened(self.settings.rdzv_id or "", self.options.timeout):
                 return None
@@ -187,7 +187,8 @@ class _Examination:
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
-        """Host the store for the peers while the context is open, if no server runs and this machine would host it."""
+        """Host the store for the peers while the context is open, if no server is running and this machine would host
+        it."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)
@@ -213,8 +214,8 @@ class _Examination:
 
 
 def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
-    """The finding for a health check. This package's checks have their own names in the report; all other checks are
-    reported as `health-check`."""
+    """Return the finding for a health check. This package's checks have their own names in the report; all other checks
+    are reported as `health-check`."""
     level = Level.NOTE if result.level is CheckLevel.OK and result.remedy else _LEVELS[result.level]
     if check.plugin == "elastic-doctor":
         return Finding(level, Check(check.name), result.message, result.remedy)
@@ -222,7 +223,7 @@ def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
 
 
 def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
-    """Whether all doctors have the same secret."""
+    """Judge whether all doctors have the same secret."""
     if seal.refused:
         text = f"{seal.refused} announcements are not signed with this machine's secret"
         yield fault(Check.SECRET, text, "use the same --rdzv-secret-file on every node")
@@ -231,17 +232,17 @@ def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
 
 
 def _refused(error: ConfigurationError) -> Finding:
-    """The finding for an error whose message ends with advice."""
+    """Return the finding for an error whose message ends with advice."""
     text, _, advice = str(error).partition("; ")
     return fault(Check.BACKEND, text, advice or "correct it")
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The store's answers.
+    """The store's answers to several reads.
 
     Args:
-        seconds: duration of each read, without the first one, which connects.
+        seconds: duration of each read except the first one, which connects.
         state: the job's state, if there is one.
         unreadable: why the state cannot be read.
     """
@@ -252,7 +253,7 @@ class Answered:
 
 
 def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
-    """Read the state several times. Raises RendezvousConnectionError."""
+    """Read the state several times. Raises RendezvousConnectionError if the store does not answer."""
     found = backend.get_state()
     seconds = []
     for _ in range(_READS):
@@ -266,7 +267,7 @@ def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
 
 
 def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:
-    """How fast the store answers, and whether a job with this id may start."""
+    """Judge how fast the store answers, and whether a job with this id may start."""
     median, worst = statistics.median(answered.seconds), max(answered.seconds)
     text = f"answers in {median * 1000:.2f} ms, at most {worst * 1000:.2f} ms ({len(answered.seconds)} reads)"
     if worst < _SLOW:

@@ -1,4 +1,4 @@
-"""The doctor's findings, their exit code, and their rendering as text and JSON. Pure."""
+"""The doctor's findings, their exit code, and their rendering as text and JSON. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ VERSION = 1
 
 
 class Level(str, enum.Enum):
-    """NOTE: harmless. WARNING: the run may start, but have problems. FAULT: the run would not work."""
+    """How serious a finding is. NOTE is harmless. WARNING means that the run may start but have problems. FAULT means
+    that the run would not work."""
 
     OK = "ok"
     NOTE = "note"
@@ -56,7 +57,7 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `told`: the observation in words. `advice`: the remedy; empty if none is needed."""
+    """The result of one check. `told` describes the observation. `advice` is the remedy, empty if none is needed."""
 
     level: Level
     check: Check
@@ -84,7 +85,8 @@ def fault(check: Check, told: str, advice: str) -> Finding:
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """Return the exit code of the fault to fix first: local and configuration faults, then the store, then peers."""
+    """Return the exit code for the most urgent fault: local and configuration faults first, then the store,
+    then peers."""
     at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION

@@ -47,14 +47,14 @@ print(json.dumps({{"version": torch.__version__, "backends": has, "devices": cou
 
 @dataclass(frozen=True)
 class Limit:
-    """A resource limit; None: unlimited."""
+    """A resource limit. None means unlimited."""
 
     soft: int | None
     hard: int | None
 
 
 def file_limit() -> Limit:
-    """The limit of open files."""
+    """Return the limit on open files."""
     soft, hard = (None if it == resource.RLIM_INFINITY else it for it in resource.getrlimit(resource.RLIMIT_NOFILE))
     return Limit(soft, hard)
 
@@ -64,7 +64,8 @@ def python_version() -> str:
 
 
 def judged_files(files: Limit, nodes: int) -> Finding:
-    """The store's host has `FILES_PER_NODE` connections per node. It raises its soft limit up to the hard limit."""
+    """Judge the limit on open files. The store's host has `FILES_PER_NODE` connections per node, and raises its soft
+    limit up to the hard limit."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
     text = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
     if files.hard is None or files.hard >= needed:
@@ -81,7 +82,7 @@ def _shown(limit: int | None) -> str:
 
 
 def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
-    """The versions of our installed distributions, by name. `core`: the version of elastic-core."""
+    """Return the versions of our installed distributions, by name. `core` is the version of elastic-core."""
     sources = [*(plugin.source for plugin in manager.plugins), *manager.blocked]
     sources += [failure.source for failure in manager.failures]
     found = {source.distribution: source.version for source in sources if source.distribution in OURS}
@@ -89,7 +90,7 @@ def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
 
 
 def judged_versions(versions: Mapping[str, str]) -> Finding:
-    """Our distributions are released and tested together, so all should have the same version."""
+    """Judge the versions of our distributions. They are released and tested together, so all should be the same."""
     core = versions[CORE]
     others = [f"{name}=={core}" for name, version in versions.items() if version != core]
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -99,7 +100,7 @@ def judged_versions(versions: Mapping[str, str]) -> Finding:
 
 
 def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
-    """Plugins that failed to load, are blocked, or provide the same name as another plugin."""
+    """Report plugins that failed to load, are blocked, or provide the same name as another plugin."""
     for failure in manager.failures:
         advice = f"fix it, or pip uninstall {failure.source.distribution}; elastic plugins --json has the traceback"
         yield warning(Check.PLUGINS, f"failed to load: {failure}", advice)
@@ -117,7 +118,7 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
 
 
 def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
-    """Whether the selected plugins are installed and accept their options."""
+    """Judge whether the selected plugins are installed and accept their options."""
     for selection in selections(settings, {}):
         if selection.given or selection.name != SPECS["rank_policy"].default:
             yield from _choice(selection, manager)
@@ -152,7 +153,7 @@ class Torch:
         version: empty if torch is not installed or cannot be used.
         backends: the backends of `torch.distributed`.
         devices: number of devices of the requested kind.
-        problem: why torch cannot be used; empty if it can, or is not installed.
+        problem: why torch cannot be used; empty if it can be used or is not installed.
     """
 
     version: str = ""
@@ -193,7 +194,7 @@ def read_answer(code: int, out: str, err: str) -> Torch:
 
 
 def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
-    """`wanted`: workers per node, as in the settings."""
+    """Judge torch and its devices. `wanted` is the number of workers per node, as in the settings."""
     if not torch.version:
         asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` needs torch for devices
         yield _absent(torch.problem, asked)

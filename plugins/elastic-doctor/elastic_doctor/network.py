@@ -48,7 +48,7 @@ _IN_DNS = "add it to DNS or to /etc/hosts on every node, or use an address inste
 
 @dataclass(frozen=True)
 class Place:
-    """One host of an endpoint, without brackets."""
+    """One host of an endpoint, without brackets, and its port."""
 
     host: str
     port: int
@@ -58,17 +58,18 @@ class Place:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host refers to the local machine on every machine."""
+        """Whether the host means the local machine on every machine."""
         return is_loopback(self.host)
 
     @property
     def is_loopback_address(self) -> bool:
-        """Like `is_loopback`, but false for `localhost`, which the store's host may use if other nodes use its name."""
+        """Whether `is_loopback` holds and the host is not `localhost`, which the store's host may use if other nodes
+        use its name."""
         return is_loopback_address(self.host)
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
-    """Whether it is a single-node job that hosts its own store at any port."""
+    """Return whether this is a single-node job that hosts its own store at any port."""
     if nodes != 1 or record is None or not record.hosted:
         return False
     if not settings.rdzv_endpoint:
@@ -80,7 +81,7 @@ def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nod
 
 
 def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tuple[Place, ...]:
-    """The hosts of the endpoint; empty if it has none, or its format is unknown.
+    """Return the hosts of the endpoint, or none if the endpoint has no hosts or its format is unknown.
 
     Raises:
         ConfigurationError: the endpoint is not valid for the backend.
@@ -98,15 +99,15 @@ def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tup
 
 @dataclass(frozen=True)
 class Address(sockets.Address):
-    """One address of a place. `local`: whether it is an address of this machine."""
+    """One address of a place. `local` tells whether it is an address of this machine."""
 
     local: bool = False
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A place and its addresses. `problem`: why there are none. `seconds`: how long the lookup took; None if it did not
-    finish."""
+    """A place and its addresses. `problem` is the reason why there are none. `seconds` is how long the lookup took, or
+    None if it did not finish."""
 
     place: Place
     addresses: tuple[Address, ...] = ()
@@ -116,7 +117,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class ReverseLookup:
-    """The name of an address; empty if it has none. `seconds`: see `Lookup`."""
+    """The name of an address, empty if it has none. For `seconds`, see `Lookup`."""
 
     address: str
     name: str = ""
@@ -125,8 +126,8 @@ class ReverseLookup:
 
 @dataclass(frozen=True)
 class Connected:
-    """The result of connecting to an address. `problem`: why it failed; empty if the connection was accepted. `ours`:
-    the local address of the connection."""
+    """The result of connecting to an address. `problem` is why the connection failed, and is empty if it was accepted.
+    `ours` is the connection's local address."""
 
     address: Address
     problem: str = ""
@@ -140,7 +141,7 @@ class Connected:
 
 
 def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Lookup:
-    """Resolve the place within `limit` seconds. The resolver's own timeout may be half a minute."""
+    """Resolve the place within `limit` seconds, because the resolver's own timeout may be half a minute."""
     begun = clock.now()
     try:
         found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
@@ -156,8 +157,8 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
 def looked_up_backwards(
     host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo
 ) -> ReverseLookup:
-    """Look up the name of an address within `limit` seconds, in the form that torch's store uses for every connection:
-    IPv4 mapped into IPv6."""
+    """Look up the name of an address within `limit` seconds. The address is looked up as torch's store does for every
+    connection, with IPv4 mapped into IPv6."""
     begun = clock.now()
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
@@ -171,7 +172,7 @@ def looked_up_backwards(
 
 
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
-    """Connect, and close the connection."""
+    """Connect, and then close the connection."""
     begun = clock.now()
     problem, ours = sockets.try_connect(address, limit)
     return Connected(address, problem, clock.now() - begun, ours)
@@ -179,8 +180,8 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Iterator[int]:
-    """Listen on all addresses while the context is open, and yield the port. The socket never accepts: the kernel
-    completes each connection, which is enough to check the network between two machines."""
+    """Listen on all addresses while the context is open, and yield the port. The socket never accepts, because the
+    kernel completes each connection, which is enough to check the network between two machines."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
@@ -195,7 +196,7 @@ class NetworkFindings:
         advertised: the address that this node would advertise; None if unknown.
         is_served: whether a program listens at the endpoint.
         is_hosted: whether a node hosts the store, so that no store exists before the job starts.
-        may_host: whether this node may host it.
+        may_host: whether this node may host the store.
     """
 
     places: tuple[Place, ...]
@@ -209,7 +210,7 @@ class NetworkFindings:
 def surroundings_of(
     settings: Settings, record: RendezvousBackendRecord | None, nodes: int, limit: Duration, clock: Clock
 ) -> NetworkFindings:
-    """Run the network checks. Checks of one kind run in parallel, each within `limit` seconds. `nodes`: the maximum
+    """Run the network checks. Checks of one kind run in parallel, each within `limit` seconds. `nodes` is the maximum
     number of nodes."""
     is_hosted = record is not None and record.hosted
     try:
@@ -253,8 +254,8 @@ def _advertised(
     limit: Duration,
     stays_here: bool,
 ) -> str | None:
-    """The address that a backend would advertise: the local address of the connection or of the route to the endpoint.
-    `stays_here`: a store that a node hosts listens only on loopback."""
+    """Return the address that a backend would advertise: the local address of the connection or of the route to the
+    endpoint. With `stays_here`, a store that a node hosts listens only on loopback."""
     if settings.local_addr:
         return settings.local_addr
     if nodes == 1:
@@ -268,7 +269,8 @@ def _advertised(
 
 
 def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
-    """`host_at`: the local addresses on which this machine may host the store."""
+    """Check the ports that this node needs. `host_at` lists the local addresses on which this machine may host the
+    store."""
     if host_at:
         problem = sockets.cannot_bind(host_at[0].family, host_at[0].sockaddr)
         yield judged_port(Check.PORT, "the store that this machine would host", host_at[0].port, problem)
@@ -283,7 +285,7 @@ def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
 
 
 def judged_name(found: Lookup, nodes: int) -> Finding:
-    """`nodes`: the maximum number of nodes."""
+    """Judge a name lookup. `nodes` is the maximum number of nodes."""
     host, addresses = found.place.host, found.addresses
     if found.problem:
         return fault(Check.NAME, f"{host} cannot be resolved: {found.problem}", _IN_DNS)
@@ -311,7 +313,8 @@ def judged_name(found: Lookup, nodes: int) -> Finding:
 
 
 def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
-    """`whose`: describes the address. A missing name is harmless if the lookup is fast."""
+    """Judge a reverse lookup of the address that `whose` describes. A missing name is harmless if the lookup
+    is fast."""
     text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
         return ok(Check.REVERSE_LOOKUP, f"{text}, in {_milliseconds(found.seconds)}")
@@ -327,7 +330,7 @@ def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
 def judged_address(
     advertised: str | None, addresses: Sequence[Address], is_given: bool, nodes: int, meets_at_loopback: bool
 ) -> Finding:
-    """The address that this node would advertise.
+    """Judge the address that this node would advertise.
 
     Args:
         advertised: the address; None if unknown.
@@ -351,7 +354,8 @@ def judged_address(
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
-    """`is_hosted`: whether a node hosts the store, so that no store exists before the job starts."""
+    """Judge the connections. `is_hosted` tells whether a node hosts the store, so that none exists before the job
+    starts."""
     accepted = any(not item.problem for item in found)
     for item in found:
         text = f"nothing listens at {item.address} yet"
@@ -375,7 +379,7 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
 
 
 def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
-    """Whether the port can be used. `problem`: why not; empty if it can."""
+    """Judge whether the port can be used. `problem` is the reason why not, empty if it can."""
     if not problem:
         return ok(check, f"{what}: port {port} is free here")
     ports = " (ports below 1024 require root)" if 0 < port < 1024 else ""
@@ -384,7 +388,7 @@ def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
 
 
 def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
-    """The finding if no address of the endpoint accepts connections."""
+    """Return the finding for an endpoint none of whose addresses accepts connections."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:
         advice = f"start {start}; the lines above show which part of the network fails"

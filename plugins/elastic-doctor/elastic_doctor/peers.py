@@ -1,7 +1,7 @@
 """`--peers`: doctors on several machines find each other through the store, connect, and compare versions.
 
-Every doctor announces a card under its own key, and sends heartbeats. A doctor is considered present if its card or
-heartbeat counter changes while the other doctors watch. The card of a doctor that has died is therefore ignored.
+Every doctor announces a card under its own key and sends heartbeats. A doctor is considered present if its card or
+heartbeat counter changes while the other doctors watch, so the card of a doctor that has died is ignored.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """MEETING: waits until enough doctors are present. TOLD: its card lists the doctors that it cannot reach. LEAVING:
-    all other doctors have reported that, too."""
+    """A doctor's progress. MEETING: it waits until enough doctors are present. TOLD: its card lists the doctors that it
+    cannot reach. LEAVING: all other doctors have also listed theirs."""
 
     MEETING = 0
     TOLD = 1
@@ -45,13 +45,13 @@ class Stage(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Announcement:
-    """A doctor's announcement.
+    """A doctor's announcement to the other doctors.
 
     Args:
-        name: display name of its machine.
+        name: display name of the doctor's machine.
         address, port: the address that other doctors try to connect to.
         versions: versions of elastic-core, Python and torch.
-        unreachable: why this doctor cannot connect to another one, by the other one's key.
+        unreachable: why this doctor cannot connect to another one, by the other doctor's key.
     """
 
     name: str
@@ -67,7 +67,7 @@ def encoded(card: Announcement) -> bytes:
 
 
 def decoded(data: bytes) -> Announcement | None:
-    """The card; None if this version cannot read it."""
+    """Decode a card. Returns None if this version cannot read it."""
     try:
         found: dict[str, Any] = json.loads(data) if len(data) <= _LONGEST else {}
         if found.pop("version", None) != _VERSION:
@@ -112,11 +112,12 @@ class PeerMeeting:
         return len(self.cards) + 1 >= self.size
 
     def reached(self, stage: Stage) -> bool:
-        """Whether all other doctors have reached this stage. A doctor that was present and has left is done."""
+        """Return whether all other doctors have reached this stage. A doctor that was present and has left
+        counts too."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
     def after_look(self, announced: Sequence[Announced]) -> PeerMeeting:
-        """The view after another read of the store."""
+        """Return the view after another read of the store."""
         others = [item for item in announced if item.key != self.key]
         first = {**{item.key: (item.beats, item.entry) for item in others}, **self.first}
         here = frozenset(item.key for item in others)
@@ -134,8 +135,8 @@ class Doctor:
     """One of several doctors. Not thread-safe.
 
     Args:
-        key: its unique key.
-        card: its announcement.
+        key: the doctor's unique key.
+        card: the doctor's announcement.
         pause: waits for the given number of seconds.
         reach: connects to an address and port; returns why it cannot, or an empty text.
     """
@@ -148,8 +149,9 @@ class Doctor:
     reach: Callable[[str, int], str]
 
     def meet(self, size: int, patience: Duration) -> PeerMeeting:
-        """Wait up to `patience` seconds until `size` doctors are present; then connect to each, report the result, and
-        leave. If there are too few, `met` of the returned meeting is False. Raises RendezvousConnectionError."""
+        """Wait up to `patience` seconds until `size` doctors are present, then connect to each, report the result, and
+        leave. If there are too few doctors, `met` of the returned meeting is False. Raises RendezvousConnectionError if
+        the store fails."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:
@@ -187,7 +189,7 @@ class Doctor:
 
 
 def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
-    """Why no connection can be made within `limit` seconds; empty if one can."""
+    """Return why no connection can be made within `limit` seconds, or an empty string if one can."""
     try:
         BackgroundCall(lambda: socket.create_connection((address, port), limit).close()).result(limit)
     except CallTimeout:
@@ -198,7 +200,7 @@ def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
 
 
 def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) -> Iterator[Finding]:
-    """`own`: this doctor's card at the end."""
+    """Judge the meeting. `own` is this doctor's card at the end."""
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
     if not meeting.met:

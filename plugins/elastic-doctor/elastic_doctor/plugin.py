@@ -1,4 +1,4 @@
-"""Registers the command `doctor`, and health checks."""
+"""Registers the command `doctor` and the health checks."""
 
 from __future__ import annotations
 
@@ -48,4 +48,6 @@ def elastic_health_checks() -> list[HealthCheckRecord]:
 @hookimpl
 def elastic_commands() -> list[CommandRecord]:
     summary = "check this machine and its connections to other nodes before a run"
-    return [CommandRecord("doctor", summary, _run, options=None)]  # parses its own flags: it also takes those of run
+    return [
+        CommandRecord("doctor", summary, _run, options=None)
+    ]  # it parses its own flags, because it also accepts those of run

@@ -1,4 +1,4 @@
-"""Executes the protocol: reads the document, carries out the step that `decide` chooses, and reads again. Only this
+"""Executes the protocol: it reads the document, carries out the step that `decide` chooses, and reads again. Only this
 module writes the document."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Joined:
 
 
 class Barrier:
-    """Brings one node into rounds. Call `enter` from one thread at a time, the other methods from any thread.
+    """Brings one node into rounds. Call `enter` from one thread at a time, and the other methods from any thread.
 
     Args:
         host: called when this node has rank 0; returns the address of the workers' store.
@@ -115,7 +115,7 @@ class Barrier:
 
         Raises:
             EtcdUnreachable: etcd could not be reached for `patience` seconds.
-            EtcdClosed, EtcdRefused.
+            EtcdClosed, EtcdRefused: the client was closed, or etcd refused the request.
         """
         late, until = 0, later(self._clock.now(), patience)
         while True:
@@ -135,20 +135,20 @@ class Barrier:
         return self._cache.refresh()
 
     def nodes_waiting(self) -> int:
-        """Return how many nodes wait for a new round, as last reported by the watch; a broken round adds one. Raises
-        EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
+        """Return how many nodes are waiting for a new round, as last reported by the watch. A broken round adds one.
+        Raises EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
         self._cache.start()
         self._cache.check()
         return nodes_waiting(self._cache.view(), self._version, self._settings.bounds)
 
     @property
     def run_lease(self) -> int:
-        """ID of the lease for a round's store. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        """The ID of the lease for a round's store. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._leases.run()
 
     def stop(self, patience: Duration) -> bool:
-        """Leave the round and make `enter` raise. Returns whether both were done, waiting up to `patience` seconds for
-        `enter`. Idempotent."""
+        """Leave the round and make `enter` raise an error. Waits up to `patience` seconds for `enter` to end. Returns
+        whether both succeeded. Idempotent."""
         self._stopped.set()
         self._cache.poke()
         left = self._outside.wait(patience) and self._leave()
@@ -191,7 +191,8 @@ class Barrier:
         return move
 
     def _call_ends(self, view: DocumentView, token: str) -> Instant | None:
-        """Measured by this node's clock, from the moment that it first sees that it makes the last call."""
+        """Return when this node's last call ends, or None if the node makes none. The time is measured by this node's
+        clock, starting when the node first sees that it makes the last call."""
         if not makes_last_call(view, token, self._settings.bounds):
             return None
         if self._call[0] != view.version:
@@ -234,8 +235,8 @@ class Barrier:
         return done.succeeded
 
     def _remove(self, view: DocumentView) -> None:
-        """Delete an invalid value under the document's key. Overwriting it would keep its creation revision as the
-        version of the new rendezvous, and an earlier rendezvous may have had that version."""
+        """Delete an invalid value under the document's key. Overwriting the value would keep its creation revision as
+        the version of the new rendezvous, and an earlier rendezvous may have had that version."""
         document = self._settings.keys.document
         unchanged = Compare(document, Field.MODIFIED, view.revision)
         self._client.transact(Transaction((unchanged,), (Delete(document),)))
@@ -267,7 +268,7 @@ class Barrier:
     # -- leaving
 
     def _give_up(self, token: str) -> None:
-        """Remove this node from the document, so that the other nodes do not wait for it or reserve a rank. If etcd
+        """Remove this node from the document, so that the other nodes neither wait for it nor reserve a rank. If etcd
         cannot be reached, the node's lease expires instead."""
         if self._cache.started:  # otherwise this node has written nothing
             try:

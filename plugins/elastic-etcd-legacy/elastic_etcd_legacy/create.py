@@ -34,9 +34,9 @@ _SAME = ("protocol", "user", "password", "password_file", "password_env", "insec
 def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     """Create a handler for these parameters, without connecting. Emits a DeprecationWarning that recommends `etcd`.
 
-    Options in `params`, all optional: `timeout` (600 s), `last_call_timeout` (30 s), `etcd_prefix`
+    Options in `params`, all optional, are `timeout` (600 s), `last_call_timeout` (30 s), `etcd_prefix`
     (/torchelastic/p2p), `protocol` (http, https), `cacert`, `cert`, `key` (paths of PEM files), `user`, `password`,
-    `password_file`, `password_env`, `insecure_password`.
+    `password_file`, `password_env` and `insecure_password`.
 
     Raises:
         ConfigurationError: the endpoint or an option is invalid.

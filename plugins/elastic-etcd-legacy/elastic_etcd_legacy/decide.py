@@ -1,5 +1,5 @@
-"""Chooses a joining node's next move, as a pure function of the document that it last read. The only state that a node
-keeps between decisions is when the last call began, so lost replies, failed writes and outages need no special
+"""Chooses a joining node's next move, as a pure function of the document that the node last read. The only state that a
+node keeps between decisions is when the last call began, so lost replies, failed writes and outages need no special
 handling: the node reads again and decides again."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for a change of the keys, or until `until` if that is earlier (None: no limit)."""
+    """Wait for a change of the keys, but no longer than `until` (None: no limit)."""
 
     reason: str
     until: Instant | None = None

@@ -1,5 +1,5 @@
-"""The nodes' shared state: the document, a single key that they change by compare-and-swap, and their keep-alives. Also
-the view, one node's snapshot of both."""
+"""The nodes' shared state, which consists of the document, a single key that nodes change by compare-and-swap, and of
+their keep-alives. The view is one node's snapshot of both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rendezvous:
         creator: the node that created the rendezvous; empty once a node has joined.
         participants: in rank order.
         confirmed: participants that have confirmed that they are alive, in order of confirmation.
-        waiting: nodes that arrived when the round was already final and wait for the next one.
+        waiting: nodes that arrived when the round was already final and are waiting for the next one.
     """
 
     status: Status
@@ -44,7 +44,7 @@ class Rendezvous:
 
     @property
     def num_workers_waiting(self) -> int:
-        """How many nodes wait for the next round."""
+        """How many nodes are waiting for the next round."""
         return len(self.waiting)
 
 
@@ -54,8 +54,8 @@ class DocumentView:
 
     Args:
         document: None if it does not exist.
-        version: identifies this rendezvous among all of the job's: the revision at which its document was created. It
-            only grows, without a separate counter. 0 if there is no document.
+        version: the revision at which the document was created, which identifies this rendezvous among all of the
+            job's. It only grows, without a separate counter. 0 if there is no document.
         revision: the revision of the document's last write, which compare-and-swap checks.
         lease: ID of the lease that the document is attached to.
         alive: keep-alives of this version, by rank.
@@ -84,12 +84,12 @@ class KeepAlive:
     port: int = 0
 
     def to_bytes(self) -> bytes:
-        """Encode as JSON."""
+        """Encode this record as JSON."""
         return json.dumps([self.address, self.port]).encode()
 
 
 def to_bytes(document: Rendezvous) -> bytes:
-    """Encode as JSON."""
+    """Encode a document as JSON."""
     shown = {
         "format": _FORMAT,
         "status": document.status.value,
@@ -105,7 +105,7 @@ def from_bytes(raw: bytes) -> Rendezvous:
     """Decode a document.
 
     Raises:
-        RendezvousStateError: it is not a document, or not one that the protocol can produce.
+        RendezvousStateError: `raw` is not a document, or not one that the protocol can produce.
     """
     try:
         return _checked(json.loads(raw))
@@ -157,7 +157,7 @@ def _ignore_silently(key: bytes, reason: str) -> None:
 
 def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _ignore_silently) -> DocumentView:
     """Build the view of these keys. Invalid records are treated as absent, and `ignore` is called with the key and the
-    reason. The view keeps an invalid document's revision, so that a node can remove it."""
+    reason. The view keeps an invalid document's revision, so that a node can remove the document."""
     pair = pairs.get(keys.document)
     if pair is None:
         return DocumentView()

@@ -87,20 +87,20 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._workers.hosted_by_agent
 
     def is_closed(self) -> bool:
-        """Raises RendezvousConnectionError."""
+        """Return whether the job was closed. Raises RendezvousConnectionError."""
         with self._our_errors():
             document = self._barrier.look().document
             return document is not None and document.status is Status.CLOSED
 
     def set_closed(self) -> None:
-        """Raises RendezvousConnectionError."""
+        """Close the job. Raises RendezvousConnectionError."""
         with self._our_errors():
             self._barrier.close_rendezvous()
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait for a new round: 1 if this round has lost a member, so that its members form a new
-        one. Uses the watch instead of a request to etcd. Raises RendezvousConnectionError while the watch is
-        interrupted."""
+        """Return how many nodes are waiting for a new round. The result is 1 if this round has lost a member, so that
+        its members form a new round. Uses the watch instead of a request to etcd. Raises RendezvousConnectionError
+        while the watch is interrupted."""
         with self._our_errors():
             return self._barrier.nodes_waiting()
 
@@ -115,7 +115,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._left
 
     def _round_store(self, version: int) -> Store:
-        """Open this round's store, and delete that of the round before last, which no worker can still be reading."""
+        """Open this round's store, and delete the store of the round before last, which no worker can still
+        be reading."""
         if len(self._stores) > 1:
             prefix, old = self._stores.pop(0)
             _close(old)
@@ -126,7 +127,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return store
 
     def _reserve(self) -> KeepAlive:
-        """Reserve a port for the workers' store, a new one for every round."""
+        """Reserve a new port for the workers' store, which every round needs."""
         return KeepAlive(self._address, self._workers.reserve(self._address))
 
     @contextlib.contextmanager

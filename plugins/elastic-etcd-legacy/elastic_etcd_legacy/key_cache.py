@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunCache(KeyCache):
-    """Thread-safe. Call `start` before any other method."""
+    """A cache of one run's keys. Thread-safe. Call `start` before any other method."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, keys.followed, clock)
@@ -40,10 +40,11 @@ class RunCache(KeyCache):
             return self._changes
 
     def start(self) -> None:
-        """Read all keys and start a watch. Does nothing if a watch is running and has not been refused since.
+        """Read all keys and start a watch. Does nothing if a watch is running and has not been refused since it
+        started.
 
         Raises:
-            EtcdUnreachable, EtcdClosed, EtcdRefused.
+            EtcdUnreachable, EtcdClosed, EtcdRefused: the keys could not be read.
         """
         with self._starting:
             if not self._started or self._error is not None:
@@ -70,7 +71,7 @@ class RunCache(KeyCache):
                 raise fault
 
     def wait(self, changes: int, timeout: Duration) -> None:
-        """Block until there has been a change since `changes` was read, at most `timeout` seconds."""
+        """Block until something has changed since `changes` was read, or for at most `timeout` seconds."""
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             while self._changes == changes and (left := deadline - self._clock.now()) > 0:

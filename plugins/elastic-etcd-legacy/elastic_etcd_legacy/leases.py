@@ -1,4 +1,4 @@
-"""A node's two leases, which a thread renews: a short one that expires soon after the node dies, and a long one for
+"""A node's two leases, which a thread renews. The short one expires soon after the node dies, and the long one is for
 keys that outlive the node."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PATIENCE: Duration = 10.0  # seconds for the thread to exit
 
 
 class Leases:
-    """Thread-safe.
+    """Holds and renews the two leases. Thread-safe.
 
     Args:
         alive: time to live of the short lease, in seconds.
         kept: time to live of the long lease, in seconds.
-        on_loss: called, from any thread, when the short lease was lost.
+        on_loss: called from any thread after the short lease was lost.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Leases:
 
     @property
     def run_if_held(self) -> int | None:
-        """The ID of the long lease; None if it was not granted."""
+        """The ID of the long lease, or None if it was not granted."""
         return self._run.lease
 
     def gone(self, lease: int) -> None:
@@ -73,8 +73,8 @@ class Leases:
         self._alive.release()
 
     def close(self, end_run: bool) -> None:
-        """Stop renewing and revoke the short lease; also the long one if `end_run`. Idempotent."""
-        with self._starting:  # so that a thread that is just being started is joined too
+        """Stop renewing the leases, and revoke the short lease and, if `end_run`, also the long one. Idempotent."""
+        with self._starting:  # so that a thread that is just starting is also joined
             self._closed = True
             thread = self._thread
         self._changed.set()

@@ -18,7 +18,7 @@ LAST_CALL: Duration = 30.0
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one run. Nodes watch the keys under `followed`; the rounds' stores are outside it.
+    """The keys of one run. Nodes watch the keys under `followed`, which excludes the rounds' stores.
 
     Args:
         prefix: prefix of all runs' keys; leading and trailing slashes are ignored.
@@ -46,17 +46,17 @@ class Keys:
         return self.followed + b"active_version"
 
     def alive(self, version: int, rank: int) -> bytes:
-        """The key of a rank's keep-alive."""
+        """Return the key of a rank's keep-alive."""
         return self.followed + f"v_{version}/rank_{rank}".encode()
 
     def store(self, version: int) -> str:
-        """The prefix of the keys in a round's store."""
+        """Return the prefix of the keys in a round's store."""
         return f"{self.root}kv/v_{version}/"
 
 
 @dataclass(frozen=True)
 class LegacySettings:
-    """Durations are seconds.
+    """The protocol's settings. Durations are in seconds.
 
     Args:
         run_id: the job's run ID; not empty.
@@ -66,9 +66,9 @@ class LegacySettings:
         prefix: prefix of all runs' keys in etcd.
         setup: how long the node that creates a rendezvous may take to open it (the setup timeout).
         confirm: how long the next participant may take to confirm (the confirm timeout).
-        keep_alive: how long a node may go without renewing its lease before it is considered lost. etcd grants at
-            least 2 s.
-        kept: how long a run's document stays after its last writer exits (the retention time).
+        keep_alive: how long a node may go without renewing its lease before it is considered lost. etcd grants at least
+            2 s.
+        kept: how long a run's document is kept after its last writer exits (the retention time).
 
     Raises:
         ValueError: a value is out of range.
@@ -97,7 +97,7 @@ class LegacySettings:
 
     @property
     def bounds(self) -> Bounds:
-        """The number of nodes in a round."""
+        """The minimum and maximum number of nodes in a round."""
         return Bounds(self.min_nodes, self.max_nodes)
 
     @property

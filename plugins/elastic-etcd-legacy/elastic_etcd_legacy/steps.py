@@ -34,8 +34,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Step:
-    """A change to write if the document is still the one that the step was computed from. `after` is None if the step
-    deletes the document."""
+    """A change, which is written if the document is still the one that the step was computed from. `after` is None if
+    the step deletes the document."""
 
     transition: Transition
     after: Rendezvous | None
@@ -54,8 +54,8 @@ def open_(before: Rendezvous | None, token: str) -> Step:
 
 
 def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
-    """Take the next rank. The node that takes the last rank freezes the participants. The node that completes the
-    minimum makes the last call."""
+    """Give the node the next rank. The node that takes the last rank freezes the participants. The node that completes
+    the minimum makes the last call."""
     _, document = _allowed(before, Event.JOIN)
     _require(token not in document.participants, f"{token} has already joined", document)
     _require(len(document.participants) < bounds.most, f"it is full with {bounds.most} node(s)", document)
@@ -94,9 +94,9 @@ def announce(before: Rendezvous | None, token: str) -> Step:
 
 
 def give_up(before: Rendezvous | None, token: str) -> Step | None:
-    """Remove this node from the rendezvous or the waiting list; None if there is nothing to remove. Before the round is
-    final, this ends the attempt for all nodes, because a rank cannot be given back. A member of a final round leaves by
-    revoking its keep-alive instead."""
+    """Remove this node from the rendezvous or the waiting list. Returns None if there is nothing to remove. Before the
+    round is final, this ends the attempt for all nodes, because a rank cannot be given back. A member of a final round
+    leaves by revoking its keep-alive instead."""
     if before is None:
         return None
     if before.status is Status.FINAL:
@@ -115,24 +115,24 @@ def break_(before: Rendezvous | None) -> Step:
 
 
 def close(before: Rendezvous | None) -> Step | None:
-    """Close the rendezvous for good; None if it is already closed."""
+    """Close the rendezvous permanently. Returns None if it is already closed."""
     if before is not None and before.status is Status.CLOSED:
         return None
     return _step(before, Event.CLOSE, Rendezvous(Status.CLOSED))
 
 
 def caller(document: Rendezvous, bounds: Bounds) -> str | None:
-    """Return the node that makes the last call; None if fewer nodes than the minimum have joined."""
+    """Return the node that makes the last call, or None if fewer nodes than the minimum have joined."""
     return document.participants[bounds.least - 1] if len(document.participants) >= bounds.least else None
 
 
 def transaction(
     keys: Keys, view: DocumentView, step: Step, lease: int, alive: tuple[KeepAlive, int] | None
 ) -> Transaction:
-    """Return the transaction that writes the step's document, if the stored document is still the view's.
+    """Return the transaction that writes the step's document if the stored document is still the view's.
 
-    A document that was deleted and created again has a different revision, so a step computed from the old one never
-    overwrites the new one.
+    A document that was deleted and created again has a different revision, so a step computed from the old document
+    never overwrites the new one.
 
     Args:
         lease: ID of the lease to attach the document to.

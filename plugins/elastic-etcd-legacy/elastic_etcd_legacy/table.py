@@ -1,7 +1,7 @@
 """The older protocol as a table of all transitions of the shared document.
 
 `steps.py` looks up every change here, so no other transition is possible. The docs draw their state diagram from this
-table. The module imports nothing else of the package, so the docs can load it without installing the package.
+table. The module imports nothing else from the package, so the docs can load it without installing the package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Event(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """Side effects of a transition, in the transaction that writes the document (`RENEW`: right after it)."""
+    """Side effects of a transition, in the transaction that writes the document. `RENEW` follows right after it."""
 
     LEASE_SETUP = "the document expires after the setup timeout"
     LEASE_CALLER = "the document expires with the lease of the node that makes the last call"
@@ -52,7 +52,8 @@ class Effect(enum.Enum):
 
 
 class Transition(NamedTuple):
-    """One row: in state `before`, `event` leads to `after`. `when` describes the actor and the condition."""
+    """One row of the table: in state `before`, `event` leads to `after`. `when` describes the actor and the
+    condition."""
 
     before: Status | None
     event: Event

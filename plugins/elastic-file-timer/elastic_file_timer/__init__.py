@@ -1,4 +1,4 @@
-"""Watchdog timers over a named pipe: the watchdog `file` of elastic-core.
+"""Watchdog timers over a named pipe, which are the watchdog `file` of elastic-core.
 
 In a script that already uses torch's timers::
 

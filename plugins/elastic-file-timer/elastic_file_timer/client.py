@@ -1,4 +1,4 @@
-"""The worker's side: writes requests to the pipe, in a few microseconds, without threads or locks."""
+"""The worker's side, which writes requests to the pipe in a few microseconds, without threads or locks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MOST_UNSENT = 1000
 
 
 class FileTimerClient(TimerClient):
-    """Thread-safe, usable in forked child processes, and can be pickled.
+    """A client that is thread-safe, works in forked child processes, and can be pickled.
 
     Args:
         file_path: the pipe, which a server creates.
-        signal: the signal that a server without an agent sends to this process when a timer expires; 0 or less: the
-            expiry is only logged. An agent stops the process in its own way.
-        run_id: the job; None for the one in the environment. Another job's server refuses the requests.
+        signal: the signal that a server without an agent sends to this process when a timer expires. If it is 0 or
+            less, the expiry is only logged. An agent stops the process in its own way.
+        run_id: the job (default: the one in the environment). Another job's server refuses the requests.
         patience: maximum seconds that `acquire` waits for a server and for space in the pipe, and `release` for space.
     """
 
@@ -54,8 +54,9 @@ class FileTimerClient(TimerClient):
         return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """See `TimerClient.acquire`. If a server has the pipe open but reads nothing for `patience` seconds, `acquire`
-        warns and sets no timer. The script continues, because a stopped agent could not kill a hung worker anyway.
+        """Set a timer, see `TimerClient.acquire`. If a server has the pipe open but reads nothing for `patience`
+        seconds, `acquire` warns and sets no timer. The script continues, because a stopped agent could not kill a hung
+        worker anyway.
 
         Raises:
             BrokenPipeError: no server has opened the pipe within `patience` seconds.
@@ -84,7 +85,8 @@ class FileTimerClient(TimerClient):
                 warnings.warn(f"no timer for {scope_id!r}: {error.strerror}", RuntimeWarning, stacklevel=2)
 
     def release(self, scope_id: str) -> None:
-        """See `TimerClient.release`. A request that cannot be sent is sent before the next timer is acquired."""
+        """Release a timer, see `TimerClient.release`. If the request cannot be sent now, it is sent before the next
+        timer is acquired."""
         now = _CLOCK.now()
         self._release(scope_id, server_until=now, room_until=now if self._held else later(now, self._patience))
 
@@ -145,8 +147,8 @@ class FileTimerClient(TimerClient):
 
 class _Outlet:
     """An open pipe. It is closed with its last reference, so that threads need no lock. A script may close the
-    descriptor, and the number may be reused for another file. The pipe's identity is therefore checked before every
-    write and close."""
+    descriptor, and its number may then be reused for another file, so the pipe's identity is checked before every write
+    and close."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -157,13 +159,13 @@ class _Outlet:
             raise OSError(errno.EPERM, f"it belongs to user {self._status.st_uid}", path)
 
     def write(self, line: bytes) -> None:
-        """Write the whole line; raises BlockingIOError if there is no space."""
+        """Write the whole line. Raises BlockingIOError if there is no space."""
         if not self._is_open():
             raise BrokenPipeError(errno.EPIPE, "the script has closed it")
         os.write(self._fd, line)
 
     def wait(self, seconds: float) -> None:
-        """Wait until there is space, or the pipe has no reader."""
+        """Wait until there is space or the pipe has no reader."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         poll.poll(math.ceil(seconds * 1000))
@@ -184,7 +186,7 @@ _CLOCK = SystemClock()
 
 
 def from_environment() -> FileTimerClient:
-    """The client for the agent's pipe. Raises RuntimeError if the agent has none."""
+    """Create a client for the agent's pipe. Raises RuntimeError if the agent has none."""
     path = os.environ.get(TIMER_FILE)
     if not path:
         raise RuntimeError(f"{TIMER_FILE} is not set; start the script with --watchdog=file")

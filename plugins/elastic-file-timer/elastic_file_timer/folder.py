@@ -1,4 +1,4 @@
-"""The folder of the pipe. A user who can write to the folder could replace the pipe, so it is checked."""
+"""The folder of the pipe, which is checked because a user who can write to the folder could replace the pipe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_private() -> Path:
 
 
 def make_again(folder: Path) -> None:
-    """Create a removed private folder again. Raises OSError if another user has created it first."""
+    """Recreate a private folder that was removed. Raises OSError if another user has created it first."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -51,6 +51,6 @@ def check(path: Path) -> None:
 
 
 def refused(path: Path, problem: str) -> ConfigurationError:
-    """The error for a path that cannot be used."""
+    """Return the error for a path that cannot be used."""
     text = f"cannot use the pipe {path}: {problem}; set TORCHELASTIC_TIMER_FILE to another path, or unset it"
     return ConfigurationError(Problem("timer pipe", text))

@@ -1,4 +1,4 @@
-"""The server's end of the pipe: creates, checks and removes it."""
+"""The server's end of the pipe, which creates, checks and removes the pipe."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOM = 1 << 20
-"""Size of the pipe in bytes: some thousands of requests. It is the kernel's limit for unprivileged users."""
+"""Size of the pipe in bytes, enough for thousands of requests. It is the kernel's limit for unprivileged users."""
 
 _AT_ONCE = 1 << 16
 _MOST_READERS = 8
 
 
 class PipeReader:
-    """An open pipe. The descriptor is also open for writing, so that the pipe does not reach its end when the last
-    client closes it."""
+    """An open pipe. The descriptor is also open for writing, so that the reader does not see end-of-file when the last
+    client closes the pipe."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -35,7 +35,8 @@ class PipeReader:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _ROOM)
 
     def read(self) -> Iterator[list[bytes]]:
-        """Received lines, at most one pipe's content, so that a flood of data does not delay the server's timers."""
+        """Yield the received lines, but at most one pipe's content, so that a flood of data does not delay the server's
+        timers."""
         for _ in range(_ROOM // _AT_ONCE):
             try:
                 data = os.read(self.fd, _AT_ONCE)
@@ -46,7 +47,7 @@ class PipeReader:
                 return
 
     def lies_at(self, path: Path) -> bool:
-        """Whether `path` is this pipe. Raises FileNotFoundError if it does not exist."""
+        """Return whether `path` is this pipe. Raises FileNotFoundError if nothing exists at `path`."""
         return os.path.samestat(os.fstat(self.fd), path.lstat())
 
 
@@ -54,7 +55,7 @@ class TimerPipe:
     """The server's named pipe.
 
     Args:
-        path: the path of the pipe; None: in a new private folder, which is removed with it.
+        path: the path of the pipe (default: in a new private folder, which is removed with the pipe).
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -82,12 +83,12 @@ class TimerPipe:
             raise folder.refused(self.path, f"it cannot be created: {error.strerror or error}") from error
 
     def scratch(self) -> list[str]:
-        """The private folder, if there is one."""
+        """Return the private folder, if there is one."""
         return [] if self._made_in is None else [str(self._made_in)]
 
     def look(self) -> str:
-        """Why clients cannot find the pipe; empty if they can. A removed pipe is created again; clients that still have
-        the old one open are served, too."""
+        """Return why clients cannot find the pipe, or an empty string if they can. A removed pipe is created again;
+        clients that still have the old one open are also served."""
         try:
             if self.readers[-1].lies_at(self.path):
                 return ""
@@ -96,7 +97,7 @@ class TimerPipe:
             return self._make_again()
 
     def close(self) -> None:
-        """Close and remove it. Idempotent."""
+        """Close and remove the pipe. Idempotent."""
         with contextlib.suppress(OSError):
             if self.readers and self.readers[-1].lies_at(self.path):
                 self.path.unlink()
@@ -108,7 +109,7 @@ class TimerPipe:
                 self._made_in.rmdir()
 
     def drop(self) -> None:
-        """Close the pipe without removing it, in a forked child, which must not look like a reader."""
+        """Close the pipe without removing it. A forked child calls this, because it must not look like a reader."""
         for reader in self.readers:
             os.close(reader.fd)
         self.readers.clear()
@@ -133,7 +134,7 @@ class TimerPipe:
 
 
 def _make_room(path: Path) -> None:
-    """Remove this user's pipe if it has no reader; raise an error for any other file."""
+    """Remove this user's pipe if it has no reader. Raises an error for any other file."""
     try:
         status = path.lstat()
     except FileNotFoundError:

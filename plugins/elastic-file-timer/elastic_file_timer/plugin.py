@@ -28,7 +28,8 @@ def _create(context: Context) -> Watchdog:
 
 
 def _inherited() -> str | None:
-    """The user's TORCHELASTIC_TIMER_FILE; None if a worker started this agent, because it is then the worker's pipe."""
+    """Return the user's TORCHELASTIC_TIMER_FILE. If a worker started this agent, return None, because the variable then
+    names the worker's own pipe."""
     from elastic_core.plugin import CLIENT_VARIABLE
 
     return None if CLIENT_VARIABLE in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None

@@ -1,8 +1,9 @@
-"""The format of requests in the pipe: one line of JSON per request.
+"""The format of requests in the pipe, which is one line of JSON per request.
 
-The fields are those of torch's client, and three more: `run_id`, the job; `started`, the start time of the process, in
-case its id is reused; `deadline`, on the monotonic clock. All processes of a machine share that clock, so no worker is
-killed because the system time was set. Any process with access to the pipe may write to it, so every field is checked.
+The fields are those of torch's client and three more: `run_id` is the job, `started` is the process's start time (in
+case its id is reused), and `deadline` is on the monotonic clock. All processes of a machine share that clock, so no
+worker is killed because the system time was set. Any process with access to the pipe may write to it, so every field is
+checked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from elastic_core.plugin import Instant, TimerRequest, in_one_line
 
 VERSION = 1
 LONGEST = select.PIPE_BUF
-"""Maximum bytes of a request with its newline: the size up to which the kernel writes atomically."""
+"""Maximum bytes in a request with its newline, which is the size up to which the kernel writes atomically."""
 
 _BEGINNING = b'{"version"'
 _SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
@@ -27,13 +28,13 @@ _SECONDS_MAX = 1e12
 
 @dataclass(init=False)
 class FileTimerRequest(TimerRequest):
-    """Acquires a timer or, with a negative `expiration_time`, releases it.
+    """A request to acquire a timer or, with a negative `expiration_time`, to release it.
 
     Args:
         worker_pid: the requesting process; also called `worker_id`.
         scope_id: identifies the timer within the process.
         expiration_time: seconds since the epoch.
-        signal: the signal to send to the process when the timer expires; 0 or less: none.
+        signal: the signal to send to the process when the timer expires (0 or less: no signal).
         run_id: the job; empty if the client does not know it.
         started: the start time of the process in the kernel's units; None if the client does not know it.
         deadline: the expiration time on the monotonic clock; None from a client that sends only `expiration_time`.
@@ -72,7 +73,7 @@ class FileTimerRequest(TimerRequest):
         return self.expiration_time < 0
 
     def to_json(self) -> str:
-        """The line, without its newline."""
+        """Return the line, without its newline."""
         return json.dumps(
             {
                 "version": self.version,
@@ -88,20 +89,20 @@ class FileTimerRequest(TimerRequest):
 
 
 def may_be_request(line: bytes) -> bool:
-    """Whether the line is worth parsing: long enough, with the beginning and the end of a request. This cheap check
-    protects against a flood of invalid lines."""
+    """Return whether the line is worth parsing: it is long enough, and has the beginning and the end of a request. This
+    cheap check protects against a flood of invalid lines."""
     return len(line) >= _SHORTEST and _BEGINNING in line and line.rstrip(b" \t\r").endswith(b"}")
 
 
 def without_torn_part(line: bytes) -> bytes:
-    """The last request in the line, without the incomplete one of a writer that died before it; empty if there is none.
-    Fast for any content."""
+    """Return the last request in the line, or nothing if there is none. A writer that died may have left an incomplete
+    request before it. Fast for any content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
 
 def parse(line: bytes) -> FileTimerRequest:
-    """The request in one line.
+    """Parse the request in one line.
 
     Raises:
         ValueError: the line is not a valid request.
@@ -156,14 +157,14 @@ def _short(value: object) -> str:
 
 
 class Lines:
-    """Splits a byte stream into lines. Of an unfinished line, it keeps only as many of the last bytes as a request can
+    """Splits a byte stream into lines. It keeps only the end of an unfinished line, as many bytes as a request can
     have, because a request may follow the incomplete line of another writer."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines completed by this data, without newlines."""
+        """Return the lines completed by this data, without newlines."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-LONGEST:]
         return lines

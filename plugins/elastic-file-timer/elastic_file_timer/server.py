@@ -1,7 +1,7 @@
-"""The agent's side: reads requests from the pipe, tracks deadlines, and reports expired timers.
+"""The agent's side, which reads requests from the pipe, tracks deadlines, and reports expired timers.
 
 A single thread sleeps until a request arrives or the next timer expires. Every `max_interval` seconds, it also checks
-whether the pipe was removed or a process has ended, because the kernel does not notify it.
+whether the pipe was removed or a process has exited, because the kernel does not report these events.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class FileTimerServer(Watchdog):
     `clear_timers`, `get_expired_timers` and `_reap_worker`, which are called in the server's thread.
 
     Args:
-        file_path: the pipe, which `start` creates; None: in a private folder.
-        run_id: the job. Requests of other jobs are refused, but not those without a job, such as torch's.
-        max_interval: maximum seconds until a removed pipe is created again, and timers of ended processes are removed.
-            It does not affect when timers expire.
+        file_path: the pipe, which `start` creates (default: in a private folder).
+        run_id: the job. Other jobs' requests are refused, but not requests without a job, such as torch's.
+        max_interval: maximum seconds until a removed pipe is created again and exited processes' timers are removed. It
+            does not affect when timers expire.
         daemon: whether Python may exit without `stop`.
-        log_event: called with `watchdog started` and `watchdog stopped`; and, in the server's thread and with the
-            request, with `timer expired` and `kill worker process` (if the server kills it).
-        clock: None for the system clock.
+        log_event: called with `watchdog started` and `watchdog stopped`. It is also called in the server's thread, with
+            the request, for `timer expired` and `kill worker process` (if the server kills it).
+        clock: defaults to the system clock.
 
     Raises:
         ValueError: `max_interval` is not a positive, finite number.
@@ -112,7 +112,7 @@ class FileTimerServer(Watchdog):
         self._note("watchdog started", None)
 
     def stop(self) -> None:
-        """See `Watchdog.stop`. Pending timers no longer expire."""
+        """Stop the server, see `Watchdog.stop`. Pending timers no longer expire."""
         if not self._begun or self._stopping.is_set():
             return
         self._stopping.set()
@@ -130,26 +130,27 @@ class FileTimerServer(Watchdog):
         stop_dropping(self)
 
     def drop(self) -> None:
-        """Close all descriptors in a forked child, where the server then behaves as if it was never started. Otherwise,
-        a worker that outlives its agent would look like a reader of the pipe."""
+        """Close all descriptors in a forked child, where the server then behaves as if it had never been started.
+        Otherwise, a worker that outlives its agent would look like a reader of the pipe."""
         self._pipe.drop()
         if self._wake >= 0:
             os.close(self._wake)
         self._begun, self._wake = False, -1
 
     def worker_environment(self) -> dict[str, str]:
-        """The variables with the pipe and the client factory for `elastic_core.watchdog.expires`; empty before the
-        start."""
+        """Return the variables with the pipe and the client factory for `elastic_core.watchdog.expires`, or none before
+        the start."""
         if not self._begun:
             return {}
         return {TIMER_FILE: str(self._pipe.path), CLIENT_VARIABLE: "elastic_file_timer.client:from_environment"}
 
     def scratch(self) -> list[str]:
-        """The private folder of the pipe; empty if the user has set its path."""
+        """Return the private folder of the pipe, or nothing if the user has set its path."""
         return self._pipe.scratch()
 
     def fault(self) -> str:
-        """See `Watchdog.fault`: the thread has ended, or clients cannot find the pipe."""
+        """Return why timers do not work: the thread has ended, or clients cannot find the pipe. See
+        `Watchdog.fault`."""
         if self._begun and not self._stopping.is_set() and not self._thread.is_alive():
             return self._fault or "the thread of the file timer has ended"
         return self._fault
@@ -170,7 +171,7 @@ class FileTimerServer(Watchdog):
             if self._at[0] - due > _HELD_S and due > judge_from:  # not again after a pause on a slow machine
                 judge_from = later(self._at[0], _CATCH_UP_S)
             self._take_requests()
-            if self._stopping.is_set():  # it may not have read all of them
+            if self._stopping.is_set():  # it may not have read all requests
                 return
             now, timestamp = self._at
             if now >= judge_from:
@@ -180,15 +181,15 @@ class FileTimerServer(Watchdog):
                 look_at = later(now, self._max_interval)
 
     def _wait(self, until: Instant) -> None:
-        """Wait until then, or until a request arrives or the server is stopped."""
+        """Wait until this instant, or until a request arrives or the server is stopped."""
         poll = select.poll()
         for fd in (self._wake, *(reader.fd for reader in self._pipe.readers)):
             poll.register(fd, select.POLLIN)
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
-        """Process all requests that arrived before the deadlines are checked, because a timer may have been released in
-        time."""
+        """Process all requests that arrived before the deadlines are checked, because they may release a
+        timer in time."""
         for reader in self._pipe.readers:
             for lines in reader.read():
                 if self._stopping.is_set():  # a flood of requests may take seconds
@@ -196,17 +197,17 @@ class FileTimerServer(Watchdog):
                 self.register_timers(self._table.read(lines))
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        """Process the requests, from any processes, in this order."""
+        """Process the requests, which may come from different processes, in this order."""
         self._table.register(timer_requests)
 
     def clear_timers(self, worker_pids: set[int]) -> None:
-        """Remove the timers of these processes, and of all that have ended."""
+        """Remove the timers of these processes and of all processes that have exited."""
         self._table.forget(worker_pids)
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """The timers that have expired by `deadline` (seconds since the epoch), by process, earliest first. Each is
-        returned once. The server itself passes the current time, and is then unaffected by changes of the system
-        time."""
+        """Return the timers that have expired by `deadline` (seconds since the epoch), by process, earliest first. Each
+        timer is returned once. The server itself passes the current time, so changes of the system time do not affect
+        it."""
         now, timestamp = self._at
         found: dict[int, list[FileTimerRequest]] = {}
         for timer in self._table.expired(later(now, deadline - timestamp)):
@@ -239,7 +240,8 @@ class FileTimerServer(Watchdog):
         return ended
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        """Send a worker the signal from its request, if there is no agent to stop it. Returns False if that failed."""
+        """Send a worker the signal from its request when there is no agent to stop the worker. Returns False if that
+        failed."""
         try:
             os.kill(worker_pid, signal)
         except OSError as error:
@@ -248,8 +250,8 @@ class FileTimerServer(Watchdog):
         return True
 
     def get_last_progress_time(self) -> int:
-        """When the thread last checked the timers, in seconds since the epoch; at least every `max_interval`. Agents
-        use `fault` instead."""
+        """Return when the thread last checked the timers, in seconds since the epoch. It checks at least every
+        `max_interval`. Agents use `fault` instead."""
         return int(self._at[1])
 
     def _look(self) -> None:

@@ -1,4 +1,5 @@
-"""The table of timers: turns lines from the pipe into requests, and requests into timers that expire. No I/O."""
+"""The table of timers, which turns lines from the pipe into requests, and requests into timers that expire. It does no
+I/O."""
 
 from __future__ import annotations
 
@@ -68,15 +69,16 @@ class TimerTable:
             self._enter(request)
 
     def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
-        """Timers of running processes whose deadline has passed, earliest first. Each is returned once."""
+        """Return the running processes' timers whose deadline has passed, earliest first. Each timer is
+        returned once."""
         return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
 
     def next_deadline(self) -> Instant | None:
-        """When the next timer expires; None if none is running."""
+        """Return when the next timer expires, or None if no timer is running."""
         return self._deadlines.next_deadline()
 
     def forget(self, pids: set[int]) -> None:
-        """Remove the timers of these processes, and of all that have ended."""
+        """Remove the timers of these processes and of all processes that have exited."""
         self._deadlines.forget(
             {pid for pid in self._deadlines.pids() if pid in pids or process_start_time(pid) is None}
         )
@@ -95,7 +97,7 @@ class TimerTable:
             self._acquire(request)
 
     def _acquire(self, request: FileTimerRequest) -> None:
-        """Start a timer on the monotonic clock, unless the process has already ended."""
+        """Start a timer on the monotonic clock, unless the process has already exited."""
         deadline = request.deadline
         if deadline is None:
             left = request.expiration_time - self._clock.timestamp()  # before `now`: a delay must not shorten it

@@ -1,8 +1,8 @@
 """Accepts and serves connections, with limits on their rate, number, duration and data.
 
 Clients that exceed the rate wait in the kernel, at no cost to the agent. When the maximum number of connections is
-open, the one that has been idle longest is closed for the next one, so idle clients cannot block a probe. No client can
-keep a connection open for longer, or make the endpoint read more, than the limits allow. All of this runs in the event
+open, the next one replaces the one that has been idle longest, so idle clients cannot block a probe. No client can keep
+a connection open for longer, or make the endpoint read more, than the limits allow. All of this runs in the event
 loop's thread.
 """
 
@@ -47,7 +47,7 @@ class RateLimit:
         self._next = 0.0
 
     def take(self, now: float) -> Duration:
-        """Take one permit and return 0; if none is available, return the seconds until one is."""
+        """Take one permit and return 0. If none is available, return the seconds until one is."""
         if now < self._next - self._slack:
             return self._next - self._slack - now
         self._next = max(self._next, now) + self._step
@@ -55,7 +55,7 @@ class RateLimit:
 
 
 class Stage(enum.IntEnum):
-    """The stage of a connection. A connection in an earlier stage is evicted first."""
+    """The stage of a connection. Connections in earlier stages are evicted first."""
 
     ENDING = 0
     READING = 1
@@ -65,7 +65,7 @@ class Stage(enum.IntEnum):
 
 
 class ConnectionLimit:
-    """Accepts connections and keeps track of them. Calls `answer` for each request.
+    """Accepts connections, keeps track of them, and calls `answer` for each request.
 
     Args:
         sockets: a set to which each connection's socket is added while it is open.
@@ -132,7 +132,7 @@ class ConnectionLimit:
         return self._answer(request if waiting < self.limits.waiting else replace(request, may_wait=False))
 
     def may_read_again(self) -> bool:
-        """Whether a client may use one more read than most clients need."""
+        """Return whether a client may use one more read than most clients need."""
         return self._spare_reads.take(asyncio.get_running_loop().time()) == 0
 
     def left(self, connection: Connection) -> None:
@@ -156,7 +156,8 @@ class ConnectionLimit:
 
 
 class Connection:
-    """Reads a request, waits if requested, and writes the response. `closed_because` is empty after a normal end."""
+    """One connection, which reads a request, waits if the request asks for it, and writes the response.
+    `closed_because` is empty after a normal end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: socket.socket, limit: ConnectionLimit) -> None:
         self.link = link
@@ -183,7 +184,7 @@ class Connection:
             self.task.cancel()
 
     def wake(self, change: int) -> None:
-        """Stop waiting if the version of the agent's status is no longer the one that the request knows."""
+        """Stop waiting if the agent's status now has another version than the one that the request knows."""
         if self._listening and change != self._change:
             self._listening.cancel()
 
@@ -201,7 +202,7 @@ class Connection:
             self.close("gone")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | Response:
-        """The request, or the error response to an invalid one."""
+        """Return the request, or the error response to an invalid one."""
         for count in itertools.count(1):
             if not (data := await reader.read(_PIECE)):
                 break
@@ -210,7 +211,7 @@ class Connection:
                 break
             try:
                 found = self._exchange.receive(data)
-            finally:  # on errors, too: TLS may have an alert to send
+            finally:  # even on errors, because TLS may have an alert to send
                 writer.write(self._exchange.reply())
             if found:
                 return found

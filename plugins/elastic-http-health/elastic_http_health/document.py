@@ -1,4 +1,4 @@
-"""The status as JSON. docs/reference/health.md describes the schema. Pure."""
+"""The status as JSON. docs/reference/health.md describes the schema. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PLAIN_OF_A_FAILURE = (
 
 
 class Observation(NamedTuple):
-    """All data about the agent at one moment. `now`: seconds since the epoch. `template`: id of the process from which
-    workers are forked. `not_signed`: see `AgentView`."""
+    """All data about the agent at one moment. `now` is in seconds since the epoch. `template` is the id of the process
+    from which workers are forked. For `not_signed`, see `AgentView`."""
 
     status: AgentStatus
     alive: Probe
@@ -39,7 +39,7 @@ class Observation(NamedTuple):
 
 
 def status_json(seen: Observation) -> bytes:
-    """The complete status."""
+    """Return the complete status."""
     status = seen.status
     return _as_json(
         {
@@ -57,7 +57,7 @@ def status_json(seen: Observation) -> bytes:
 
 
 def changes_json(seen: Observation) -> bytes:
-    """The fields that may change every second, and the version of the rest of the status."""
+    """Return the fields that may change every second, and the version of the rest of the status."""
     return _as_json(_changes(seen))
 
 
@@ -79,7 +79,7 @@ def _changes(seen: Observation) -> dict[str, Any]:
 
 
 def _check(check: CheckStatus) -> dict[str, Any]:
-    """`level` is `pending` until the first result."""
+    """Return a check's fields. `level` is `pending` until the first result."""
     result = check.result
     return {
         "name": check.name,
@@ -107,7 +107,7 @@ def _worker(worker: WorkerStatus, usage: Usage | None) -> dict[str, Any]:
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:
-    """The failure without the script's extra data, which may be nested arbitrarily deep."""
+    """Return the failure without the script's extra data, which may be nested arbitrarily deep."""
     return {
         **{name: getattr(failure, name) for name in _PLAIN_OF_A_FAILURE},
         "signal": failure.signal_name() if failure.exitcode < 0 else None,

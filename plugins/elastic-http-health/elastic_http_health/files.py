@@ -1,5 +1,5 @@
-"""Values read from files, such as tokens and certificates, and reloaded when the files change (rotation). A file that
-other users can read or change causes a warning but is used, because a container may have no other users."""
+"""Values read from files, such as tokens and certificates, which are reloaded when the files change (rotation). A file
+that other users can read or change causes a warning but is used, because a container may have no other users."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PATIENCE = 0.2  # seconds that a request waits for a check, so that a hung file
 
 
 class FromFiles(Generic[T]):
-    """A value that `make` builds from files, and rebuilds when they change. If that fails, the previous value is kept.
-    Not thread-safe.
+    """A value that `make` builds from files and rebuilds when they change. If rebuilding fails, the previous value is
+    kept. Not thread-safe.
 
     Args:
         make: builds the value; raises ValueError with a message that names the files.
 
     Raises:
-        ValueError: the first call of `make` failed.
+        ValueError: the first call to `make` failed.
     """
 
     def __init__(self, files: Sequence[str], make: Callable[[], T], clock: Clock | None = None) -> None:
@@ -43,7 +43,8 @@ class FromFiles(Generic[T]):
         self._next = later(self._clock.now(), _AT_MOST_EVERY)
 
     def now(self) -> T:
-        """The current value, at most about a second old; the previous value if the files cannot be read."""
+        """Return the current value, at most about a second old. If the files cannot be read, return the
+        previous value."""
         if self._look is None and self._clock.now() >= self._next:
             with contextlib.suppress(RuntimeError):  # no thread could be started; try again at the next call
                 self._look = BackgroundCall(self._read_if_changed, "elastic-health-files")
@@ -77,7 +78,7 @@ class FromFiles(Generic[T]):
 
 
 def _mark(file: str) -> object:
-    """Changes when the file is replaced or modified; None if it does not exist."""
+    """Return a value that changes when the file is replaced or modified, or None if the file does not exist."""
     try:
         found = Path(file).stat()
     except (OSError, ValueError):
@@ -86,8 +87,8 @@ def _mark(file: str) -> object:
 
 
 def exposure(path: str) -> str:
-    """Why a secret in a file may be exposed, and the remedy; empty if it is not. A file of another user, such as root,
-    may be group-readable: Kubernetes provides secrets this way."""
+    """Return why a secret in a file may be exposed, with the remedy, or an empty string if it is not exposed. Another
+    user's file, such as root's, may be group-readable, because Kubernetes provides secrets this way."""
     try:
         found = Path(path).stat()
     except OSError:  # reported when the file is read

@@ -1,4 +1,4 @@
-"""Requests and responses in HTTP/1.1, parsed and written with h11, with or without TLS. No I/O."""
+"""Requests and responses in HTTP/1.1, parsed and written with h11, with or without TLS. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAFE: Headers = (  # in every response: no content sniffing, framing, referrers
 
 @dataclass(frozen=True)
 class Request:
-    """One request. Header names are in lower case. `may_wait`: whether it may be answered later (`Waiting`)."""
+    """One request. Header names are in lower case. `may_wait` tells whether it may be answered later (`Waiting`)."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """One response. `policy`: its content security policy."""
+    """One response. `policy` is its content security policy."""
 
     status: int
     body: bytes
@@ -53,19 +53,19 @@ class Response:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The response is delayed until the agent's status has a version other than `change`, or for `seconds`."""
+    """Delays the response until the agent's status has a version other than `change`, or for `seconds`."""
 
     change: int
     seconds: Duration
 
 
 def text(status: int, words: str, *headers: tuple[str, str]) -> Response:
-    """A plain text response. Characters that UTF-8 cannot encode are escaped."""
+    """Create a plain text response. Characters that UTF-8 cannot encode are escaped."""
     return Response(status, f"{words}\n".encode("utf-8", "backslashreplace"), headers=headers)
 
 
 class Exchange:
-    """The request of a connection and its response. A connection serves only one request.
+    """The request on a connection and its response. A connection serves only one request.
 
     Args:
         channel: the TLS channel of an https connection.
@@ -82,7 +82,8 @@ class Exchange:
         return self._http.trailing_data[0]
 
     def receive(self, data: bytes) -> Request | Response | None:
-        """The request, or the error response to an invalid one; None if more data is needed.
+        """Process received data. Returns the request or the error response to an invalid one, or None if more data is
+        needed.
 
         Raises:
             ssl.SSLError: the data is not valid TLS, or the client rejected the handshake.
@@ -103,7 +104,7 @@ class Exchange:
         return self._read(event) if isinstance(event, h11.Request) else None
 
     def send(self, response: Response) -> bytes:
-        """The bytes of a response."""
+        """Return the bytes of a response."""
         headers = (
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
@@ -118,7 +119,7 @@ class Exchange:
         return self._channel.sealed(sent) if self._channel else sent
 
     def reply(self) -> bytes:
-        """Data that TLS has to send before the response, or instead of it."""
+        """Return data that TLS has to send before the response or instead of it."""
         return self._channel.reply() if self._channel else b""
 
     def _read(self, event: h11.Request) -> Request | Response:

@@ -65,13 +65,13 @@ class Histogram:
         self.total += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative buckets, as Prometheus expects them."""
+        """Return cumulative buckets, as Prometheus expects them."""
         return list(zip((*map(str, _BOUNDS), "+Inf"), map(float, accumulate(self.counts)), strict=True))
 
 
 class Totals:
     """Totals over the agent's lifetime. The status lists only the last rounds, so every status must be passed to
-    `note`, in order. Round numbers are not unique: after a store has lost its data, they start from 1 again."""
+    `note`, in order. Round numbers are not unique, because they start from 1 again after a store has lost its data."""
 
     def __init__(self) -> None:
         self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
@@ -93,7 +93,7 @@ class Totals:
 
 
 def exposition(seen: Observation, totals: Totals, counts: Counts) -> bytes:
-    """The metrics in Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     families = [*_agent(seen), *_rounds(seen.status), *_durations(totals), *_workers(seen), *_endpoint(counts)]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))

@@ -35,11 +35,11 @@ class Limits:
         backlog: connections that may wait in the kernel. It is small, so that a client waits little over a second.
         head_bytes: approximate maximum size of a request's head.
         head_seconds: time limit for receiving the head.
-        spare_reads: additional reads per second, over all connections, for heads that need more than two reads. If
-            they are used up, the connection is closed.
+        spare_reads: additional reads per second, over all connections, for heads that need more than two reads. A
+            connection that finds none left is closed.
         answer_seconds: time limit for the client to receive the response.
         rest_bytes: maximum number of bytes to read and discard after a request.
-        rest_seconds: time limit for that.
+        rest_seconds: time limit for reading these bytes.
         wait_seconds: maximum time that a request may wait for a change.
     """
 
@@ -62,11 +62,11 @@ class Options:
     """The endpoint's options.
 
     Args:
-        host: the address to listen on, or a name.
+        host: the address or name to listen on.
         allowed_hosts: names of this machine in addition to its host name, or patterns (`*.example`, `*`).
         token: the bearer token. With neither `token` nor `token_file`, no token is required.
         token_file: the current token from a file, instead of `token`.
-        tls: the TLS context; None: plain HTTP.
+        tls: the TLS context (default: plain HTTP).
         secret_files: paths of files that no other user should be able to read.
     """
 
@@ -79,11 +79,11 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
     def bearer(self) -> str | None:
-        """The token that requests must currently have; None if none is required."""
+        """Return the token that requests must currently have, or None if none is required."""
         return self.token_file.now() if self.token_file else self.token
 
     def exposed(self, elsewhere: str) -> Iterator[str]:
-        """Warnings about data that other users may be able to read, each with a remedy.
+        """Yield warnings about data that other users may be able to read, each with a remedy.
 
         Args:
             elsewhere: the addresses that other machines can reach; empty if there are none.
@@ -99,8 +99,8 @@ class Options:
 
 
 def read_options(values: Mapping[str, Any]) -> Options:
-    """The options from the agent's typed values. If a secret is in a file, core dumps of this process are disabled.
-    Raises ConfigurationError with every problem."""
+    """Read the options from the agent's typed values. If a secret is in a file, core dumps of this process are
+    disabled. Raises ConfigurationError with every problem."""
     problems: list[Problem] = []
     host = str(values.get("host") or "")
     if not host:

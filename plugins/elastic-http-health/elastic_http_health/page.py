@@ -1,4 +1,4 @@
-"""The status page: one self-contained document. It has no data of the job, but requests `/status`."""
+"""The status page, which is one self-contained document. It contains no job data; its script requests `/status`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLICY = (
 
 @functools.cache
 def response() -> Response:
-    """The page, with a content security policy that allows only its own script."""
+    """Return the page, with a content security policy that allows only the page's own script."""
     script, style = _part("page.js"), _part("page.css")
     body = _part("page.html").replace("/*style*/", style).replace("/*script*/", script)
     policy = _POLICY.format(script=_digest(script), style=_digest(style))

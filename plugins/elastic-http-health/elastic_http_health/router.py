@@ -1,6 +1,6 @@
 """Routes and authorizes requests, in the event loop's thread.
 
-A route is a line in `Router.__init__`. Documents are rebuilt at most once per second and per change of the agent's
+Each route is a line in `Router.__init__`. Documents are rebuilt at most once per second and per change of the agent's
 status, regardless of the number of requests.
 """
 
@@ -36,7 +36,7 @@ class Router:
 
     Args:
         agent: the agent.
-        timeout: seconds without an iteration of its loop after which it is considered stuck.
+        timeout: seconds without an iteration of the agent's loop after which the agent is considered stuck.
         names: names of this machine in lower case, in which `*` matches any part; see `means_us`.
         loopback_only: whether the endpoint listens only on loopback addresses.
     """
@@ -78,11 +78,11 @@ class Router:
         }
 
     def note(self, status: AgentStatus) -> None:
-        """Process a change of the agent's status. Must be called for every change, in order."""
+        """Process a change of the agent's status. This must be called for every change, in order."""
         self._totals.note(status)
 
     def answer(self, request: Request) -> Response | Waiting:
-        """The response, or what to wait for first."""
+        """Return the response, or what to wait for first."""
         try:
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - an error must not stop the endpoint
@@ -90,7 +90,7 @@ class Router:
             return text(500, "internal error of the health endpoint; see the agent's log")
 
     def tell_fault(self, reason: str, error: BaseException | None) -> None:
-        """Log the first fault. Later ones are not logged, because clients must not be able to flood the log."""
+        """Log the first fault. Later ones are not logged, so that clients cannot flood the log."""
         self._faults += 1
         if self._faults == 1:
             get_logger().warning("health endpoint failed", endpoint="http", reason=reason, exc_info=error)
@@ -144,7 +144,7 @@ class Router:
     def _document(
         self, name: str, make: Callable[[Observation], bytes], content_type: str = "application/json"
     ) -> Response:
-        """The document, from the cache if it is still current."""
+        """Return the document, from the cache if the cached one is still current."""
         status, alive, now = self._agent.status(), self._alive(), self._clock.now()
         key = (status.version, alive)
         made = self._made.get(name)
@@ -160,7 +160,7 @@ class Router:
 
 
 def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
-    """Whether a request has the token, if there is one. The comparison takes constant time."""
+    """Return whether a request has the token, if one is required. The comparison takes constant time."""
     if token is None:
         return True
     scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -168,10 +168,10 @@ def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
 
 
 def means_us(headers: Mapping[str, str], names: Iterable[str], loopback_only: bool) -> bool:
-    """Whether a request is addressed to this machine. This protects against DNS rebinding: a malicious web page whose
-    name resolves to this machine sends that name as the host, and it is not among `names`. An address cannot be
-    rebound, so any address is accepted, for example that of a forwarded port; if the endpoint listens only on loopback,
-    only loopback addresses are. HTTP/1.0 clients may omit the host."""
+    """Return whether a request is addressed to this machine. This protects against DNS rebinding: a malicious web page
+    whose name resolves to this machine sends that name as the host, and the name is not among `names`. An address
+    cannot be rebound, so any address is accepted, such as that of a forwarded port. If the endpoint listens only on
+    loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host."""
     host = headers.get("host", "localhost").strip().lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""The endpoint `http`: an event loop in a thread of the agent answers requests."""
+"""The endpoint `http`, in which an event loop in a thread of the agent answers requests."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
 
 class HttpHealthServer(HealthCheckServer):
-    """See `interfaces.health.HealthCheckServer`. Call `start` and `stop` from one thread.
+    """Implements `interfaces.health.HealthCheckServer`. Call `start` and `stop` from one thread.
 
     Args:
         agent: the agent.
         port: 0 for any free port; while the server runs, the attribute `port` is the actual one.
-        timeout: seconds without an iteration of the agent's loop after which it is considered stuck.
+        timeout: seconds without an iteration of the agent's loop after which the agent is considered stuck.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class HttpHealthServer(HealthCheckServer):
         self._stopping = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Raises OSError if the port is not available, ConfigurationError if the host is invalid."""
+        """Start the server. Raises OSError if the port is not available, and ConfigurationError if the host
+        is invalid."""
         options = self._options
         with contextlib.ExitStack() as undo:
             servers = listen(options.host, self.port, options.limits.backlog)
@@ -86,11 +87,11 @@ class HttpHealthServer(HealthCheckServer):
             get_logger().warning("health endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
-        """Stop the server. Takes a bounded time, because no callback in the loop takes long."""
+        """Stop the server. This takes a bounded time, because no callback in the loop takes long."""
         self._stopping.close()
 
     def drop(self) -> None:
-        """Close all sockets, in a forked child: it must not keep the port or a connection open."""
+        """Close all sockets in a forked child, which must not keep the port or a connection open."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -138,7 +139,7 @@ def _run(loop: asyncio.AbstractEventLoop, servers: list[socket.socket], limit: C
 
 
 def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Listen on all local addresses of `host`, with the same port; 0 for any.
+    """Listen on all local addresses of `host`, with the same port (0: any free port).
 
     Raises:
         OSError: the port is not available; all sockets have been closed.
@@ -178,8 +179,8 @@ def _address(server: socket.socket) -> Address:
 
 
 def _names(options: Options, loopback_only: bool) -> list[str]:
-    """The names that a request may be addressed to. The host name, which may come from an untrusted network, is allowed
-    only if the endpoint is reachable from a network."""
+    """Return the names that a request may be addressed to. The host name, which may come from an untrusted network, is
+    allowed only if the endpoint is reachable from a network."""
     own = [] if loopback_only else [socket.gethostname()]
     return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 

@@ -1,4 +1,4 @@
-"""TLS of one connection, without I/O, so that the limits in `connections.py` apply to it, too."""
+"""TLS for one connection, without I/O, so that the limits in `connections.py` also apply to TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HANDSHAKE = 22  # the first byte of every TLS connection; no HTTP request begin
 
 
 def server_context(cert_file: str, key_file: str | None) -> ssl.SSLContext:
-    """The TLS context for connections. Raises ValueError if the files are not a certificate and its key."""
+    """Return the TLS context for connections. Raises ValueError if the files are not a certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -37,7 +37,7 @@ class Channel:
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
 
     def opened(self, data: bytes) -> bytes:
-        """Decrypt received data, as far as complete records have arrived. Raises ssl.SSLError."""
+        """Decrypt all complete records among the received data. Raises ssl.SSLError if the data is not valid TLS."""
         self._received.write(data)
         decrypted = bytearray()
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
@@ -55,10 +55,10 @@ class Channel:
         return self.reply()
 
     def reply(self) -> bytes:
-        """Data that TLS itself has to send now."""
+        """Return data that TLS itself has to send now."""
         return self._to_send.read()
 
 
 def speaks_tls(data: bytes) -> bool:
-    """Whether a connection that begins with this data uses TLS."""
+    """Return whether a connection that begins with this data uses TLS."""
     return data[0] == _HANDSHAKE

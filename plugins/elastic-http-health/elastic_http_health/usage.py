@@ -17,10 +17,10 @@ _SHARE = 50  # pause this many times the duration of a measurement after it: at 
 
 
 class Usage(NamedTuple):
-    """Sums over a worker and its descendants. Shared memory is counted once per process.
+    """The usage of a worker together with its descendants. Shared memory is counted once per process.
 
     Args:
-        cpu_seconds: CPU time since they started, including descendants that have ended and were waited for.
+        cpu_seconds: CPU time since they started, including descendants that have exited and were waited for.
         memory_bytes: resident memory.
     """
 
@@ -38,8 +38,8 @@ class UsageLog:
         self._next = clock.now()
 
     def of(self, pids: Iterable[int]) -> Mapping[int, Usage]:
-        """The usage of these processes with their descendants, without processes that have ended. It is at most a
-        second old, unless measuring takes long. A process id that was not in the last call triggers a measurement."""
+        """Return the usage of these processes with their descendants, except processes that have exited. It is at most
+        a second old, unless measuring takes long. A process id that was not in the last call triggers a measurement."""
         now = self._clock.now()
         wanted = frozenset(pids)
         if now >= self._next or not wanted <= self._asked:
@@ -50,7 +50,7 @@ class UsageLog:
 
 
 def look(roots: frozenset[int]) -> Mapping[int, Usage]:
-    """Measure the usage of these processes, which descend from this one, with their descendants."""
+    """Measure the usage of these processes, which descend from this one, together with their descendants."""
     import psutil
 
     root_of: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The plugin: an object whose hooks export each recovery as OpenTelemetry spans."""
+"""The plugin, which is an object whose hooks export each recovery as OpenTelemetry spans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class _OfAgent(threading.local):
-    """Per-agent state: each agent calls hooks in its own thread. `asked`: whether it has looked for an exporter."""
+    """Per-agent state, because each agent calls hooks in its own thread. `asked` tells whether the agent has looked for
+    an exporter."""
 
     asked = False
     provider: TracerProvider | None = None

@@ -20,8 +20,8 @@ _TO_END: Duration = 2.0  # seconds that an exporter may delay the agent's exit
 
 
 def provider_for(name: str) -> TracerProvider | None:
-    """A provider that uses the named exporter; None if that exporter is not installed. The exporter's exceptions
-    propagate."""
+    """Return a provider that uses the named exporter, or None if the exporter is not installed. Exceptions from the
+    exporter propagate."""
     installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
     if found is None:
