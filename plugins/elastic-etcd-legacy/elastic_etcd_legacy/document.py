@@ -1,5 +1,5 @@
-"""The nodes' shared state, which consists of the document, a single key that nodes change by compare-and-swap, and of
-their keep-alives. The view is one node's snapshot of both."""
+"""The nodes' shared state: the document, which is a single key that nodes change by compare-and-swap, and the nodes'
+keep-alives. A view is one node's snapshot of both."""
 
 from __future__ import annotations
 
