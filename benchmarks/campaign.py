@@ -42,6 +42,7 @@ from elastic_testing.campaign import (
 )
 from elastic_testing.machines import Machines, machines, missing
 
+import elastic_core
 from benchmarks.job import WORKERS, BenchmarkError, launcher_command
 from benchmarks.planted import DEFECTS, Defect
 from benchmarks.report import Report, Row, main, parser
@@ -148,7 +149,7 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
             worker = (str(WORKERS / "campaign_ddp.py"),)
         environment = {**setting.environment, "CAMPAIGN_STOPS_S": str(SLOW_S if shape.slow else 0)}
         if shape.together:
-            environment["CAMPAIGN_TOGETHER"] = "1"
+            environment["CAMPAIGN_TOGETHER"] = str(Path(elastic_core.__file__).parents[1])
         made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker, "environment": environment}
         if planted:
             made_for["limit_s"] = 45.0  # many of them never recover

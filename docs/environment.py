@@ -77,7 +77,7 @@ CAMPAIGN = {
     "CAMPAIGN_FOLDER": "the folder of the checkpoint and of the file that makes workers finish",
     "CAMPAIGN_NODE": "the name of the node",
     "CAMPAIGN_STOPS_S": "how many seconds rank 0 takes to save a checkpoint before it exits (0)",
-    "CAMPAIGN_TOGETHER": "if set, workers stop after the same step, with `elastic_core.should_stop`",
+    "CAMPAIGN_TOGETHER": "if set, workers stop after the same step; the folder from which they import `elastic_core`",
     "CAMPAIGN_CLOCK": "the file with the wall clock's offset; read by the library in `LD_PRELOAD`",
     "GLOO_SOCKET_IFNAME": "the network interface of the node's simulated machine",
 }

@@ -38,19 +38,19 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
         multiple: the number of which the result must be a multiple.
         patience: how many seconds to wait for the other nodes.
 
-    Returns None if the nodes did not agree on a step in time. Raises the store's errors.
+    Returns None if a node does not answer in time or has announced no step. Raises the store's errors.
     """
     if size == 1:
         return _following(highest, multiple)
     limit = timedelta(seconds=patience)
+    step: int | None = None
     if rank != 0:
         store.set(_OWN.format(rank=rank), str(highest))
         if highest < 0:
             return None
         store.wait([_AGREED], limit)
         step = _read(store, _AGREED)
-        return None if step < 0 else step
-    step = None
+        return step if step >= 0 else None
     try:
         if highest >= 0:
             keys = [_OWN.format(rank=other) for other in range(1, size)]
@@ -113,7 +113,7 @@ class CommonStep:
         """Pass the agreed step to the workers once it is known. Returns whether there is nothing left to wait for,
         because every worker has saved, a worker has failed, or there is no common step."""
         if not self._answered and self._call is not None and self._call.wait(0):
-            step, reason = None, "the workers of another node do not call should_stop"
+            step, reason = None, "another node did not answer in time, or its workers do not call should_stop"
             try:
                 step = self._call.result()
             except Exception as error:  # noqa: BLE001 - the store may be a plugin's

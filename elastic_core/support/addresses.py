@@ -51,7 +51,7 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host, on every machine, refers to that machine itself."""
+    """Return whether every machine takes this host to mean itself."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 

@@ -1,4 +1,5 @@
-"""The API for training scripts: timers around code that may hang, and heartbeats. Only needs the standard library."""
+"""The API for training scripts: timers around code that may hang, and heartbeats. It needs only the standard
+library."""
 
 from typing import TYPE_CHECKING
 

@@ -256,8 +256,8 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
     """Return exits that were noticed together, in their presumed order. A worker killed by a signal was not reacting to
-    another worker's exit, but one that exited with an error may have been. Signals therefore come first, in order of
-    rank."""
+    another worker's exit, but one that exited with an error may have been. Signals therefore come first; within each
+    kind, exits are in order of rank."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 

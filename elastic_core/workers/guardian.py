@@ -62,7 +62,7 @@ class Guardian:
         return [] if sentinel is None or self._lost else [sentinel]
 
     def look(self) -> None:
-        """Replace the guardian if it has ended, unless too many guardians have ended within the last second."""
+        """Replace the guardian if it has ended, unless too many guardians have been started within the last second."""
         ended = any(wait_readable(sentinel, 0) for sentinel in self.sentinels())
         if self._closed or not (ended or self._lost):
             return

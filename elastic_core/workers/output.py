@@ -364,8 +364,8 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Create the round's folder and point the link `latest` at it. Both are in the same log folder. `latest` is None
-    for a temporary folder. Raises ConfigurationError if the folder cannot be created."""
+    """Create the round's folder and, unless `latest` is None (for a temporary folder), point the link `latest` in the
+    same log folder at it. Raises ConfigurationError if the folder cannot be created."""
     try:
         if latest is None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from elastic_etcd.client.errors import EtcdError
 from elastic_testing import StoreContract, installed_store
 
 pytestmark = pytest.mark.torch
@@ -21,6 +22,22 @@ def stores(etcd, prefix):
             return made
 
         yield make
+
+
+class TestKeyStore(StoreContract):
+    """The store without torch."""
+
+    errors = (EtcdError,)
+
+    @pytest.fixture
+    def store(self, etcd, prefix, connect):
+        from elastic_etcd.store.store import KeyStore
+
+        self.make = lambda: KeyStore(connect(etcd.endpoint), prefix.decode())
+        return self.make()
+
+    def peer(self, store):
+        return self.make()
 
 
 class TestEtcdStore(StoreContract):

@@ -162,9 +162,8 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
     """Return the store that the members of the named round share. Its keys disappear with the job's state, or when a
     later round's store is first written to.
 
-    Importing torch takes a second or two, and hardly any agent uses this store. So it is a torch store only if torch is
-    already imported, because no program can pass it to torch otherwise. If not, a substitute imports torch on first
-    use.
+    It is a torch store only if torch is already imported, because otherwise no program can pass it to torch, and the
+    import would take a second or two and 200 MiB. Hardly any agent uses the store, so its client connects on first use.
     """
 
     def lease(client: EtcdClient) -> int:
@@ -176,7 +175,7 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
         return found.lease
 
     def make() -> Store:
-        return _store(client_for(parameters), keys.round_store(name), lease)
+        return _store(client_for(parameters), keys.round_store(name), lease, as_torch=bool(sys.modules.get("torch")))
 
     return make() if sys.modules.get("torch") else cast("Store", StoreOnFirstUse(make))
 
@@ -197,9 +196,13 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
     return store
 
 
-def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int]) -> Store:
+def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int], as_torch: bool = True) -> Store:
     """Create a store that closes the client."""
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd.store.store import KeyStore
 
-    store: Store = EtcdStore(client, prefix, lease=partial(lease, client), owns_client=True)
-    return store
+    kind = KeyStore
+    if as_torch:
+        from elastic_etcd.store.torch_store import EtcdStore
+
+        kind = EtcdStore
+    return kind(client, prefix, lease=partial(lease, client), owns_client=True)

@@ -1,5 +1,12 @@
-"""`EtcdStore`, a `torch.distributed.Store` in etcd. Importing this package imports torch."""
+"""`EtcdStore`: a `torch.distributed.Store` in etcd. Its first use imports torch."""
 
-from elastic_etcd.store.store import EtcdStore
+from typing import TYPE_CHECKING
+
+from elastic_core.plugin import lazy_names
+
+if TYPE_CHECKING:
+    from elastic_etcd.store.torch_store import EtcdStore
 
 __all__ = ["EtcdStore"]
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {"elastic_etcd.store.torch_store": "EtcdStore"})

@@ -1,4 +1,4 @@
-"""A torch store in etcd, whose operations behave like TCPStore's.
+"""A store in etcd, whose operations behave like TCPStore's. `torch_store.py` makes it a torch store.
 
 `reader.py` reads and waits, and `writer.py` makes every write count once. `add` and `append` write on the condition
 that the value is unchanged, and otherwise try again with the current value. After the second lost race, a client waits
@@ -15,10 +15,10 @@ import random
 import re
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from elastic_core.plugin import Backoff, Clock, SystemClock, import_with
-from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
+from elastic_core.plugin import Backoff, Clock, SystemClock
+from elastic_etcd.client.errors import EtcdError
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, absent, end_of
 from elastic_etcd.store.reader import Reader
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
@@ -26,9 +26,10 @@ from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from typing_extensions import Self
+
     from elastic_etcd.client.client import EtcdClient
 
-_dist: Any = import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")  # suppresses C++ traces
 _TIMEOUT = timedelta(seconds=300)
 _MOST_BYTES = 1536 * 1024 - 4096  # of keys and values in a request of 1.5 MiB
 _MOST_COUNTERS = 1024
@@ -36,46 +37,16 @@ _WAITS = Backoff(first=0.008, longest=0.1)  # after lost races
 
 _COUNTER = re.compile(rb"\s{0,20}[-+]?[0-9]{1,20}\s{0,20}")  # a number as torch's stores accept it
 _ABSENT = KeyValue(b"", b"", 0, 0, 0, 0)  # a key that does not exist
-_open_stores: set[EtcdStore] = set()
+_open_stores: set[KeyStore] = set()
 """Keeps open stores alive: torch's C++ side (PrefixStore, process groups) holds only the C++ half of a store, and every
 call fails after Python has deleted the other half."""
 
 
-class _ErrorsOfTorch:
-    """Converts errors into torch's. One instance serves all operations, because entering a generator would be slow."""
+class KeyStore:
+    """The store for programs that have not imported torch. See `EtcdStore`, whose errors alone are torch's."""
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, EtcdUnreachable):
-            raise _dist.DistNetworkError(str(error)) from error
-        if isinstance(error, EtcdError):
-            raise _dist.DistStoreError(str(error)) from error
-
-
-class EtcdStore(_dist.Store):  # type: ignore[misc]
-    """A store like torch's TCPStore, whose keys survive the loss of any one machine. Thread-safe. Every write counts
-    once, even if its answer is lost. While no member of the cluster answers, operations try again until the store's
-    timeout. Where torch's own stores differ, this one behaves like TCPStore, except that `add` to a value that is not a
-    number raises ValueError, and an empty value is treated as 0.
-
-    Errors are torch's, and their cause is the client's error: DistStoreError if keys do not appear in time ("wait
-    timeout after ...") or etcd rejects a request, and DistNetworkError if no member answers. ValueError means that keys
-    and values exceed etcd's limit for a request (1.5 MiB).
-
-    Args:
-        etcd_client: a client created in this process, not inherited through a fork.
-        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored). Below it, `k/` holds users' keys and
-            `w/` write markers. Stores with the same prefix share their keys, which stay until they are deleted or the
-            lease ends.
-        timeout: how long to wait for keys to appear and for etcd to answer (default: 300 s). `set_timeout` changes it.
-        lease: the lease of all keys, or a function that returns it, called at the first write (0: no lease). The caller
-            renews it.
-        owns_client: whether `close` also closes the client.
-    """
-
-    _errors = _ErrorsOfTorch()
+    _errors: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    timeout = _TIMEOUT
 
     def __init__(
         self,
@@ -102,6 +73,10 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         self._counters: dict[bytes, KeyValue] = {}
         self.set_timeout(timeout or _TIMEOUT)
         _open_stores.add(self)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long to wait for keys to appear and for etcd to answer."""
+        self.timeout = timeout
 
     def get(self, key: str) -> bytes:
         """Return the value, after waiting for the key to appear."""
@@ -218,9 +193,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         """Return whether append, multi_get and multi_set are available."""
         return True
 
-    def clone(self) -> EtcdStore:
+    def clone(self) -> Self:
         """Return another store with the same keys and client. This store still owns the client."""
-        return EtcdStore(self._client, self._prefix, self.timeout, self._clock, self._lease)
+        return type(self)(self._client, self._prefix, self.timeout, self._clock, self._lease)
 
     def close(self) -> None:
         """Make waiting calls raise an error, and delete the write markers. The store cannot be used afterwards.

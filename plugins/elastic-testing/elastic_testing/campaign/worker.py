@@ -7,9 +7,9 @@ be stopped, and fails after `PATIENCE_S`, like a process group.
 
 `CAMPAIGN_HISTORY` is the file for events, one line of JSON each. `CAMPAIGN_FOLDER` has the checkpoint, and the files
 `finish`, which ends all workers, and `stay`. `CAMPAIGN_NODE` is the name of the node. With `CAMPAIGN_STOPS_S`, rank 0
-takes this many seconds to stop, and then saves its step again. With `CAMPAIGN_TOGETHER`, all ranks stop after the same
-step when they are asked to. The program imports only a few modules of the standard
-library, because a storm starts thousands of workers.
+takes this many seconds to stop, and then saves its step again. `CAMPAIGN_TOGETHER` is the folder of the package
+`elastic_core`; with it, all ranks stop after the same step when they are asked to. The program imports only a few
+modules of the standard library, because a storm starts thousands of workers.
 """
 
 from __future__ import annotations
@@ -216,7 +216,8 @@ def train(rank: int, world: int, folder: str) -> int:
     tell("met", group=group, rank=rank, world=world, step=step)
     all_ranks, first = (1 << world) - 1, step + 1
     if together := bool(os.environ.get("CAMPAIGN_TOGETHER")):
-        from elastic_core import should_stop
+        sys.path.append(os.environ["CAMPAIGN_TOGETHER"])  # the worker runs without site-packages
+        from elastic_core.stop import should_stop
     while True:
         step += 1
         if together and should_stop(step):
