@@ -186,7 +186,8 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
 
         def left() -> list[str]:
             found = theirs[0].run(sys.executable, "-c", LEFT, theirs[0].address).splitlines()
-            return [line for line in found if not line.endswith("/state")]
+            # What the agents have written to a round's store has the lease of the job's state.
+            return [line for line in found if not line.endswith("/state") and "/campaign/store/" not in line]
 
         return Setting("etcd", ",".join(one.address for one in theirs), shape.nodes, last_call, machines=own, have=have,
                        servers=servers, left=left, environment=environment)  # fmt: skip
