@@ -103,7 +103,8 @@ def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], tim
         try:
             job = watcher.look(job)
         except RendezvousConnectionError:
-            return f"the store has stopped with its host; {len(nodes) - len(left)} of {len(nodes)} node(s) left before"
+            seen = f"{len(nodes) - len(left)} of {len(nodes)} node(s) were seen to leave before"
+            return f"the node that hosted the store has left, and the store with it; {seen}"
     return "all nodes have left"
 
 
