@@ -12,7 +12,7 @@ from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining
-from elastic_core.operate.drain import ask, departure, drain, node_called
+from elastic_core.operate.drain import ask, departure, drain, node_called, stop
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused
@@ -184,6 +184,55 @@ def test_node_that_fails_during_a_drain_is_reported(job, store, drained):
     backend, inner = store(job.state("ab"))
     world = Beating(backend, beats := ["a/1", "b/1"], lambda looks: beats and looks > 5 and beats.pop())
     assert drained(world, inner)[1].startswith("b has failed: no heartbeat for 5.")
+
+
+@pytest.fixture
+def stopped(job, plugins):
+    """Function that stops the job and returns the printed lines."""
+
+    def stopped(world, inner, timeout=60.0):
+        printed = []
+        record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
+        stop(job.target, plugins(record), timeout, printed.append, world.clock, world.pause)
+        return printed
+
+    return stopped
+
+
+def test_stop_asks_all_nodes_and_waits_until_they_have_left(job, store, stopped):
+    backend, inner = store(job.state("ab"), "abc")  # c waits for a place
+    left = {5: "a/1", 7: "c/1", 9: "b/1"}
+    world = Beating(backend, ["a/1", "b/1", "c/1"], lambda looks: looks in left and backend.withdraw(left[looks]))
+    first, last = stopped(world, inner)
+    assert first.startswith("3 node(s) were asked to leave")
+    assert last == "all nodes have left"
+    assert set(state_in(backend).draining) == {"a/1", "b/1", "c/1"}
+
+
+def test_stop_names_the_nodes_that_have_not_left_in_time(job, store, stopped):
+    backend, inner = store(job.state("ab"))
+    world = Beating(backend, ["a/1", "b/1"], lambda looks: looks == 5 and backend.withdraw("a/1"))
+    with pytest.raises(RendezvousTimeoutError, match=r"1 node\(s\) have not left within 7 s: b"):
+        stopped(world, inner, timeout=7.0)
+
+
+def test_stop_with_a_zero_timeout_does_not_wait(job, store, stopped):
+    backend, inner = store(job.state("ab"))
+    assert stopped(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0) == ["2 node(s) were asked to leave"]
+
+
+def test_stop_of_a_job_without_nodes_is_an_error(job, store, stopped):
+    backend, inner = store(job.state("ab"), "")
+    with pytest.raises(NotFoundError):
+        stopped(Beating(backend, []), inner)
+
+
+def test_stop_of_a_closed_job_changes_nothing(job, store, stopped):
+    over = closed(job.state("ab"), "a", "done", succeeded=True)
+    backend, inner = store(over)
+    (line,) = stopped(Beating(backend, ["a/1", "b/1"]), inner)
+    assert "the job is already over" in line
+    assert state_in(backend) == over
 
 
 class Host:
