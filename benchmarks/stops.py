@@ -209,7 +209,10 @@ def agreement(agents: int) -> float:
             if process.stdout.readline() != "ready\n":
                 raise BenchmarkError("an agent did not connect to the store")
         begin = time.monotonic() + 2.0
-        ended = [process.communicate(f"{begin}\n", timeout=LIMIT_S)[0] for process in made]
+        for process in made:
+            process.stdin.write(f"{begin}\n")
+            process.stdin.flush()
+        ended = [process.communicate(timeout=LIMIT_S)[0] for process in made]
     return max(map(float, ended)) - begin
 
 

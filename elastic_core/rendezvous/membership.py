@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Instant
     from elastic_core.rendezvous.model import State
 
-DRAINED = "this node was asked to leave (drain)"
+DRAINED = "this node was asked to leave (drain, stop)"
 
 
 class JoinStatus(enum.Enum):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import signal
+
 import pytest
 from blocks import Shell, block_of
 
@@ -36,6 +39,21 @@ def test_script_continues_from_checkpoint(words, shell):
     assert "saved step 90" in said
     if words == "DistributedDataParallel(":
         is_as_without_restarts(shell, command.replace("--nproc-per-node=2", "--nproc-per-node=1"))
+
+
+@pytest.mark.parametrize("words", ["DistributedDataParallel(", "fully_shard("])
+def test_script_saves_when_it_is_stopped_and_resumes_there(words, shell):
+    script, command = block_of(PAGE, words), block_of(PAGE, "elastic run")
+    slow = "    print('step', step, flush=True)\n    time.sleep(0.1)\n" + STEP
+    only_when_asked = script.replace("(step + 1) % 10 == 0", "step + 1 == STEPS")
+    (shell.folder / "train.py").write_text("import time\n" + only_when_asked.replace(STEP, slow))
+    agent = shell.start(f"exec {command}")
+    agent.says("step 3")
+    agent.process.terminate()
+    agent.ended(128 + signal.SIGTERM)
+    said = shell.run(command)
+    steps = {rank: int(re.search(rf"rank {rank} of 2 continues after step (\d+)", said)[1]) for rank in (0, 1)}
+    assert steps[0] == steps[1] >= 4
 
 
 def is_as_without_restarts(shell, command):
