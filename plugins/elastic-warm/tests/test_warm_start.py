@@ -137,7 +137,7 @@ state = {
 json.dump(state, open(f"state-{sys.argv[1]}.json", "w"))
 print(sys.argv[1], "warm" if WARM in THERE_FIRST else "cold")
 """
-CHANGE = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "MASTER_PORT"]
+CHANGE = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "MASTER_PORT", "ELASTIC_STOP_FILE"]
 STATE_PROGRAM = f"""
 import os, sys, time
 THERE_FIRST, WARM, CHANGE = set(sys.modules), "colorsys", {CHANGE}
