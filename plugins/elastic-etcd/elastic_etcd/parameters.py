@@ -197,7 +197,7 @@ class _Reading:
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
     """Parse a list of endpoints, in order and without duplicates. The default port is 2379. Raises ConfigurationError
-    with all invalid endpoints, or if the list is empty or mixes http and https."""
+    if any endpoints are invalid (the error lists them all), if the list is empty, or if it mixes http and https."""
     problems: list[Problem] = []
     found: dict[str, Endpoint] = {}
     for part in text.split(","):

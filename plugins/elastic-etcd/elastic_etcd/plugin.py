@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 CONNECTION = (
     Option("read_timeout", float, 5.0, "time limit for an operation, across all members", "seconds", above=0),
-    Option("protocol", str, None, "http or https; by default as in the endpoints, or https if a certificate is set"),
+    Option(
+        "protocol",
+        str,
+        None,
+        "http or https; default: as in the endpoints, or https with a certificate",
+    ),
     Option(
         "ca_cert", str, None, "PEM file with the CAs that sign the servers' certificates; by default the system's CAs"
     ),

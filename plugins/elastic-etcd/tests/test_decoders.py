@@ -242,7 +242,7 @@ def test_add_to_arbitrary_value_counts_or_raises_value_error(etcd, client, value
     try:
         found = store.add("n", 1), store.add("n", 0)
     except ValueError as error:
-        assert "expected a number to add to under the key 'n'" in str(error)
+        assert "cannot add to key 'n'" in str(error)
         assert store.get("n") == value
     else:
         assert found[0] == found[1]

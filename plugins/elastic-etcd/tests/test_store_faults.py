@@ -347,7 +347,7 @@ def test_concurrent_adds_from_32_stores_all_count(make, etcd):
 def test_add_to_non_number_raises_and_keeps_the_value(make, value):
     store = make()
     store.set("n", value)
-    with pytest.raises(ValueError, match="expected a number to add to under the key 'n'"):
+    with pytest.raises(ValueError, match="cannot add to key 'n'"):
         store.add("n", 1)
     assert store.get("n") == (value if isinstance(value, bytes) else value.encode())
 

@@ -65,8 +65,9 @@ _WAITS = "import os, signal; print('ready', flush=True); signal.pause()"
 
 
 class StarterContract:
-    """See `interfaces.workers.Starter`. For pytest: inherit from this class, and define a fixture `starter_for`, a
-    function that creates a starter for a command line of this Python."""
+    """See `interfaces.workers.Starter`. To use it with pytest, inherit from this class and define a fixture
+    `starter_for` that returns a function. Given a command line for the current Python interpreter, the function creates
+    a starter."""
 
     def test_worker_gets_session_environment_and_streams(self, starter_for: StarterFor, tmp_path: Path) -> None:
         os.environ[_AGENT_VARIABLE] = "not for the worker"

@@ -260,7 +260,7 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 def _number(key: str, value: bytes) -> int:
     if value and not _COUNTER.fullmatch(value):
-        raise ValueError(f"expected a number to add to under the key {key!r}, found {value[:40]!r}")
+        raise ValueError(f"cannot add to key {key!r}: expected a number, found {value[:40]!r}")
     return _wrapped(int(value or b"0"))
 
 

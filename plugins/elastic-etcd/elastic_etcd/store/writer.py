@@ -97,9 +97,9 @@ class Deadline:
 
 
 class Writer:
-    """Writes for one store. Thread-safe. `lease` returns, within the deadline, the lease for everything written,
-    including markers. If `lease` is None, only markers have a lease, which ends with `forget` or a minute after the
-    last write."""
+    """Performs the writes to one store. Thread-safe. `lease` is a function that returns, within the deadline, the lease
+    to attach to everything written, including markers. If `lease` is None, only markers have a lease. It ends when
+    `forget` is called, or one minute after the last write."""
 
     def __init__(
         self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
