@@ -1,5 +1,5 @@
-/* Shifts a process's wall clock by the offset in a file: seconds, as a signed 64-bit integer. Preloaded into the agents
- * and workers of a campaign, because the kernel has no namespaces for this clock. */
+/* Shifts the wall clock of a process by an offset in seconds, a signed 64-bit integer that it reads from a file. This
+ * library is preloaded into a campaign's agents and workers, because the kernel has no namespaces for this clock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 """Injects faults into a campaign's job, with one method per kind.
 
-Each method injects the fault immediately, and calls `end` when it is over. It returns the id of the affected process, 0
-if the target is not a process, or None if there was no target.
+Each method injects its fault immediately, and calls `end` when the fault is over. It returns the process ID of the
+target, 0 if the target is not a process, or None if there was no target.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORKER_MEMORY = 64 * 2**20
 
 def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float) -> float | None:
     """Correct a timestamp that was taken between `first` and `last` by a clock that was wrong during `jumps` (start,
-    end, offset, all in seconds). Returns None if the timestamp is ambiguous."""
+    end, offset, all in seconds). Returns the timestamp unchanged if no correction fits, or None if several fit."""
     could = [at - by for begun, over, by in jumps if begun <= at - by <= over]
     if first <= at <= last and not any(begun <= at <= over for begun, over, _ in jumps):
         could.append(at)
@@ -39,15 +39,15 @@ def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float
 
 
 class Faults:
-    """Injects the faults of successive waves. `missed`: a fault of the current wave had no target."""
+    """Injects the faults of successive waves. `missed` is true if a fault of the current wave had no target."""
 
     def __init__(self, stage: JobStage) -> None:
         self._stage = stage
         self._wave, self.missed, self._begun = -1, False, now()
         self._open: set[tuple[int, int]] = set()
-        self._names_of: dict[int, tuple[str, str]] = {}  # from before the first fault: faults may overlap
+        self._names_of: dict[int, tuple[str, str]] = {}  # by place, from before the first fault: faults may overlap
         self._files_of: dict[int, tuple[int, int]] = {}  # the same, by process
-        self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, start, end, offset
+        self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, start, end, offset in s
 
     def begin(self, number: int, wave: FaultWave) -> None:
         """Schedule the faults of a wave."""
@@ -62,7 +62,7 @@ class Faults:
         return not self._open
 
     def right(self, place: int, at: float) -> float | None:
-        """Correct a timestamp of this machine's wall clock; see `meant`."""
+        """Correct a timestamp from the wall clock of the machine at this place; see `meant`."""
         return meant(at, [jump for where, *jump in self._jumps if where == place], self._begun, now())
 
     def _strike(self, number: int, fault: Fault) -> None:
@@ -252,7 +252,7 @@ class Faults:
 
         def mend() -> None:
             for one, another in ways:
-                with contextlib.suppress(subprocess.CalledProcessError):  # another fault has removed the route already
+                with contextlib.suppress(subprocess.CalledProcessError):  # another fault has already removed the route
                     one.finds(another)
             end()
 
@@ -262,7 +262,7 @@ class Faults:
     def _for_a_while(
         self, fault: Fault, end: Callable[[], None], begin: str, *words: Any, over: Any = ()
     ) -> int | None:
-        """Call a method of the machine, and call it again with the arguments `over` when the fault is over."""
+        """Call the machine's method `begin`, and call it again with the arguments `over` when the fault is over."""
         machine = self._stage.machine(fault.place)
         if machine is None:
             return None
@@ -310,7 +310,7 @@ class Faults:
         return self._for_a_while(fault, end, "name", "", resolver, over=known)
 
     def _names_fail(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._names(fault, end, "127.0.0.1")  # nothing listens there
+        return self._names(fault, end, "127.0.0.1")  # nothing is listening there
 
     def _names_stall(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._names(fault, end, "10.97.0.250")  # an unused address
@@ -345,7 +345,7 @@ class Faults:
 
     def _descriptors(self, fault: Fault, end: Callable[[], None]) -> int | None:
         agent = self._stage.agent(fault.place)
-        if agent is None or self._stage.worker(fault.place) is None:  # torch's import fails if it cannot open files
+        if agent is None or self._stage.worker(fault.place) is None:  # importing torch fails if it cannot open files
             return None
         pid = agent.process.pid
         self._stage.may_end(agent, 2)  # the exit code of an agent that cannot open files to start a worker
@@ -408,7 +408,7 @@ class Faults:
         return agent.process.pid
 
     def _done(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        """Let the job finish; all other nodes take longer than this one."""
+        """Let the job finish: this node immediately, and all other nodes later."""
         agent = self._stage.agent(fault.place)
         if agent is None:
             return None

@@ -1,16 +1,25 @@
 """The history of a campaign: events from its workers and agents, and the injected faults.
 
-An event is a line of JSON: `at` (seconds since boot, the same clock for all), `what`, and more fields. Workers write
-`start`, `met`, `step`, `saved`, `not saved`, `stopped`, `signal`, `twice`, `lost` and `end`, see `worker.py`. The
-campaign writes:
+An event is a line of JSON with `at` (seconds since boot, by the clock that all processes share), `what` (the event's
+name), and more fields. Workers write `start`, `met`, `step`, `saved`, `not saved`, `stopped`, `signal`, `twice`, `lost`
+and `end`; see `worker.py`. The campaign writes:
 
-- `agent`, `agent ended`: `node`, `place`, `pid`; `code`, and `expected`: the exit codes allowed by the injected faults
-- `wave`: `number`, `faults`, `quiet_s`; `fault`: `number` of the wave, `kind`, `place`, `pid` of the affected process,
-  `missed`: the fault had no target; `fault over`
-- `whole`: all nodes train again: `number`; `alive`: the running workers; `recovery_s` since the first fault, `healed_s`
-  since the end of the last one. `not whole`: they did not within `limit_s`.
-- `holds`: an agent's resources: `pid`, `files`, `threads`, `memory` (bytes); `finish`, `finished`
-- `told`: a line of an agent's log, with `event`, `node`; `left`: an item that remains at the end: `name`, `place`
+- `agent`: an agent has started, with its `node`, `place` and `pid`
+- `agent ended`: an agent has exited, with the same fields, its exit `code`, and `expected`, the exit codes that the
+  injected faults allow
+- `wave`: a wave has begun, with its `number`, `faults` and `quiet_s`
+- `fault`: a fault was injected, with the `number` of its wave, its index there (`fault`), its `kind` and `place`, the
+  `pid` of its target, and `missed`, which is true if it had no target
+- `fault over`: a fault has ended, with `number` and `fault`
+- `not formed`: the first round did not form within `limit_s`
+- `whole`: all nodes are training again after wave `number`, with the process IDs of the running workers (`alive`) and
+  the seconds since the first fault (`recovery_s`) and since the end of the last one (`healed_s`)
+- `not whole`: the nodes were not training again within `limit_s`
+- `holds`: an agent's resources, with its `pid`, `files`, `threads` and `memory` (bytes)
+- `finish`: the campaign has asked the workers to finish
+- `finished`, `not finished`: all agents exited within `limit_s`, or some did not
+- `told`: a line of an agent's log, with the agent's `node` and the `event`
+- `left`: an item that remains at the end, with its `kind`, `name` and `place`
 """
 
 from __future__ import annotations
@@ -37,8 +46,8 @@ BACK_S = 0.5
 
 @dataclass
 class Worker:
-    """The life of one worker. Times are in seconds since boot, None if unknown. `says`: whether the worker records a
-    SIGTERM."""
+    """The life of one worker. Times are in seconds since boot, or None if unknown. `says` is true if the worker records
+    a SIGTERM."""
 
     pid: int
     node: str
@@ -54,7 +63,8 @@ class Worker:
 
 @dataclass
 class SeenRound:
-    """The workers that were started with the same store, by rank, and their actions."""
+    """A round, identified by its store: its workers by rank, the time of each rank's first step, and the times of its
+    steps and checkpoints (`acts`)."""
 
     port: str
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -84,13 +94,13 @@ class SeenRound:
 
     @property
     def works_since(self) -> float | None:
-        """When the slowest rank made its first step; None if any rank has made none."""
+        """When the slowest rank took its first step; None if any rank has taken none."""
         return max(self.first_steps.values()) if len(self.first_steps) == self.world else None
 
 
 @dataclass
 class Span:
-    """The time of a wave, from its first fault to the first one of the next wave."""
+    """The time span of a wave, from its first fault to the first fault of the next wave."""
 
     number: int
     begun: float
@@ -123,7 +133,7 @@ class History:
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """All workers in start order, without those that were stopped before they reported their start. Process ids may
+        """All workers in start order, except those that were stopped before they reported their start. Process IDs may
         be reused."""
         in_order: list[Worker] = []
         found: dict[int, Worker] = {}
@@ -143,8 +153,8 @@ class History:
 
     @cached_property
     def rounds(self) -> list[SeenRound]:
-        """The rounds in start order. A port that is used again belongs to a new round, if the rank already exists or
-        the old round has worked."""
+        """The rounds in start order. A worker whose store has the address of an earlier round belongs to a new round if
+        its rank is already taken, or if workers of the earlier round have taken steps."""
         found: list[SeenRound] = []
         of_port: dict[str, SeenRound] = {}
         of_pid: dict[int, SeenRound] = {}
@@ -169,20 +179,20 @@ class History:
         return sorted(found, key=lambda each: each.started)
 
     def under_way(self, event: Event) -> bool:
-        """Return whether a worker did this just when its agent or its machine's link recovered. A pending step then
-        completes before the agent can stop the worker."""
+        """Return whether a worker did this at the moment when an agent or a machine's link recovered. A pending step
+        may then complete before the agent can stop the worker."""
         return any(-HARDLY_S < event["at"] - back < BACK_S for back in self._back)
 
     @cached_property
     def _back(self) -> list[float]:
-        """When disconnected or stopped nodes recovered."""
+        """The times at which disconnected or stopped nodes recovered."""
         kinds = {(event["number"], event["fault"]): event["kind"] for event in self.of("fault")}
         over = self.of("fault over")
         return [event["at"] for event in over if kinds.get((event["number"], event["fault"])) in AWAY]
 
     @cached_property
     def spans(self) -> list[Span]:
-        """The waves."""
+        """The time spans of the waves, in order."""
         waves = self.of("wave")
         ends = [*(wave["at"] for wave in waves[1:]), float("inf")]
         return [Span(wave["number"], wave["at"], end, wave) for wave, end in zip(waves, ends, strict=True)]

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 FORM_S = 90.0
 FINISH_S = 60.0
 STEADY_S = 1.5
-"""Seconds within which a job makes a step, even on a busy machine."""
+"""Seconds within which a job takes a step, even on a busy machine."""
 
 
 class Job:
-    """One job and its storm. `run` may be called once. It ends all processes that it has started.
+    """Runs one job through one storm. `run` can be called only once. It ends all processes that it has started.
 
     Args:
         setting: the setting of the job.
@@ -97,7 +97,7 @@ class Job:
 
     def _settled(self, over: float, least: float, linger_s: float) -> tuple[float, float] | None:
         """Wait until all nodes train, then until `linger_s` has passed for delayed effects of the faults, then until
-        nodes train steadily and the store is ready. Returns what `_whole` returns, or None if time runs out."""
+        nodes train steadily and the store is ready. Returns the result of `_whole`, or None if time runs out."""
         deadline = over + linger_s + self._stage.setting.limit_s
         if not self._stage.until(lambda: self._whole(over, least) is not None, deadline - now()):
             return None
@@ -137,7 +137,7 @@ class Job:
             self._stage.tell("not finished", limit_s=FINISH_S, why=self._why())
 
     def _read_logs(self) -> None:
-        """Add the agents' log lines to the history, with times converted to its clock."""
+        """Add the agents' log lines to the history, with their times converted to the history's clock."""
         offset = time.time() - now()
         for agent in self._stage.ended:
             for line in agent.said.read_bytes().splitlines():

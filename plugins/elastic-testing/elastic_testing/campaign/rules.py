@@ -2,16 +2,17 @@
 
 The rules:
 
-- `one group`: two groups of workers never make steps at the same time, except for a step that was pending when a node
-  was disconnected, and completes when the node reconnects.
-- `ranks`: ranks are unique and without gaps, from 0; all workers of a round have the same world size and restart count.
-- `cause`: the number of new rounds is within the limits of the wave's faults. Members change only if a node may have
-  been lost, and the loss of a node is not reported long after it has left.
+- `one group`: two groups of workers never take steps at the same time. A step that was pending when a node was
+  disconnected is exempt: it may complete when the node reconnects.
+- `ranks`: each rank is used once, and ranks run from 0 without gaps. All workers of a round have the same world size
+  and restart count.
+- `cause`: the number of new rounds is within the limits set by the wave's faults. Members change only if a node may
+  have been lost, and the loss of a node is not reported long after the node has left.
 - `counted once`: each failure is counted exactly once as a restart, and nothing else is.
-- `healthy`: a worker that was not affected by a fault, and whose agent was not, gets SIGTERM before SIGKILL, unless
-  other nodes no longer wait. No worker of an earlier round runs during the next one.
+- `healthy`: if no fault affects a worker or its agent, the worker gets SIGTERM before SIGKILL, unless the other nodes
+  no longer wait for its node. No worker of an earlier round runs during the next one.
 - `checkpoint`: no step in a checkpoint is lost.
-- `same step`: workers that stop together do so at the same step, and no worker of their round makes this step.
+- `same step`: workers that stop together do so at the same step, and no worker of their round takes this step.
 - `recovery`: all nodes train again within the time limit.
 - `exit code`: an agent ends only because of a fault or at the end of the job, with the right exit code.
 - `right cause`: the loss of a node is not reported as a failure of the script.
@@ -36,15 +37,17 @@ AT_ONCE_S = 0.05
 """Maximum overlap in seconds of two steps that are considered sequential."""
 
 LONG_GONE_S = 30.0
-"""Seconds after which a lost node must have been detected. Heartbeats, leases and stopping workers take less time."""
+"""Seconds within which the loss of a node must be detected. Heartbeats, leases and stopping workers take less time."""
 
 MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 12, 64 * 2**20
-"""By how much an agent's resources may grow from the first record to the last, which may include the last round's."""
+"""How much an agent's open files, threads and memory (bytes) may grow from its first record to its last. The last
+record may include resources of the last round."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A violation of a rule. `wave` is None before the first wave."""
+    """A violation of a rule. `what` describes it, `at` is its time in seconds since boot, and `wave` is the number of
+    the current wave, or None before the first wave."""
 
     rule: str
     what: str
@@ -66,7 +69,8 @@ def _wave_of(history: History, at: float) -> int | None:
 
 
 def _waves(history: History) -> Iterator[tuple[Span, FaultWave, list[SeenRound], SeenRound | None]]:
-    """Each wave, the rounds that started in it, and the last round before them."""
+    """Yield each wave's time span, its faults that had a target, the rounds that started in it, and the last round
+    before it."""
     rounds = history.rounds
     for span in history.spans:
         faults = tuple(Fault(**fault) for fault in span.event["faults"])
@@ -84,7 +88,7 @@ def _one_group(history: History) -> Iterator[tuple[str, float]]:
     for older, newer in pairwise(working):
         begun = min(newer.first_steps.values())
         if (together := older.acts[-1] - begun) > AT_ONCE_S:
-            yield f"{older.port} made steps for {together:.2f} s after {newer.port} had begun", begun
+            yield f"{older.port} took steps for {together:.2f} s after {newer.port} had begun", begun
 
 
 def _ranks(history: History) -> Iterator[tuple[str, float]]:
@@ -98,7 +102,7 @@ def _ranks(history: History) -> Iterator[tuple[str, float]]:
         if beyond := [rank for rank in one.workers if rank >= one.world]:
             yield f"rank {beyond[0]} in a world of {one.world}", one.started
         if len(nodes := [worker.node for worker in workers]) != len(set(nodes)) and _one_each(history):
-            yield f"a node is listed in {one.port} more than once: {sorted(nodes)}", one.started
+            yield f"a node has more than one worker in {one.port}: {sorted(nodes)}", one.started
 
 
 def _one_each(history: History) -> bool:
@@ -108,7 +112,7 @@ def _one_each(history: History) -> bool:
 
 def _cause(history: History) -> Iterator[tuple[str, float]]:
     first = history.spans[0].begun if history.spans else float("inf")
-    # The next round may form before all workers have started. The members of this one are then unknown.
+    # If the next round forms before all workers of a round have started, the members of that round are unknown.
     whole = [one for one in history.rounds if one.started < first and len(one.workers) == one.world]
     for older, newer in pairwise(whole):
         if not newer.nodes > older.nodes:
@@ -136,7 +140,7 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
 def _counted_once(history: History) -> Iterator[tuple[str, float]]:
     for older, newer in pairwise(history.rounds):
         if not 0 <= newer.restart - older.restart <= 1:
-            yield f"restart count {newer.restart} after {older.restart}", newer.started
+            yield f"the restart count changed from {older.restart} to {newer.restart}", newer.started
     for span, wave, mine, before in _waves(history):
         if not mine or before is None:
             continue
@@ -170,7 +174,7 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
         current = [one for one in history.rounds if one.started < event["at"]][-1]
         own = {worker.pid for worker in current.workers.values()}
         if old := sorted((alive & set(event["alive"])) - own):
-            yield f"workers {old} of an earlier round still run during {current.port}", event["at"]
+            yield f"workers {old} of an earlier round are still running during {current.port}", event["at"]
 
 
 def _checkpoint(history: History) -> Iterator[tuple[str, float]]:
@@ -190,7 +194,7 @@ def _same_step(history: History) -> Iterator[tuple[str, float]]:
             yield f"the workers of {event['group']} stopped at different steps: {sorted(found)}", event["at"]
     for event in history.of("step"):
         if event["step"] >= min(steps.get(event["group"], {event["step"] + 1})):
-            yield f"{event['group']} made step {event['step']}, at which its workers stopped", event["at"]
+            yield f"{event['group']} took step {event['step']}, at which its workers stopped", event["at"]
 
 
 def _recovery(history: History) -> Iterator[tuple[str, float]]:
@@ -202,7 +206,7 @@ def _exit_code(history: History) -> Iterator[tuple[str, float]]:
     for event in history.of("agent ended"):
         if event["code"] not in event["expected"]:
             expected = " or ".join(map(str, event["expected"])) or "no exit"
-            yield f"{event['node']} exited with {event['code']}, expected {expected}: {event['last']}", event["at"]
+            yield f"{event['node']} exited with code {event['code']}, expected {expected}: {event['last']}", event["at"]
 
 
 def _right_cause(history: History) -> Iterator[tuple[str, float]]:
@@ -232,7 +236,7 @@ def _left_over(history: History) -> Iterator[tuple[str, float]]:
     for pid, (at, figures) in last.items():
         for name, margin in (("files", MORE_FILES), ("threads", MORE_THREADS), ("memory", MORE_MEMORY)):
             if figures[name] > first[pid][name] + margin:
-                yield f"agent {pid} has {figures[name]} {name}, after {first[pid][name]} at first", at
+                yield f"agent {pid}: {name} grew from {first[pid][name]} to {figures[name]}", at
 
 
 def _of(wave: FaultWave) -> str:

@@ -1,4 +1,4 @@
-"""The setting of a campaign: its job, rendezvous, machines and servers."""
+"""The configuration of a campaign: its job, rendezvous, machines and servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_testing.machines import Machine
 
 WORKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py")))
-"""The command of the cheap worker, without site-packages, whose import would take most of its time."""
+"""The command of the lightweight worker. It runs without site-packages, which would take most of its start time."""
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 """The directory of control groups with a memory limit (cgroup v1)."""
@@ -25,8 +25,8 @@ GROUPS = Path("/sys/fs/cgroup/memory")
 
 @dataclass(frozen=True)
 class Server:
-    """A store process outside the agents, such as an etcd member. `machine`: the simulated machine that runs it; None:
-    the real one."""
+    """A store process outside the agents, such as an etcd member. `machine` is the simulated machine that runs it
+    (default: the real one)."""
 
     command: Sequence[str]
     machine: Machine | None = None
@@ -37,18 +37,22 @@ class Setting:
     """A job of a campaign.
 
     Args:
-        backend, endpoint, conf: the rendezvous; `conf` becomes `--rdzv-conf`.
-        nodes: maximum number of nodes (3), with one worker each. The minimum is just over half of it, unless `fixed`.
+        backend, endpoint, conf: the rendezvous settings; `conf` becomes `--rdzv-conf`.
+        nodes: maximum number of nodes (3), with one worker each.
+        looked_at: the endpoint for `elastic status` and `elastic drain`, if the nodes have none.
         secret: the file for `--rdzv-secret-file`.
-        flags: more flags of `elastic run`; `own` returns those of one node.
-        launcher: the command to use instead of `elastic run`.
-        worker: the workers' command, which writes events of `history`.
-        machines: one per node, and then others; without them, all processes run on the real machine.
+        flags: further flags for `elastic run` on all nodes.
+        own: a function that returns further flags for the node at a place.
+        fixed: whether the minimum number of nodes equals the maximum. Otherwise, it is just over half of it (false).
+        launcher: the command that starts an agent (`elastic run`).
+        worker: the workers' command. It must write the events that `history` describes.
+        machines: simulated machines, first one per node and then any others. If there are none, all processes run on
+            the real machine.
         servers: store processes, which are started before the nodes.
-        have: available prerequisites of faults that cannot be derived from the other settings.
-        looked_at: the endpoint for `status` and `drain`, if the nodes have none.
-        ready: returns whether the store has recovered; called before the next wave.
-        left: returns a line for each remaining item in the store, at the end.
+        have: available prerequisites of faults (see `FaultKind.needs`) that cannot be derived from the other settings.
+        ready: called before the next wave; returns whether the store has recovered.
+        left: called at the end; returns a line for each item that remains in the store.
+        environment: further environment variables for agents and commands.
         limit_s: seconds within which the job must recover (90).
     """
 
@@ -73,7 +77,7 @@ class Setting:
 
     @property
     def there(self) -> frozenset[str]:
-        """The available prerequisites of faults."""
+        """All available prerequisites of faults."""
         found = set(self.have)
         if self.machines:
             found |= {"machines"}

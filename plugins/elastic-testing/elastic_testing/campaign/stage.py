@@ -1,7 +1,7 @@
 """Manages a campaign's job: agents, servers, their disks and clocks, and the event file.
 
-Agents are started as users start them, each on a separate simulated machine if there are any. An agent that has ended
-is started again, as by a scheduler. Everything runs in one thread, which polls every `LOOK_S`.
+Agents are started as users would start them, each on a separate simulated machine if there are any. An agent that has
+exited is restarted, as a scheduler would do. Everything runs in one thread, which polls every `LOOK_S` seconds.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.02
 END_S = 20.0
-"""Seconds at the end of a job in which leases and the like may expire."""
+"""Seconds allowed for faults to end, and, at the end of a job, for leases to expire and for processes to exit."""
 DISK_BYTES = 512 * 2**20
 
 
 def now() -> float:
-    """Return the seconds since boot, by the same clock as in the workers' events."""
+    """Return the seconds since boot, measured by the same clock as in the workers' events."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def lives(pid: int) -> bool:
-    """Return whether the process is running, and not a zombie."""
+    """Return whether the process is running and is not a zombie."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.Error:
@@ -71,13 +71,13 @@ class Seen:
             self.ended.add(pid)
 
     def running(self) -> dict[int, str]:
-        """Return the running workers: their nodes' names by process ID."""
+        """Return the node name of each running worker, by process ID."""
         of_late = {event["pid"]: event["node"] for event in self._starts[-200:] if event["pid"] not in self.ended}
         return {pid: node for pid, node in of_late.items() if lives(pid)}
 
     def whole(self, nodes: set[str], since: float, begun: float) -> tuple[float, float] | None:
-        """The times of the newest round's last step, and of the slowest rank's first step. None unless the round has
-        exactly these nodes and started after `begun`, and the last step was after `since`."""
+        """Return the times of the newest round's last step and of its slowest rank's first step. Returns None unless
+        the round has exactly these nodes, started after `begun`, and took its last step after `since`."""
         mine = [event for event in self._starts[-len(nodes) :]
                 if all(event[name] == self._starts[-1][name] for name in ("at_port", "restart"))]  # fmt: skip
         pids = {event["rank"]: event["pid"] for event in mine}
@@ -85,14 +85,15 @@ class Seen:
             return None
         if not all(pid in self._first for pid in pids.values()) or self._last[pids[0]] <= since:
             return None
-        if not all(map(lives, pids.values())):  # the last step may have been made by a worker that has died since
+        if not all(map(lives, pids.values())):  # the last step may be that of a worker that has since died
             return None
         return self._last[pids[0]], max(self._first[pid] for pid in pids.values())
 
 
 @dataclass
 class Agent:
-    """A started agent. Only the stage changes `expected` (its allowed exit codes), `lost` and `over`."""
+    """A started agent. `said` is its log. Only the stage changes `expected` (the allowed exit codes), `lost` (it will
+    not be restarted automatically) and `over` (it has exited)."""
 
     name: str
     place: int
@@ -150,7 +151,7 @@ class JobStage:
             self.start(place)
 
     def tear_down(self) -> None:
-        """End all processes, and record what was left behind."""
+        """End all processes, and record the items that were left behind."""
         for agent in self._running:  # overdue: SIGABRT makes it write its stacks to the end of its log
             agent.process.send_signal(signal.SIGABRT)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,7 +187,7 @@ class JobStage:
             unmount(self.folder / "disks")
 
     def nodes(self) -> set[str] | None:
-        """Return the names of the running nodes; None if there are fewer than `Setting.nodes`."""
+        """Return the names of the running nodes, or None if there are fewer than `Setting.nodes`."""
         names = {agent.name for agent in self._agents.values() if not agent.over}
         return names if len(names) == self.setting.nodes else None
 
@@ -205,7 +206,7 @@ class JobStage:
             file.write(line + "\n")
 
     def look(self) -> None:
-        """Read new events, run scheduled calls that are due, and check which agents have ended."""
+        """Read new events, make the scheduled calls that are due, and check which agents have exited."""
         if self.record.exists():
             with self.record.open("rb") as file:
                 file.seek(self._read)
@@ -243,15 +244,15 @@ class JobStage:
             time.sleep(LOOK_S)
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
-        """Schedule a call, which `look` makes."""
+        """Schedule a call that `look` makes after `seconds`."""
         heapq.heappush(self._due, (now() + seconds, next(self._count), do))
 
     def machine(self, place: int) -> Machine | None:
-        """The simulated machine of this place, if there is one."""
+        """Return the simulated machine of this place, or None if there is none."""
         return self.setting.machines[place] if self.setting.machines else None
 
     def disk(self, place: int) -> Path:
-        """The folder for the temporary files of this place."""
+        """Return the folder for the temporary files of this place."""
         return self.folder / "disks" / str(place)
 
     def _clock(self, place: int) -> Path:
@@ -296,7 +297,7 @@ class JobStage:
         return str(count) if self.setting.fixed else f"{count // 2 + 1}:{count}"
 
     def start(self, place: int) -> None:
-        """Start an agent, unless the machine is off."""
+        """Start an agent, unless the machine is off or the job is finishing."""
         if place in self._away or self.finishing:
             return
         name = f"n{place}.{next(self._count)}"
@@ -312,11 +313,11 @@ class JobStage:
         self._servers[number : number + 1] = [process]
 
     def spare(self, place: int) -> Agent:
-        """Start an agent in addition to the job's maximum."""
+        """Start a spare: an agent beyond the job's maximum number of nodes."""
         return self._spawn(f"more{place}.{next(self._count)}", place, self._meeting(), self._nnodes())
 
     def second_job(self, place: int) -> tuple[Agent, Path]:
-        """Start an agent of another job. Returns it and the file that makes it finish."""
+        """Start an agent of another job. Returns the agent, and the path of a file whose creation makes it finish."""
         name = f"second{next(self._count)}"
         folder = self.folder / name
         folder.mkdir()
@@ -326,7 +327,7 @@ class JobStage:
         return agent, folder / "finish"
 
     def is_away(self, place: int) -> bool:
-        """Whether the machine is off."""
+        """Return whether the machine is off."""
         return place in self._away
 
     def goes_off(self, place: int) -> None:
@@ -341,7 +342,7 @@ class JobStage:
         self.start(place)
 
     def loses(self, agent: Agent, *codes: int) -> None:
-        """Mark the agent as lost, so that it is not restarted automatically. It may end with these exit codes."""
+        """Mark the agent as lost, so that it is not restarted automatically. It may exit with these codes."""
         agent.expected |= set(codes)
         agent.lost = True
 
@@ -355,12 +356,12 @@ class JobStage:
         agent.lost = agent.over
 
     def replaces(self, agent: Agent) -> None:
-        """Start a new agent in its place, unless that has been done."""
+        """Start a new agent in place of this one, unless one has already been started."""
         if self._agents[agent.place] is agent:
             self.start(agent.place)
 
     def spoils(self, place: int) -> None:
-        """Mark the disk as unwritable. An agent that has to write may end with exit code 2."""
+        """Mark the disk as unwritable. An agent that has to write to it may exit with code 2."""
         self._spoilt.append(place)
         for one in (other for other in self._running if other.place == place):
             self.may_end(one, 2)
@@ -370,56 +371,57 @@ class JobStage:
         self._spoilt.remove(place)  # one entry per fault, because faults may overlap
 
     def sets_clock(self, place: int, seconds: int) -> None:
-        """Set the error of the machine's wall clock."""
+        """Make the machine's wall clock wrong by this many seconds; 0 corrects it."""
         with self._clock(place).open("r+b") as file:  # in place, because processes have the file mapped
             file.write(struct.pack("=q", seconds))
 
     def finish(self, stay: str = "") -> None:
-        """Let all workers finish successfully. `stay`: the node that ends immediately, and the number of seconds for
-        which the other nodes continue, see `worker`."""
+        """Let all workers finish successfully. If `stay` is set to the name of a node and a number of seconds,
+        separated by a space, that node finishes immediately, and the other nodes continue for that long."""
         if stay:
             (self.folder / "stay").write_text(stay)
         self.finishing = True
         (self.folder / "finish").touch()
 
     def member(self, place: int) -> int | None:
-        """The process id of an etcd member: a server, or a process of the agent."""
+        """Return the process ID of an etcd member: a server, or a process started by the agent. Returns None if it is
+        not running."""
         if not self.setting.servers:
             return self.helper(place, "/etcd --name")
         return self._servers[place].pid if self._servers[place].poll() is None else None
 
     def member_again(self, place: int, pid: int) -> None:
-        """Start a server again that was ended by a fault, unless that has been done after another fault."""
+        """Restart a server that a fault has ended, unless it has already been restarted after another fault."""
         if self._servers[place].pid == pid:
             self._servers[place].wait()
             self._start_server(place)
 
     def worker(self, place: int) -> int | None:
-        """The process id of the running worker."""
+        """Return the process ID of the running worker of this place, or None if there is none."""
         agent = self._agents.get(place)
         mine = [pid for pid, node in self.seen.running().items() if agent and node == agent.name]
         return mine[-1] if mine else None
 
     def helper(self, place: int, words: str) -> int | None:
-        """A descendant process of the agent, found by its command line."""
+        """Return the process ID of the agent's newest descendant whose command line contains `words`, or None."""
         agent = self._agents.get(place)
         if agent is None or agent.over:
             return None
         with contextlib.suppress(psutil.Error):
             found = psutil.Process(agent.process.pid).children(recursive=True)
-            for child in reversed(found):  # newest first, because a keeper's command line includes its process's
+            for child in reversed(found):  # newest first, because a keeper's command line includes its child's
                 with contextlib.suppress(psutil.Error):
                     if words in " ".join(child.cmdline()):
                         return child.pid
         return None
 
     def agent(self, place: int) -> Agent | None:
-        """The agent of this place, unless it has ended."""
+        """Return the agent of this place, or None if it has exited."""
         agent = self._agents.get(place)
         return None if agent is None or agent.over else agent
 
     def ask(self, place: int, command: str, *more: str) -> subprocess.Popen[bytes]:
-        """Run another `elastic` command on the machine."""
+        """Start another `elastic` command on the machine."""
         at = [f"--rdzv-endpoint={self.setting.looked_at}"] if self.setting.looked_at else []
         words = [*self._through(place), sys.executable, "-m", "elastic_core", command, *self._meeting(), *at, *more]
         with (self.folder / f"{command}.log").open("ab") as file:
@@ -430,7 +432,7 @@ class JobStage:
 
 
 def _marked(record: Path) -> list[psutil.Process]:
-    """Processes of the job, identified by the history file in their environment."""
+    """Return the job's processes, identified by the history file in their environment."""
     return [process for process in psutil.process_iter()
             if _environment_of(process).get("CAMPAIGN_HISTORY") == str(record) and lives(process.pid)]  # fmt: skip
 

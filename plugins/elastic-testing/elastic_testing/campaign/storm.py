@@ -1,7 +1,7 @@
-"""Random faults: their kinds and allowed effects, drawing a storm from a seed, and reducing a failing storm.
+"""Random faults: defines their kinds and allowed effects, draws a storm from a seed, and reduces a failing storm.
 
-This module is pure. A storm is a sequence of waves. The faults of a wave overlap; the next wave starts when the job has
-recovered.
+A storm is a sequence of waves. The faults of a wave overlap, and the next wave starts when the job has recovered.
+Except for `read` and `write`, all functions are pure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 BRIEF = (0.2, 2.0)
 SHORT = (0.05, 3.0)
 ANY = (0.05, 60.0)
-"""Durations of faults in seconds, drawn from a log-uniform distribution."""
+"""Minimum and maximum durations of faults in seconds. Durations are drawn from a log-uniform distribution."""
 
 AWAY = ("agent_stop", "link_cut", "one_way", "apart")
 """Faults in which agents or machines are stopped or disconnected for a while and then continue."""
 MEET_S = 15.0
-"""Minimum time for which the workers of a round try to connect."""
+"""Minimum number of seconds for which the workers of a round try to connect."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class FaultKind:
 
     Args:
         what: a description.
-        rounds: minimum (if it is the only fault) and maximum number of new rounds.
-        restarts: maximum number of counted failures; the exact number if it is the only fault.
+        rounds: minimum and maximum number of new rounds. The minimum applies only if it is the wave's only fault.
+        restarts: maximum number of counted failures, or the exact number if it is the wave's only fault.
         beside: maximum number of additional rounds if the wave has other faults.
         lasts: minimum and maximum duration in seconds. After that, a lost node is replaced by a new agent.
         harmless_s: a fault that lasts no longer than this causes no round.
-        linger_s: seconds after its end in which its effects may still occur.
+        linger_s: seconds after its end within which its effects may still occur.
         weight: relative probability. Faults that start agents are expensive, and therefore less likely.
         loses: whether a node or its disk may be lost.
         needs: prerequisites, see `Setting.there`.
@@ -145,7 +145,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class FaultWave:
-    """Faults that overlap. `quiet_s`: seconds without faults after the job has recovered (0.3)."""
+    """Faults that overlap. `quiet_s` is the number of seconds without faults after the job has recovered (0.3)."""
 
     faults: tuple[Fault, ...]
     quiet_s: float = 0.3
@@ -162,8 +162,8 @@ class FaultWave:
 
     @property
     def restarts(self) -> tuple[int, int]:
-        """Minimum and maximum number of counted failures. Two workers that fail at the same time are one failure. A
-        round fails if its nodes can reach the store but not each other, after its workers' connection timeout."""
+        """Minimum and maximum number of counted failures. Two workers that fail at the same time are one failure. If
+        nodes can reach the store but not each other, their round fails after the workers' connection timeout."""
         most = sum(KINDS[fault.kind].restarts for fault in self.faults)
         if len(self.faults) == 1:
             return most, most
@@ -171,7 +171,7 @@ class FaultWave:
 
     @property
     def linger_s(self) -> float:
-        """Seconds for which its effects may be delayed."""
+        """Seconds by which the effects of its faults may be delayed."""
         return max((KINDS[fault.kind].linger_s for fault in self.faults if not fault.harmless), default=0.0)
 
 
@@ -187,8 +187,8 @@ def draw(
     most_s: float = 60.0,
     losses: int = 3,
 ) -> Storm:
-    """Draw a storm. If `done` is among the kinds, a last wave is added, in which a node whose workers have succeeded is
-    lost.
+    """Draw a storm. If `done` is among the kinds, this adds a last wave, in which a node is lost after its workers have
+    succeeded.
 
     Args:
         seed: the same seed gives the same storm.
@@ -229,8 +229,9 @@ def _fault(lot: random.Random, kind: str, places: int, members: int, most_s: flo
 
 
 def smaller(storm: Storm, fails: Callable[[Storm], bool]) -> Storm:
-    """Reduce a failing storm to fewer faults by delta debugging (Zeller): removes halves, then smaller parts, and
-    finally single faults, as long as the rest still fails. `fails` runs a storm, as often as needed to be sure."""
+    """Reduce a failing storm to fewer faults by delta debugging (Zeller): remove halves, then smaller parts, and
+    finally single faults, as long as the rest still fails. `fails` runs a storm, repeatedly if necessary, and returns
+    whether it failed."""
     faults = [(number, fault) for number, wave in enumerate(storm) for fault in wave.faults]
     quiet = [wave.quiet_s for wave in storm]
 

@@ -1,15 +1,23 @@
-"""The cheap worker of a campaign: a standalone program with a training loop that needs no torch and logs its actions.
+"""The lightweight worker of a campaign: a standalone program with a training loop. It needs no torch, and logs its
+actions.
 
-The ranks connect to the round's store (MASTER_ADDR, MASTER_PORT) with TCPStore's protocol. Rank 0 serves it if the
-agent does not (TORCHELASTIC_USE_AGENT_STORE). A step is an all-reduce: every rank adds its bit, and all see the sum.
-Rank 0 saves the step by rename, and all ranks resume from the last saved step. A worker that loses the store waits to
-be stopped, and fails after `PATIENCE_S`, like a process group.
+The ranks connect to the round's store (MASTER_ADDR, MASTER_PORT) with TCPStore's protocol. Rank 0 serves the store if
+the agent does not (TORCHELASTIC_USE_AGENT_STORE). A step is an all-reduce: every rank adds its bit, and all ranks see
+the sum. Rank 0 saves the number of the step to a file, which it replaces atomically, and all ranks resume from the last
+saved step. A worker that loses the store waits to be stopped. After `PATIENCE_S` seconds it fails, as a process group
+would.
 
-`CAMPAIGN_HISTORY` is the file for events, one line of JSON each. `CAMPAIGN_FOLDER` has the checkpoint, and the files
-`finish`, which ends all workers, and `stay`. `CAMPAIGN_NODE` is the name of the node. With `CAMPAIGN_STOPS_S`, rank 0
-takes this many seconds to stop, and then saves its step again. `CAMPAIGN_TOGETHER` is the folder of the package
-`elastic_core`; with it, all ranks stop after the same step when they are asked to. The program imports only a few
-modules of the standard library, because a storm starts thousands of workers.
+These environment variables control the worker:
+
+- `CAMPAIGN_HISTORY`: the file for events, with one line of JSON per event
+- `CAMPAIGN_FOLDER`: the folder with the checkpoint and the files `finish`, which makes all workers finish, and `stay`
+  (see the function `stay`)
+- `CAMPAIGN_NODE`: the name of the node
+- `CAMPAIGN_STOPS_S`: how many seconds rank 0 takes to stop, after which it saves its step again
+- `CAMPAIGN_TOGETHER`: the folder that contains the package `elastic_core`; if it is set, ranks that are asked to stop
+  all do so after the same step
+
+The program imports only a few modules of the standard library, because a storm starts thousands of workers.
 """
 
 from __future__ import annotations
@@ -40,7 +48,7 @@ _FINISH = 1 << 40
 
 _log: list[int] = []
 _reached: list[int] = []
-"""The last step of rank 0."""
+"""The last step that rank 0 has taken. The list is empty before the first step and on all other ranks."""
 
 
 def tell(what: str, **more: Any) -> None:
@@ -163,7 +171,7 @@ def _read(peer: socket.socket) -> bytes:
 
 
 def saved(folder: str) -> int:
-    """The step of the checkpoint."""
+    """Return the step of the checkpoint, or 0 if there is no checkpoint."""
     try:
         with open(os.path.join(folder, "checkpoint")) as file:
             return int(file.read())
@@ -179,7 +187,7 @@ def save(folder: str, step: int) -> None:
 
 
 def save_and_tell(folder: str, step: int) -> None:
-    """Save the step, and report success or failure."""
+    """Save the step, and record success or failure."""
     try:
         save(folder, step)
         tell("saved", step=step)
@@ -188,7 +196,7 @@ def save_and_tell(folder: str, step: int) -> None:
 
 
 def stay(folder: str) -> None:
-    """Delay the end of this worker if another node should be done first."""
+    """Delay the end of this worker if the file `stay` names another node, which is to finish first."""
     try:
         with open(os.path.join(folder, "stay")) as file:
             node, seconds = file.read().split()
@@ -203,7 +211,7 @@ def train(rank: int, world: int, folder: str) -> int:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         Server(port)
-    # A prefix, as in torch, because with some launchers the next round has the same store.
+    # Keys have a prefix, as in torch, because with some launchers the next round uses the same store.
     ours = f"campaign/{os.environ['TORCHELASTIC_RESTART_COUNT']}"
     store = Store(host, port, time.monotonic() + MEET_S)
     if (others := store.add(f"{ours}/rank/{rank}", 1)) != 1:
@@ -240,7 +248,7 @@ def train(rank: int, world: int, folder: str) -> int:
                 store.delete(f"{ours}/sum/{step - 2}")
                 store.delete(f"{ours}/done/{step - 2}")
         if total >= _FINISH:
-            # The rank that serves the store ends last, because other ranks may still read this step's sum.
+            # The rank that serves the store exits last, because other ranks may still read this step's sum.
             if store.add(f"{ours}/over", 1) == world:
                 store.set(f"{ours}/closed", b"1")
             if rank == 0:
@@ -251,8 +259,8 @@ def train(rank: int, world: int, folder: str) -> int:
 
 
 def main(train: Callable[[int, int, str], int] = train, says: bool = True) -> int:
-    """Run a worker. `train` is called with rank, world size and the folder, and returns the exit code. `says`: whether
-    to record SIGTERM; a worker that waits in C++ could not do so in time."""
+    """Run a worker. `train` is called with the rank, the world size and the folder, and returns the exit code. `says`
+    is false for a worker that could not record SIGTERM in time because it waits in C++."""
     signals: list[int] = []
 
     def end(signum: int, _: object) -> None:
