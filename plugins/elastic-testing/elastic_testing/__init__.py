@@ -13,7 +13,9 @@ Fakes give a test control over time and failures:
 
 - `FakeClock`: a clock that the test advances
 - `World`, `WorldNode`: a simulated job of hundreds of nodes in one thread, with all kinds of faults
-- `MemoryBackend`, on a `SharedMemory`: a backend that can be unreachable or lose answers
+- `MemoryBackend`, with its data in a `SharedMemory`: an in-memory backend that a test can make unreachable or make
+  lose replies
+- `StateOnlyBackend`: an in-memory backend with only the two required methods
 - `FakeAgentView`: the agent, as seen by a health endpoint
 
 `installed_store`, `installed_backend`, `installed_watchdog` and `installed_health_endpoint` create installed components
@@ -21,13 +23,13 @@ by name, as the agent does. `rendezvous_parameters` creates the argument of a ba
 
 `Background` runs blocking calls, and `eventually` waits for a condition.
 
-`elastic_testing.campaign` runs real agents and workers with faults drawn from a seed, and then checks invariants.
-`elastic_testing.machines` simulates machines with network namespaces for it.
+`elastic_testing.campaign` runs real agents and workers, injects faults drawn from a seed, and then checks invariants.
+`elastic_testing.machines` uses network namespaces to simulate the campaign's machines.
 """
 
 import sys
 
-if "pytest" in sys.modules:  # show values in the failures of contracts
+if "pytest" in sys.modules:  # makes failed assertions in the contracts show their values
     sys.modules["pytest"].register_assert_rewrite(
         *(f"elastic_testing.{contract}" for contract in ("health", "small_contracts", "store", "watchdog")),
         "elastic_testing.backend_contract",

@@ -1,4 +1,4 @@
-"""The contract of rendezvous backends, as tests. A backend's test class needs about ten lines:
+"""The contract for rendezvous backends, written as tests. A backend's test class needs about ten lines:
 
 class TestMyBackend(BackendContract):
     @pytest.fixture
@@ -62,7 +62,7 @@ def _handler(
 
 
 def _verdict(handler: Handler) -> Verdict:
-    """Wait for the verdict on the node's round."""
+    """Wait for the verdict on the node's round, and return it."""
     notified, until = threading.Event(), later(_CLOCK.now(), LONG)
     handler.subscribe(notified.set)
     while (verdict := handler.verdict()) is None:
@@ -162,8 +162,8 @@ class RoundPromises(Clients):
         last_call: Duration = _LAST_CALL,
         connected: bool = False,
     ) -> Iterator[list[Handler]]:
-        """`count` nodes, each with its own client, which are shut down at the end. `connected`: connect the clients
-        first, so that a short `join` timeout does not include the first connection."""
+        """Create `count` nodes, each with its own client, and shut them down at the end. With `connected`, the clients
+        connect first, so that a short `join` timeout does not include the time to connect."""
         store = MemoryStore()
         with self.peers(backend, count) as clients:
             if connected:
@@ -177,19 +177,20 @@ class RoundPromises(Clients):
 
 
 class BackendContract(StatePromises, RosterPromises, RoundPromises):
-    """See `interfaces.backend`. For pytest: inherit from this class, and define a fixture `backend`, a client of a new
-    job, and a method `peer`, which returns another client of the same job.
+    """See `interfaces.backend`. To use it with pytest, inherit from this class and define a fixture `backend`, which
+    returns a client of a new job, and a method `peer`, which returns another client of the same job.
 
     Four optional methods enable more tests: `other_job` returns a client of the same store for another job; `lose`
-    takes the store away; `forget` empties it, as after a restart; `spoil` overwrites the state with foreign data.
-    Without a method, its tests are skipped.
+    makes the store fail for good; `forget` empties the store, as a restart would; `spoil` overwrites the state with
+    invalid data. If one of them is not defined, the tests that need it are skipped.
 
-    A backend with two methods is tested directly, and then end to end, by forming rounds. For a `RosterBackend`, its
-    entries, heartbeats, waits and `close` are tested, too.
+    The two methods of every backend are tested directly, and then end to end, by forming rounds. If the backend is a
+    `RosterBackend`, its entries, heartbeats, waits and `close` are also tested.
 
     Attributes:
         largest: size in bytes of the largest state to test (300,000).
-        lease: seconds within which the store drops the entry of a node without heartbeats, if it does that (20).
-        at_once: seconds within which calls must return that should return immediately, on any machine (10).
+        lease: seconds within which the store must drop the entry of a node that sends no heartbeats, for backends that
+            show no heartbeats (20).
+        at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
         pushed: seconds within which a waiting client must be notified of a change (1).
     """

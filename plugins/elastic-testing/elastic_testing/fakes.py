@@ -1,5 +1,5 @@
 """Fakes: a clock that the test advances, an agent as seen by a health endpoint, and an in-memory rendezvous backend
-that can be unreachable or lose replies."""
+that a test can make unreachable or make lose replies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class FakeClock:
-    """See `clock.Clock`. Starts at instant 0; `epoch` is the timestamp at that instant."""
+    """See `clock.Clock`. The clock starts at instant 0. `epoch` is the timestamp at that instant, in seconds since 1970
+    (1,700,000,000)."""
 
     def __init__(self, epoch: float = 1_700_000_000.0) -> None:
         self._epoch = epoch
@@ -36,7 +37,8 @@ class FakeClock:
         return self._epoch + self._elapsed
 
     def advance(self, seconds: Duration) -> Instant:
-        """Advance the clock. Raises ValueError for negative `seconds`, because a monotonic clock never goes back."""
+        """Advance the clock, and return the new instant. Raises ValueError if `seconds` is negative, because a
+        monotonic clock never goes back."""
         if seconds < 0:
             raise ValueError(f"a monotonic clock cannot go back by {-seconds} s")
         self._elapsed += seconds
@@ -44,7 +46,8 @@ class FakeClock:
 
 
 class FakeAgentView:
-    """See `interfaces.health.AgentView`. Thread-safe. By default, the agent of a single-node job with running workers.
+    """See `interfaces.health.AgentView`. Thread-safe. By default, it shows the agent of a single-node job whose
+    workers are running.
 
     Attributes:
         stuck_for: seconds since the last iteration of the agent's loop (0).
@@ -117,13 +120,13 @@ class SharedMemory:
     Attributes:
         state: the state and the number of its last write; None before the first write.
         entries: the nodes' entries, oldest first.
-        lead: the leaders' counter.
-        rosters: incremented whenever an entry is added, removed or changed.
+        lead: how many heartbeats leaders have sent.
+        rosters: a counter that is incremented whenever an entry is added, removed or changed.
         vacant: the result of `RosterBackend.vacant` (false).
-        leases: whether it simulates a store that drops the entries of failed nodes (false). A test drops one with
-            `drop`. Such a store shows no heartbeats, and a node learns at its next heartbeat that its entry was
-            dropped.
-        changed: notified of every change.
+        leases: whether to simulate a store that drops the entries of failed nodes (false). The test itself drops an
+            entry with `drop`. Such a store shows no heartbeat counters, and a node learns at its next heartbeat that
+            its entry was dropped.
+        changed: a condition that is notified of every change.
     """
 
     state: tuple[bytes, int] | None = None
@@ -142,7 +145,7 @@ class SharedMemory:
 
     @property
     def token(self) -> int | None:
-        """The token of the last write; None without a state."""
+        """The token of the last write; None if there is no state."""
         return None if self.state is None else self.state[1]
 
     def drop(self, key: str) -> None:
@@ -153,7 +156,7 @@ class SharedMemory:
                 self.changed.notify_all()
 
     def forget(self) -> None:
-        """Lose all data, like a store after a restart."""
+        """Lose all data, as a store does when it restarts."""
         with self.changed:
             self._lost_writes = self.writes + 1
             self.state, self.lead = None, 0
@@ -167,8 +170,8 @@ class MemoryBackend(RosterBackend):
 
     Attributes:
         reachable: if false, every call raises RendezvousConnectionError without any effect (true).
-        lose_answers: how many of the next modifying calls take effect, but raise RendezvousConnectionError (0).
-        calls: number of calls of each method, by name.
+        lose_answers: how many of the next modifying calls take effect but still raise RendezvousConnectionError (0).
+        calls: number of calls to each method, by name.
     """
 
     def __init__(self, memory: SharedMemory) -> None:
@@ -264,12 +267,12 @@ class MemoryBackend(RosterBackend):
     def _answer(self) -> None:
         if self.lose_answers:
             self.lose_answers -= 1
-            raise RendezvousConnectionError("the test lost the answer")
+            raise RendezvousConnectionError("the test dropped the reply")
 
 
 class StateOnlyBackend(RendezvousBackend):
-    """An in-memory backend with two methods. All nodes use the same object. `before_write` is called before each write,
-    so that a test can let another writer go first; `writes` counts the writes."""
+    """An in-memory backend with only the two required methods. All nodes share one object. `before_write` is called
+    before each write, so that a test can let another writer go first. `writes` counts all attempts to write."""
 
     def __init__(self, before_write: Callable[[], object] = lambda: None) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The contract of health endpoints, as tests. An endpoint's tests need a few lines:
+"""The contract for health endpoints, written as tests. An endpoint's test class needs only a few lines:
 
 class TestMyEndpoint(HealthContract):
     @pytest.fixture
@@ -37,24 +37,26 @@ Question = Literal["alive", "ready", "status"]
 
 _TIMEOUT = 30.0
 _LONG = 30.0
-_PORTS = range(10_000, 28_000)  # outside the ephemeral range, so that no other program is given one by chance
+_PORTS = range(10_000, 28_000)  # outside the ephemeral range, so that the kernel gives none to another program
 
 
 class HealthContract:
-    """See `interfaces.health.HealthCheckServer`. For pytest: inherit from this class, and define a fixture `make`, a
-    function that creates an endpoint from a view, a port and a timeout, and a method `ask`.
+    """See `interfaces.health.HealthCheckServer`. To use it with pytest, inherit from this class and define a fixture
+    `make` and a method `ask`. `make` returns a function that creates an endpoint from a view, a port and a timeout in
+    seconds.
 
     Attributes:
-        takes_ports: whether it listens on the given TCP port, at least on the loopback address (true).
-        at_once: seconds within which it must stop, on any machine, even with connected clients (10).
+        takes_ports: whether the endpoint listens on the given TCP port, at least on the loopback address (true).
+        at_once: seconds within which the endpoint must stop, even on a slow machine and with connected clients (10).
     """
 
     takes_ports: ClassVar[bool] = True
     at_once: ClassVar[float] = 10.0
 
     def ask(self, server: HealthCheckServer, port: int, what: Question) -> Probe:
-        """Query the endpoint as its users do. For `alive` and `ready`, returns the result and its reason; for `status`,
-        true and the whole response as text. Raises OSError if it does not answer within 10 seconds."""
+        """Query the endpoint as its users do. For `alive` and `ready`, returns the result and its reason. For `status`,
+        returns true and the whole response as text. Raises OSError if the endpoint does not respond within 10
+        seconds."""
         raise NotImplementedError
 
     def test_healthy_agent_is_alive_and_ready(self, make: Make) -> None:
@@ -172,7 +174,7 @@ class HealthContract:
 
     def test_stop_leaves_no_threads_or_descriptors(self, make: Make) -> None:
         with self._serving(make, FakeAgentView()):
-            pass  # modules that the first one loads may remain
+            pass  # the first endpoint may load modules, which stay loaded
         threads, descriptors, view = set(threading.enumerate()), _descriptors(), FakeAgentView()
         with self._serving(make, view) as (server, port):
             self.ask(server, port, "status")

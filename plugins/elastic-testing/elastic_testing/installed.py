@@ -1,6 +1,6 @@
-"""Creates installed components as the agent does: looks up the entry point, parses the options, and fills in defaults,
-so that contracts test the components that users get. All functions raise PluginError if no installed plugin provides
-the name, and ConfigurationError for invalid options."""
+"""Functions that create installed components as the agent does: they look up the entry point, parse the options, and
+fill in defaults, so that contracts test the components that users get. Each function raises PluginError if no installed
+plugin provides the name, and ConfigurationError if an option is invalid."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
 def installed_health_endpoint(
     name: str, view: AgentView, port: int, timeout: float, **options: Any
 ) -> HealthCheckServer:
-    """Create the health endpoint that `--health` selects by this name, without starting it. `timeout`: seconds after
-    which a stuck agent is reported as not alive."""
+    """Create the health endpoint that `--health` selects by this name, without starting it. `timeout` is the
+    number of seconds after which a stuck agent is reported as not alive."""
     record, config = _chosen(HealthEndpointRecord, name, options)
     return record.factory(Context(options=config), view, port, timeout)
 
 
 def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
-    """Open the backend of this name with its record's `open_backend`, as `elastic status` and `elastic drain` do."""
+    """Open the backend of this name with its record's `open_backend`, as `elastic status` and `elastic drain` do.
+    Raises TypeError if the record has no `open_backend`."""
     record, _ = _chosen(RendezvousBackendRecord, name, options)
     if record.open_backend is None:
         raise TypeError(f"the record of {name!r} has no open_backend")

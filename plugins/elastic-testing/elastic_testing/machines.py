@@ -1,7 +1,8 @@
 """Simulated machines: network namespaces on one bridge, each with its own link, address and host names.
 
-Requires root and Debian's iproute2. `close` removes the namespaces and kills their processes; nothing outside of them
-is changed. Links can be cut, slowed down, and made lossy. netem, which small kernels lack, is not required.
+Requires root and Debian's iproute2. `Machines.close` kills the processes in the namespaces, and removes the namespaces
+and the bridge. Nothing else on the real machine changes. Links can be cut, slowed down, and made lossy. netem, which
+minimal kernels lack, is not required.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ETC = Path("/etc/netns")
 
 
 def missing() -> str:
-    """Return why machines cannot be created here; empty if they can."""
+    """Return the reason why machines cannot be created here, or an empty string if they can."""
     if os.geteuid() != 0:
         return "only root can create network namespaces"
     tools = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -38,7 +39,7 @@ class Machine:
     Args:
         space: the name of its network namespace.
         address: its address on the bridge.
-        link: the outer end of its link, at the bridge.
+        link: the name of the network device at the bridge's end of its link.
     """
 
     space: str
@@ -52,7 +53,7 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make agents and workers use its link."""
+        """Environment variables that make agents and workers use its link."""
         return {"GLOO_SOCKET_IFNAME": "eth0", "ELASTIC_LOCAL_ADDR": self.address}
 
     def pids(self) -> list[int]:
@@ -65,15 +66,15 @@ class Machine:
         return subprocess.run([*self.through, *command], check=True, capture_output=True, text=True).stdout
 
     def listens(self, port: int) -> bool:
-        """Whether a process on this machine listens on this port."""
+        """Return whether a process on this machine is listening on this TCP port."""
         return bool(self.run("ss", "-Hltn", f"sport = :{port}"))
 
     def cut(self) -> None:
-        """Cut its link, without any notification."""
+        """Cut its link silently: no connection is closed or reset."""
         _ip("link", "set", self.link, "down")
 
     def mend(self) -> None:
-        """Restore the link."""
+        """Restore its link."""
         _ip("link", "set", self.link, "up")
 
     def off(self) -> None:
@@ -85,20 +86,20 @@ class Machine:
                     os.kill(pid, signal.SIGKILL)
 
     def shape(self, *qdisc: str) -> None:
-        """Set the queueing discipline of outgoing packets, see tc(8), such as `tbf rate 64kbit burst 2kb latency 5s`.
-        Without arguments, reset it."""
+        """Set the queueing discipline for outgoing packets (see tc(8)), such as
+        `tbf rate 64kbit burst 2kb latency 5s`. Without arguments, restore the default."""
         subprocess.run([*self.through, "tc", "qdisc", "del", "dev", "eth0", "root"], check=False, capture_output=True)
         if qdisc:
             add = (*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:")
             subprocess.run([*add, *qdisc], check=True, capture_output=True)  # fmt: skip
 
     def drops(self, one_in: int) -> None:
-        """Drop one in `one_in` incoming packets at random; 0: none. Requires Debian's nftables."""
+        """Drop one in `one_in` incoming packets at random, or none if `one_in` is 0. Requires Debian's nftables."""
         self._filter("input", [f'iif != "lo" numgen random mod {one_in} < 1 drop'] if one_in else [])
 
     def disorders(self, one_in: int) -> None:
-        """Send one in `one_in` outgoing packets through a queue of 64 kbit/s, so that later packets overtake it, and
-        duplicate one in 20; 0: neither. Requires Debian's nftables."""
+        """Send one in `one_in` outgoing packets through a 64 kbit/s queue, so that later packets overtake it, and
+        duplicate one in 20. If `one_in` is 0, do neither. Requires Debian's nftables."""
         self.shape(*("htb", "default", "1") if one_in else ())
         self._filter("output", [])
         if one_in:
@@ -119,11 +120,12 @@ class Machine:
             subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=table.encode())
 
     def names(self) -> tuple[str, str]:
-        """The content of its hosts file, and the address of its name server, as arguments of `name`."""
+        """Return the content of its hosts file and the address of its name server: the arguments for `name`."""
         return self._etc("hosts").read_text(), self._etc("resolv.conf").read_text().split()[1]
 
     def name(self, hosts: str, resolver: str) -> None:
-        """Set its hosts file and name server, including for running processes."""
+        """Set the content of its hosts file and the address of its name server. The change also affects running
+        processes."""
         self._etc("hosts").write_text(hosts)
         self._etc("resolv.conf").write_text(f"nameserver {resolver}\n")
 
@@ -131,7 +133,7 @@ class Machine:
         return _ETC / self.space / name  # `ip netns exec` mounts these files over those in /etc
 
     def loses(self, other: Machine) -> None:
-        """Drop all packets to the other machine, but not those from it."""
+        """Drop all packets that this machine sends to the other one, but none that it receives from it."""
         _ip("-n", self.space, "route", "replace", "blackhole", f"{other.address}/32")
 
     def finds(self, other: Machine) -> None:
@@ -140,7 +142,7 @@ class Machine:
 
 
 class Machines:
-    """`count` machines with the addresses 10.97.0.1, ... and the names machine1, ..."""
+    """`count` simulated machines, with the addresses 10.97.0.1, 10.97.0.2, ... and the names machine1, machine2, ..."""
 
     def __init__(self, count: int) -> None:
         mark = uuid.uuid4().hex[:6]
@@ -207,7 +209,7 @@ def machines(count: int) -> Iterator[Machines]:
 
 
 def _resolver() -> str:
-    """The name server of the real machine."""
+    """Return the address of the real machine's name server, or 127.0.0.1 if none is configured."""
     with contextlib.suppress(OSError):
         for line in Path("/etc/resolv.conf").read_text().splitlines():
             if line.startswith("nameserver "):

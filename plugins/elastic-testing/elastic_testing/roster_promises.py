@@ -1,4 +1,4 @@
-"""The contract of a `RosterBackend`: entries, heartbeats and notifications."""
+"""The contract for a `RosterBackend`: entries, heartbeats and notifications."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.1
 _NODES = 8
-_PUSHES = 5  # the median is tested
+_PUSHES = 5  # notifications that are timed; the test checks their median
 _TURNS = 60
-_THOUGHT: Duration = 0.005  # the longest pause before a turn
-_WAITS, _FEW = 6, 2
+_THOUGHT: Duration = 0.005  # the longest pause before a turn, in seconds
+_WAITS, _FEW = 6, 2  # number of waits, and how many of them may return too early
 
 
 def shown(backend: RosterBackend) -> list[tuple[str, bytes]]:
@@ -48,11 +48,11 @@ class RosterPromises(Clients):
     """See `interfaces.backend.RosterBackend`. Every client announces its own key, as nodes do.
 
     Attributes:
-        lease: seconds within which the store drops the entry of a node without heartbeats, for backends that show no
-            heartbeats (20).
-        at_once: seconds within which calls must return that should return immediately, on any machine (10).
-        pushed: seconds from the start of a change within which a waiting client must be notified (1). Larger for
-            backends that have to poll, because their store does not push changes.
+        lease: seconds within which the store must drop the entry of a node that sends no heartbeats, for backends that
+            show no heartbeats (20).
+        at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
+        pushed: seconds from the start of a change within which a waiting client must be notified (1). Choose a larger
+            value for a backend that has to poll because its store does not push changes.
     """
 
     lease: ClassVar[Duration] = 20.0
@@ -215,7 +215,7 @@ class RosterPromises(Clients):
             assert Background(wait).result(self.at_once) in (True, False)
 
     def test_changes_are_pushed_promptly(self, backend: Any) -> None:
-        """Notifications must be fast, because jobs wait for them: a failure, a new node, the end."""
+        """Notifications must be fast, because jobs wait to learn of failures, new nodes, and the end of the job."""
         with self._nodes(backend, 1) as (other,):
             token: Any = None
 
@@ -278,7 +278,7 @@ class RosterPromises(Clients):
             together([partial(play, backend, 0), partial(play, other, 1)])
 
     def test_waits_last_without_changes(self, backend: Any) -> None:
-        """Occasional false notifications are allowed, because they cost only one read."""
+        """Occasional false notifications are allowed, because each costs only one read."""
         _has_rosters(backend)
         token = written(backend, b"1", None)
         backend.roster()
@@ -375,7 +375,9 @@ class RosterPromises(Clients):
             assert isinstance(error, RendezvousConnectionError), f"expected RendezvousConnectionError, found {error!r}"
         for wait in (lambda: backend.wait_for_state(token, _MOMENT), lambda: backend.wait_for_roster(_MOMENT)):
             error = raised(wait)
-            assert error is None or isinstance(error, RendezvousConnectionError), f"found {error!r}"
+            assert error is None or isinstance(error, RendezvousConnectionError), (
+                f"expected RendezvousConnectionError or no error, found {error!r}"
+            )
 
     @staticmethod
     def _timed(waiting: Background[Any], change: Callable[[], object], delays: list[float]) -> None:
@@ -387,7 +389,7 @@ class RosterPromises(Clients):
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> bool:
-        """Wait as the core's threads do: after a false notification, wait again."""
+        """Wait as the core's threads do: wait again after a false notification."""
         until = later(_CLOCK.now(), LONG)
         while _CLOCK.now() < until:
             if backend.wait_for_state(token, LONG):

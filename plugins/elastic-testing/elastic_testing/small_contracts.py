@@ -1,4 +1,5 @@
-"""The contracts of worker starters, rank policies, event handlers and health checks, as tests. Each needs a few lines:
+"""The contracts for worker starters, rank policies, event handlers and health checks, written as tests. Each test class
+needs only a few lines:
 
 class TestMyStarter(StarterContract):
     @pytest.fixture
@@ -124,7 +125,7 @@ class StarterContract:
             os.kill(child.pid, 0)
         except ProcessLookupError:
             return
-        raise AssertionError(f"the starter did not wait for the ended process {child.pid}, which is a zombie")
+        raise AssertionError(f"the starter did not reap the exited process {child.pid}, which is now a zombie")
 
     def test_worker_leaves_no_descriptor(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
@@ -145,7 +146,7 @@ class StarterContract:
         return (sys.executable, "-c", code)
 
     def _run(self, starter: Starter, folder: Path) -> tuple[int | None, str, str, int]:
-        """Run a worker. Returns its exit code, stdout, stderr, and the inode of the mark."""
+        """Run a worker. Returns its exit code, its stdout and stderr, and the inode of its `Launch.mark`."""
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         mark, mark_end = os.pipe()
         environment = {"contract_mark": str(mark_end)}
@@ -182,7 +183,7 @@ class StarterContract:
 
 
 def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
-    """Nodes in their default order. The first `ranked` of them were in the last round."""
+    """Return candidates in their default order. The first `ranked` of them were in the last round."""
     return [
         Candidate(Node(f"{host}:{number}", host, local_world_size=1 + number % 3), number if number < ranked else None)
         for number, host in enumerate(hosts)
@@ -190,7 +191,8 @@ def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
 
 
 class RankPolicyContract:
-    """See `interfaces.node.RankPolicy`. For pytest: inherit from this class, and define a fixture `policy`."""
+    """See `interfaces.node.RankPolicy`. To use it with pytest, inherit from this class and define a fixture
+    `policy`."""
 
     def test_policy_returns_the_given_nodes(self, policy: RankPolicy) -> None:
         for number in (1, 2, 3, 17, 64):
@@ -208,7 +210,7 @@ class RankPolicyContract:
         assert list(policy(given)) == first
 
     def test_unchanged_nodes_keep_their_ranks(self, policy: RankPolicy) -> None:
-        """Otherwise, a restart would change ranks, and data that workers have cached locally would be useless."""
+        """If a restart changed the ranks, the data that workers have cached locally would be useless."""
         for number in (2, 3, 12, 100):
             hosts = [f"node{place}" for place in range(number)]
             random.Random(7).shuffle(hosts)
@@ -226,11 +228,11 @@ class RankPolicyContract:
 
 
 class EventHandlerContract:
-    """See `elastic_core.events`. For pytest: inherit from this class, and define a fixture `handler` and a method
-    `recorded`. If the handler has a `close`, it is called at the end of each test."""
+    """See `elastic_core.events`. To use it with pytest, inherit from this class and define a fixture `handler` and a
+    method `recorded`. If the handler has a `close` method, each test calls it at the end."""
 
     def recorded(self, handler: EventHandler) -> list[Any]:
-        """Return the events recorded so far, one item each, in order."""
+        """Return the events recorded so far, in order, with one item per event."""
         raise NotImplementedError
 
     def test_events_are_recorded_in_order(self, handler: EventHandler) -> None:
@@ -274,8 +276,8 @@ class EventHandlerContract:
 
 
 class HealthCheckContract:
-    """See `HealthCheckRecord`. For pytest: inherit from this class, and define a fixture `check`, a function that runs
-    the check."""
+    """See `HealthCheckRecord`. To use it with pytest, inherit from this class and define a fixture `check` that returns
+    a function. The function runs the check."""
 
     def test_check_returns_message_and_remedy(self, check: Callable[[], CheckResult]) -> None:
         found = check()

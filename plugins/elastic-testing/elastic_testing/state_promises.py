@@ -1,4 +1,4 @@
-"""The contract of `get_state` and `set_state`, and the methods that a plugin's test class defines for its backend."""
+"""The contract for `get_state` and `set_state`, and the methods that a plugin's test class defines for its backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAUSE = 0.05
 _WRITERS = 4
 _TO_COUNT = 15  # increments by each writer
 _CANDIDATES = 6
-_MOST_REFUSALS = 10_000  # of one writer; each refusal should mean that another write succeeded
+_MOST_REFUSALS = 10_000  # limit for each writer; each refusal should mean that another write succeeded
 
 
 def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> Token:
@@ -39,7 +39,7 @@ def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> To
 
 
 def _refused(backend: RendezvousBackend, state: bytes, token: Token | None) -> None:
-    """Try to write the state, which must fail and return the stored state, if the backend returns one."""
+    """Try to write the state. The write must fail. If `set_state` returns anything, it must be the stored state."""
     before = backend.get_state()
     answer = backend.set_state(state, token)
     assert backend.get_state() == before, "a write with an old token changed the state"
@@ -59,7 +59,7 @@ def _count_up(backend: RendezvousBackend, times: int) -> None:
 def _counted(backend: RendezvousBackend) -> bool:
     found = backend.get_state()
     number, token = (0, None) if found is None else (int(found[0].split()[0]), found[1])
-    # The state includes the writer: if a backend does not report whether a write succeeded, the state is read.
+    # The state names its writer. If a backend does not report whether a write succeeded, the writer reads it back.
     state = f"{number + 1} {id(backend)}".encode()
     answer = backend.set_state(state, token)
     if answer is not None:
@@ -72,20 +72,22 @@ class Clients:
     """The methods that a plugin's test class defines for its backend."""
 
     def peer(self, backend: Any) -> Any:
-        """Return another client of the same job, as on another node. The contract closes it, if it has a `close`."""
+        """Return another client of the same job, like that of another node. The contract closes the client if it has a
+        `close` method."""
         raise NotImplementedError("the test class must define peer(backend), which returns another client of the job")
 
     def other_job(self, backend: Any) -> Any:
-        """Return a client of the same store for another job. The contract closes it, too."""
+        """Return a client of the same store for another job. The contract closes this client as well."""
         raise unittest.SkipTest("the test class does not define other_job")
 
     def lose(self, backend: Any) -> None:
-        """Stop the store for good, as when its machine fails. Afterwards, `backend` only has to report that in time."""
+        """Stop the store for good, as if its machine had failed. After that, calls to `backend` only have to report the
+        loss in time."""
         raise unittest.SkipTest("the test class does not define lose")
 
     def forget(self, backend: Any) -> None:
-        """Make the store lose its data, as after a restart at the same address. The clients remain; their next calls
-        may fail once with RendezvousConnectionError."""
+        """Make the store lose its data, as if it had restarted at the same address. The clients stay open. The next
+        call of each client may fail once with RendezvousConnectionError."""
         raise unittest.SkipTest("the test class does not define forget")
 
     def spoil(self, backend: Any) -> None:
@@ -94,7 +96,7 @@ class Clients:
 
     @contextlib.contextmanager
     def peers(self, backend: Any, count: int) -> Iterator[list[Any]]:
-        """`count` clients of the same job in addition to `backend`, which are closed at the end."""
+        """Create `count` clients of the same job in addition to `backend`, and close them at the end."""
         with contextlib.ExitStack() as ending:
             made = []
             for _ in range(count):
@@ -105,14 +107,15 @@ class Clients:
 
 
 def close(backend: RendezvousBackend) -> None:
-    """Close the backend, if it has a `close`."""
+    """Close the backend if it has a `close` method."""
     ending: Callable[[], object] | None = getattr(backend, "close", None)
     if ending is not None:
         ending()
 
 
 def once_back(call: Callable[[], T]) -> T:
-    """Retry the call until the store is available again, and return its result. Dropped entries remain dropped."""
+    """Retry the call until the store is available again, and return its result. Raises EntryDroppedError immediately,
+    because a retry would not restore the entry."""
     until = later(_CLOCK.now(), LONG)
     while True:
         try:
@@ -191,8 +194,8 @@ class StatePromises(Clients):
             _refused(backend, b"invalid", token)
 
     def test_rewritten_state_gets_new_token(self, backend: Any) -> None:
-        """The ABA problem: a client that read A, before B and then A were written, must not write. Comparing only the
-        bytes would let it."""
+        """The ABA problem: a client that read A before B and then A were written must not be able to write. Comparing
+        only the bytes would allow it."""
         with self.peers(backend, 1) as (sleeper,):
             token = written(backend, b"A", None)
             old = sleeper.get_state()[1]
@@ -234,7 +237,7 @@ class StatePromises(Clients):
         assert backend.get_state()[0] == b"10"
 
     def test_one_of_concurrent_writes_wins(self, backend: Any) -> None:
-        """All clients know the same state: first none, and then always the one written last."""
+        """In each turn, all clients know the same state: none in the first turn, and later the last one written."""
         with self.peers(backend, _CANDIDATES) as peers:
             for turn in range(10):
                 found = [peer.get_state() for peer in peers]
@@ -250,7 +253,7 @@ class StatePromises(Clients):
                 results = zip(states, answers, strict=True)
                 winners = [state for state, answer in results if answer is not None and answer[2]]
                 assert winners == [standing] or (None in answers and not winners), (
-                    f"only the writer of {standing!r} must be reported as successful, but {winners} were"
+                    f"expected success only for the writer of {standing!r}, found {winners}"
                 )
 
     def test_concurrent_increments_are_all_kept(self, backend: Any) -> None:
@@ -283,7 +286,7 @@ class StatePromises(Clients):
             together(calls)
 
     def test_calls_from_different_threads_work(self, backend: Any) -> None:
-        """The core's threads share a backend, but never call one with two methods concurrently."""
+        """The core's threads share a backend. If it has only the two methods, they never call it concurrently."""
         token: Token = None
         for number in range(6):
             token = Background(partial(written, backend, b"%d" % number, token)).result()
@@ -305,7 +308,7 @@ class StatePromises(Clients):
         for call in (backend.get_state, lambda: backend.set_state(b"2", token), lambda: backend.set_state(b"2")):
             error = raised(call)
             assert isinstance(error, RendezvousConnectionError), f"expected RendezvousConnectionError, found {error!r}"
-            assert str(error), "the error does not name what cannot be reached"
+            assert str(error), "the error has no message; it must name the store that cannot be reached"
 
     def test_old_token_is_invalid_after_data_loss(self, backend: Any) -> None:
         with self.peers(backend, 1) as (peer,):
@@ -315,7 +318,7 @@ class StatePromises(Clients):
             assert once_back(backend.get_state) is None, "an empty store returned a state"
             assert once_back(peer.get_state) is None, "an empty store returned a state to another client"
             once_back(lambda: backend.set_state(b"2", old))
-            assert peer.get_state() is None, "a token from before the data loss wrote a state"
+            assert peer.get_state() is None, "a write with a token from before the data loss succeeded"
             new = written(peer, b"1", None)
             assert new != old, f"the token {old!r} of a lost write was used again"
             _refused(backend, b"3", old)

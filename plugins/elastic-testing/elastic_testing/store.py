@@ -1,4 +1,4 @@
-"""The contract of stores, as tests. A store's test class needs a few lines:
+"""The contract for stores, written as tests. A store's test class needs only a few lines:
 
 class TestMyStore(StoreContract):
     @pytest.fixture
@@ -26,15 +26,15 @@ _TURNS = 60
 
 class StoreContract:
     """See `interfaces.store.Store`. The operations have the semantics of torch's TCPStore, but torch is not required.
-    For pytest: inherit from this class, and define a fixture `store`, a new, empty store.
+    To use it with pytest, inherit from this class and define a fixture `store` that returns a new, empty store.
 
     Attributes:
         errors: errors that `get` and `wait` may raise if keys do not appear in time (RuntimeError, TimeoutError).
         extended: whether the store also has `append`, `multi_get` and `multi_set` (true).
-        tells_deletion: whether `delete_key` returns if the key existed (true).
-        add_wakes: whether `add` wakes clients that wait for its key (true).
-        patience: timeout in seconds of waits for keys that will be set (60). The waits must return within half of it;
-            otherwise, the client was not woken.
+        tells_deletion: whether the result of `delete_key` shows if the key existed (true).
+        add_wakes: whether `add` wakes clients that are waiting for its key (true).
+        patience: timeout in seconds for waits for keys that will be set (60). A wait that takes more than half of it
+            fails the test, because the client was evidently not woken.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, TimeoutError)
@@ -44,8 +44,8 @@ class StoreContract:
     patience: ClassVar[float] = 60.0
 
     def peer(self, store: Any) -> Any:
-        """Return another client of the same store, as in another process. By default, returns `store` itself, which is
-        then used from another thread."""
+        """Return another client of the same store, like that of another process. The default is `store` itself, which
+        is then used from another thread."""
         return store
 
     def test_values_are_bytes(self, store: Any) -> None:
@@ -123,7 +123,7 @@ class StoreContract:
         waiting.result()
 
     def test_waiting_client_is_woken_without_polling(self, store: Any) -> None:
-        """Two clients take turns, many times. Polling every half second would exceed the time limit."""
+        """Two clients take turns many times. A store that polls every half second would exceed the time limit."""
         peer = self.peer(store)
 
         def answer() -> None:
@@ -317,7 +317,7 @@ class StoreContract:
         assert not call.over(0.1), "the call returned instead of waiting"
 
     def _gives_up(self, call: Callable[[], object]) -> None:
-        """Check that the call gives up at its timeout, and not before."""
+        """Check that the call raises an error at its timeout, and not before."""
         clock = SystemClock()
         begun = clock.now()
         with unittest.TestCase().assertRaises(self.errors):

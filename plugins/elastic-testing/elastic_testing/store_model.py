@@ -34,14 +34,15 @@ class StoreModel(NamedTuple):
 
     Args:
         state: None before the first write.
-        writes: number of writes of the state, which is also the token.
+        writes: number of writes to the state. It is also the token of the last one.
         rows: the entries by key, oldest first.
-        lead: the leaders' counter.
-        rosters: incremented whenever a node announces or withdraws an entry.
-        leases: whether the store drops entries of nodes without heartbeats (a `World` does that), and therefore shows
-            no heartbeats.
+        lead: how many heartbeats leaders have sent.
+        rosters: a counter that is incremented whenever the roster changes.
+        leases: whether the store drops the entries of nodes that send no heartbeats, and therefore shows no heartbeat
+            counters. The `World` drops these entries.
         fenced: whether the store refuses outdated operations: writes of the state with an old token, and announcements
-            older than the last one. False only to plant a fault.
+            older than the last one. It is false only to plant a defect.
+        last: the number of the last announcement of each key.
     """
 
     state: State | None = None
@@ -59,8 +60,8 @@ class StoreModel(NamedTuple):
         return None if self.state is None else self.writes
 
     def performed(self, operation: Operation, number: int = 0) -> tuple[StoreModel, Any]:
-        """Return the store after an operation, and the operation's result. `number` must increase with each of a node's
-        operations. Raises the same errors as a backend."""
+        """Return the store after an operation, and the operation's result. `number` must increase with every operation
+        of a node. Raises the same errors as a backend."""
         if isinstance(operation, ReadState):
             return self, (self.state, self.token)
         if isinstance(operation, WriteState):
@@ -113,10 +114,10 @@ class StoreModel(NamedTuple):
         return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:
-        """Return the store after a data loss, as after a restart of its host."""
+        """Return the store after it has lost its data, as when its host restarts."""
         return StoreModel(None, self.writes + 1, (), 0, self.rosters + 1, self.leases, self.fenced)
 
     def beats(self, key: str) -> int | None:
-        """Return the heartbeat counter of this key; None without an entry."""
+        """Return the heartbeat counter of this key, or None if it has no entry."""
         row = dict(self.rows).get(key)
         return None if row is None else row.beats

@@ -1,5 +1,5 @@
-"""Helpers for tests of blocking calls and of conditions that become true later. All waits are bounded, so a test that
-would hang fails."""
+"""Helpers for tests of blocking calls and of conditions that become true later. All waits are bounded, so a test fails
+instead of hanging."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 T = TypeVar("T")
-LONG: Duration = 60.0  # time limit after which contracts report a hang
+LONG: Duration = 60.0  # seconds after which a contract reports a hang
 _PATIENCE: Duration = 60.0
 _PAUSE: Duration = 0.01
 
@@ -47,8 +47,8 @@ class Background(Generic[T]):
         return not self.running
 
     def result(self, timeout: Duration | None = None) -> T:
-        """Wait for the call, and return its value. Raises the call's error, or AssertionError if the call is still
-        running after `timeout` seconds."""
+        """Wait for the call to return, and return its value. Raises the call's error, or AssertionError if the call
+        is still running after `timeout` seconds."""
         patience = self._timeout if timeout is None else timeout
         if not self.over(patience):
             raise AssertionError(f"the call is still running after {patience} s")
@@ -69,8 +69,8 @@ def eventually(
     what: str = "the condition",
     clock: Clock | None = None,
 ) -> T:
-    """Poll the condition, and return its value as soon as it is true. Raises AssertionError, which names `what`, after
-    `timeout` seconds (60) of `clock`, by default the system clock."""
+    """Poll the condition, and return its value as soon as it is true. Raises AssertionError, with `what` in its
+    message, after `timeout` seconds (60), measured by `clock` (default: the system clock)."""
     clock = clock or SystemClock()
     deadline = later(clock.now(), timeout)
     pause = threading.Event()
@@ -82,7 +82,8 @@ def eventually(
 
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Run all calls at the same time. Returns their results in order, or raises an error of one of them."""
+    """Run all calls at the same time, and return their results in order. If any call fails, raises the error of the
+    first such call."""
     gate = threading.Barrier(len(calls))
 
     def after_the_gate(call: Callable[[], T]) -> T:
@@ -94,7 +95,8 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def raised(function: Callable[[], object]) -> Exception | None:
-    """Return the error that the call raises, or None. Raises AssertionError for a call that hangs."""
+    """Call the function, and return the error that it raises, or None. An AssertionError is raised, not returned. The
+    same error reports a call that hangs."""
     try:
         Background(function, LONG).result()
     except AssertionError:

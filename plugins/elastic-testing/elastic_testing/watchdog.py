@@ -1,4 +1,4 @@
-"""The contract of watchdogs, as tests. A watchdog's test class needs a few lines:
+"""The contract for watchdogs, written as tests. A watchdog's test class needs only a few lines:
 
 class TestMyWatchdog(WatchdogContract):
     @pytest.fixture
@@ -46,14 +46,15 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """The end of a script: a final timer. When it expires, all earlier expiries have been reported."""
+    """Return the end of a script: a block with a final timer. By the time that this timer is reported, all earlier
+    expiries have been reported."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 
 def _wrong(reported: list[str], held_up: str) -> list[str]:
     """Return the scopes that were reported although the worker left their blocks immediately. On a stalled machine, a
-    worker may be delayed in a block. It prints the scopes of such blocks (`leave`, `say_held_up`), which may be
-    reported."""
+    worker may be delayed in a block. Such a block may be reported, and the worker prints its scope (see `leave` and
+    `say_held_up`)."""
     return [scope for scope in reported if scope not in held_up.split(",")]
 
 
@@ -133,7 +134,7 @@ class _Worker:
 
 
 class LifeCycle:
-    """The contract of every watchdog.
+    """The contract for every watchdog.
 
     Attributes:
         stops_in: seconds within which `stop` and `round_started` must return (5).
@@ -178,13 +179,13 @@ class LifeCycle:
 
 
 class Rounds(LifeCycle):
-    """The contract of a watchdog that watches each round's workers without timers. Skipped unless the test class
+    """The contract for a watchdog that watches each round's workers without timers. Skipped unless the test class
     defines `hangs`.
 
     Attributes:
-        hangs: Python code of a worker that first works and then hangs in a way that this watchdog detects. Its stdout
-            is its log file. Empty: skip the tests.
-        works: Python code of a worker that never hangs.
+        hangs: Python code for a worker that works at first, and then hangs in a way that this watchdog detects. The
+            worker's stdout is its log file. If the code is empty (default), the tests are skipped.
+        works: Python code for a worker that never hangs.
         told_in: seconds within which a hung worker must be reported (30).
     """
 
@@ -194,8 +195,8 @@ class Rounds(LifeCycle):
 
     @contextmanager
     def round(self, watchdog: Watchdog, folder: Path, *scripts: str) -> Iterator[list[WatchedWorker]]:
-        """Start the workers of a round, and pass them to the watchdog when all have written output. They are killed at
-        the end."""
+        """Start the workers of a round, and pass them to the watchdog once all of them have written output. The workers
+        are killed at the end."""
         if not self.hangs:
             raise unittest.SkipTest("the test class does not define `hangs`")
         with ExitStack() as stack:
@@ -204,13 +205,13 @@ class Rounds(LifeCycle):
                 _logging(stack, folder / f"rank-{rank}.out", rank, code, environment)
                 for rank, code in enumerate(scripts)
             ]
-            written = "that every worker has written output, including the one that will hang (`hangs`),"
+            written = "the condition that every worker has written output, including the one that hangs (`hangs`),"
             eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), _LONG, written)
             watchdog.round_started(workers)
             yield workers
 
     def test_round_started_returns_quickly(self, watchdog: Watchdog, tmp_path: Path) -> None:
-        """`round_started` must return quickly: for workers with and without logs, for ended processes, for none."""
+        """`round_started` must return quickly for workers with and without logs, for exited workers, and for none."""
         _started(watchdog)
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
             pass
@@ -240,7 +241,7 @@ class Rounds(LifeCycle):
 
 
 class Timers:
-    """The contract of a watchdog with timers, which provides its workers with a client for `expires`.
+    """The contract for a watchdog with timers, which provides its workers with a client for `expires`.
 
     Attributes:
         run_id: the job ID in the workers' requests ("contract").
@@ -352,7 +353,8 @@ with expires(60, 'step'):
             assert _wrong(log.scopes(), held_up) == []
 
     def test_worker_continues_after_watchdog_stops(self, watchdog: Watchdog) -> None:
-        """After the watchdog has stopped, running blocks can be left, and new ones raise an error in bounded time."""
+        """After the watchdog has stopped, a worker can still leave its block, and the next block raises an error in
+        bounded time."""
         log = _with_timers(watchdog)
         script = """
 with expires(60, 'first'): say('in'); wait()
@@ -385,10 +387,10 @@ except OSError: say('refused')
 
 
 class WatchdogContract(Rounds, Timers):
-    """See `interfaces.watchdog.Watchdog`. For pytest: inherit from this class, and define a fixture `watchdog`, a
-    watchdog of the job `run_id` that was not started yet. The fixture stops it at the end.
+    """See `interfaces.watchdog.Watchdog`. To use it with pytest, inherit from this class and define a fixture
+    `watchdog`. The fixture yields a watchdog for the job `run_id` that has not been started, and stops it at the end.
 
-    Timer tests are skipped if `worker_environment` has no client for `elastic_core.watchdog.expires`. Tests of hangs
+    Timer tests are skipped if `worker_environment` names no client for `elastic_core.watchdog.expires`. Tests of hangs
     without timers are skipped if the test class does not define `hangs`.
     """
 

@@ -40,18 +40,18 @@ class Phase(enum.Enum):
 
 
 class WorldNode:
-    """One node, with a minimal agent.
+    """A simulated node with a minimal agent.
 
     Args:
-        name: several nodes may have the same name, with different keys.
-        stops_in: seconds that its workers take to stop (0).
+        name: the node's name. Several nodes may have the same name, but each has a different key.
+        stops_in: seconds that the node's workers take to stop (0).
 
     Attributes:
-        rounds: the rounds in which it ran, each with its rank.
+        rounds: the rounds in which the node has run workers, each with the node's rank.
         machine: the state machine of the node.
-        calls: number of calls of each operation, by class name.
-        works_in: the round of its running workers.
-        reachable, frozen: see `World`.
+        calls: number of operations of each kind, by class name.
+        works_in: the round of the node's running workers; `NO_ROUND` if none are running.
+        reachable, frozen: see `World.partition` and `World.freeze`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WorldNode:
 
     @property
     def round(self) -> RoundId:
-        """The round in which it runs, or ran last."""
+        """The round in which the node is running or ran last."""
         return self.rounds[-1][0] if self.rounds else NO_ROUND
 
     @property
@@ -135,7 +135,7 @@ class WorldNode:
             self.go(str(obstacle))
 
     def next_look(self, now: Instant, grace: Duration) -> Instant:
-        """Return when `follow` has to be called next, even without any change."""
+        """Return when `follow` has to be called next, even if nothing changes."""
         if self.phase is Phase.STOPS and self.stopped_at is not None:
             return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
@@ -144,11 +144,11 @@ class WorldNode:
 
 
 class World:
-    """The simulated job. Nodes are identified by name. A run is fully determined by `seed`.
+    """A simulated job. Nodes are identified by name. The same calls with the same `seed` always give the same run.
 
     Args:
-        leases: whether the store drops the entries of nodes without a heartbeat for `lease_ttl`, or else the failure
-            timeout.
+        leases: whether the store drops the entry of a node that has sent no heartbeat for `lease_ttl` seconds
+            (default: the failure timeout).
         grace: the value of `RosterBackend.grace`, in seconds (0).
 
     Attributes:
@@ -174,8 +174,8 @@ class World:
     # -- events and faults
 
     def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
-        """Start a node. `called`: the name that it announces, if it differs from `name`. Raises ValueError if `name`
-        was used before."""
+        """Start a node. `called` is the name that the node announces (default: `name`). Raises ValueError if `name` was
+        used before."""
         if name in self.nodes:
             raise ValueError(f"the name {name!r} was used before")
         made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
@@ -188,7 +188,7 @@ class World:
         node.phase, node.works_in = Phase.CRASHED, NO_ROUND
 
     def freeze(self, name: str, frozen: bool = True) -> None:
-        """Stop the node like a process with SIGSTOP, or let it continue."""
+        """Suspend the node, as SIGSTOP suspends a process, or let it continue."""
         self.nodes[name].frozen = frozen
 
     def partition(self, name: str, reachable: bool = False) -> None:
@@ -203,8 +203,8 @@ class World:
             (keys.add if apart else keys.discard)(self.nodes[theirs].key)
 
     def sleep(self, asleep: bool = True) -> None:
-        """Stop the store like a process with SIGSTOP, or let it continue. It then performs pending operations in any
-        order."""
+        """Suspend the store, as SIGSTOP suspends a process, or let it continue. When it continues, it performs the
+        pending operations in random order."""
         self.sleeping = asleep
 
     def forget(self) -> None:
@@ -221,18 +221,18 @@ class World:
         self.nodes[name].lose_answers = count
 
     def delay_writes(self, name: str, count: int = 1) -> None:
-        """Make the node's next `count` writes fail, but take effect later (see `catch_up`)."""
+        """Make the node's next `count` writes appear to fail, although they take effect later (see `catch_up`)."""
         self.nodes[name].delay_writes = count
 
     def catch_up(self) -> None:
-        """Perform all delayed writes now, in any order."""
+        """Perform all delayed writes now, in random order."""
         late, self._late = self._late, []
         self._random.shuffle(late)
         for operation, number in late:
             self._perform(operation, number)
 
     def fail(self, name: str, certain: bool = True) -> None:
-        """Make the node's workers fail."""
+        """Make the node's workers fail. `certain` is false if the loss of a peer may have been the cause."""
         node = self.nodes[name]
         node.machine.request(ChangeState(model.failed, (node.round, Report(node.key, node.name, (), certain))))
         node.due = self.clock.now()
@@ -246,12 +246,12 @@ class World:
             node.due = self.clock.now()
 
     def leave(self, name: str) -> None:
-        """Make the node leave, and announce its departure."""
+        """Make the node leave the job, and announce its departure."""
         self.nodes[name].go("asked to")
         self.nodes[name].due = self.clock.now()
 
     def drain(self, name: str, through: str) -> None:
-        """Ask node `name` to leave, with a write by node `through`."""
+        """Have node `through` write the request that node `name` leave the job."""
         self.nodes[through].machine.request(ChangeState(model.drained, (self.nodes[name].key,)))
         self.nodes[through].due = self.clock.now()
 
@@ -277,7 +277,7 @@ class World:
         self.clock.advance(until - self.clock.now())
 
     def _end_leases(self) -> None:
-        """Drop entries without a heartbeat for the lease time."""
+        """Drop the entries of nodes that have sent no heartbeat for the duration of a lease."""
         if not self.store.leases:
             return
         now, ttl = self.clock.now(), self.settings.lease_ttl or self.settings.failure_timeout
@@ -313,7 +313,7 @@ class World:
         return node.hangs is None or not (self.sleeping and node.reachable)
 
     def _due(self, node: WorldNode) -> Instant:
-        """Return when the node acts next on its own; never while it waits for the store."""
+        """Return when the node next acts on its own. While it is waiting for the store, this is far in the future."""
         return node.due if self._may_act(node) else later(self.clock.now(), _FAR)
 
     def _act(self, node: WorldNode, now: Instant) -> None:
@@ -343,7 +343,7 @@ class World:
             answer = self._perform(operation, node.operations)
             if node.lose_answers:
                 node.lose_answers -= 1
-                raise RendezvousConnectionError("the test lost the answer")
+                raise RendezvousConnectionError("the test dropped the reply")
         except ElasticError as error:
             node.machine.broke(error, now)
         else:
@@ -361,7 +361,7 @@ class World:
         return answer
 
     def _tell(self) -> None:
-        """Notify the nodes as a backend does: all nodes of the state, and leaders of the roster."""
+        """Notify the nodes as a backend does: all nodes of a new state, and leaders also of a changed roster."""
         now = self.clock.now()
         for node in self._acting():
             if not node.reachable or self.sleeping:
@@ -399,13 +399,13 @@ class World:
 
     @property
     def ending(self) -> bool:
-        """Whether a member of the last round has succeeded, even if it has left since. No node may join then."""
+        """Whether a member of the last round has succeeded, even if it has since left. If so, no node may join."""
         state = self.state
         entries = [row.entry for key, row in self.store.rows if state.seated(key)]
         return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)
 
     def in_step(self) -> bool:
-        """Return whether a round runs with as many live nodes as possible, and all its members know it."""
+        """Return whether a round is running with as many live nodes as possible, and all of its members know it."""
         state = self.state
         wanting = [node for node in self.nodes.values() if node.active]
         running = [node for node in wanting if node.phase is not Phase.WANTS and node.round == state.round]
@@ -433,7 +433,7 @@ class World:
         return any(node.machine.state == new for node in self.nodes.values())
 
     def _check_end(self, old: State, new: State) -> None:
-        """A round must not end because of a node that has succeeded."""
+        """Check that a round does not end because of a node that has succeeded."""
         if old.open and not new.open and not new.closed and new.end is not None:
             done = {name for name, round_id in self._told_done if round_id == old.round}
             blamed = set(new.end.by.split(", "))
@@ -455,8 +455,8 @@ class World:
         self._check_workers(old, new, by_key)
 
     def _check_workers(self, old: State, new: State, by_key: dict[str, WorldNode]) -> None:
-        """No round may form while a live member of the last one still runs workers. A node that cannot reach the store,
-        or is frozen, is not considered alive, because it stops its workers itself."""
+        """Check that no round forms while a live member of the last one still runs workers. A node that is frozen or
+        cannot reach the store is not considered alive, because it stops its workers itself."""
         for key in old.seats.keys:
             node = by_key.get(key)
             if node is None or node.phase is Phase.CRASHED or node.frozen or not node.reachable:
