@@ -256,8 +256,8 @@ class TcpConnector:
         return seen_from_outside(local, self._endpoint.host)
 
     def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
-        """Determine the store's host through the connection, and return the connection. The next operation reports any
-        fault."""
+        """Use the connection to find out which host the store is on, and return the connection. Any fault is left for
+        the next operation to report."""
         if self._hosting is not None:
             with contextlib.suppress(RuntimeError):
                 self._hosting.look(found.store, only_if_unknown)

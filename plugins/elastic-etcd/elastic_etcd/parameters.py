@@ -86,11 +86,12 @@ def read_parameters(
     origin: str = "--rdzv-conf",
     endpoint_origin: str = ORIGIN,
 ) -> EtcdParameters:
-    """Read the endpoint and the options. Raises ConfigurationError with all problems.
+    """Read the endpoint and the options. Raises one ConfigurationError that lists all problems.
 
     Args:
         endpoint: one or more `[scheme://]host[:port]`, separated by commas.
-        options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset.
+        options: the values of the options in CONNECTION and LEASE_TTL, as text or typed. None and empty text mean
+            unset.
         environment: contains the password's variable (default: this process's environment, which then loses it).
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """

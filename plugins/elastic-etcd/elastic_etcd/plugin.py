@@ -16,7 +16,7 @@ CONNECTION = (
         "protocol",
         str,
         None,
-        "http or https; default: as in the endpoints, or https with a certificate",
+        "http or https; defaults to the endpoints' scheme, or to https if a certificate is set",
     ),
     Option(
         "ca_cert", str, None, "PEM file with the CAs that sign the servers' certificates; by default the system's CAs"

@@ -100,7 +100,7 @@ class Options:
 
 def read_options(values: Mapping[str, Any]) -> Options:
     """Read the options from the agent's typed values. If a secret is in a file, core dumps of this process are
-    disabled. Raises ConfigurationError with every problem."""
+    disabled. Raises one ConfigurationError that lists all problems."""
     problems: list[Problem] = []
     host = str(values.get("host") or "")
     if not host:

@@ -20,7 +20,7 @@ _OPTIONS = (
     ),
     Option("token_file", str, None, "file with the bearer token; reloaded when it changes"),
     Option("cert_file", str, None, "TLS certificate (PEM), which enables HTTPS; reloaded when it changes"),
-    Option("key_file", str, None, "the certificate's private key (PEM); by default in cert_file"),
+    Option("key_file", str, None, "the certificate's private key (PEM); by default, read from cert_file"),
     Option("connections", int, 64, "maximum number of connections; new ones replace idle ones", least=4, most=_MOST),
     Option("rate", float, 200.0, "maximum request rate; further requests wait", "per second", least=1, most=_MOST),
 )

@@ -80,7 +80,7 @@ class HttpHealthServer(HealthCheckServer):
             "health endpoint started",
             endpoint="http",
             addresses=", ".join(f"{scheme}://{address}/" for address in addresses),
-            token="none" if options.bearer() is None else "needed",
+            token="not required" if options.bearer() is None else "required",
         )
         elsewhere = ", ".join(str(address) for address in addresses if not address.is_loopback)
         for reason in options.exposed(elsewhere):

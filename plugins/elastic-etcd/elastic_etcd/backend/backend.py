@@ -197,10 +197,10 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
         """Write this node's entry. Return roughly how many entries are older, or None if etcd holds an announcement by
-        this node that the node did not know of.
+        this node that it was unaware of.
 
-        A stopped member may carry out a put later, after the client has given up on it. So each put names the entry
-        that it replaces, and no put can replace a newer entry.
+        A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
+        entry that it replaces, so that it cannot replace a newer one.
         """
         interruptions = self._round.interruptions
         where = self._keys.node(key)

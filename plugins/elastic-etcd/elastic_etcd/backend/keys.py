@@ -84,8 +84,8 @@ def version_of(pair: KeyValue | None) -> StateVersion:
 class StateKey:
     """The job's state under one key. It is used from one thread.
 
-    The key has a separate lease, which outlives the nodes by `RUN_TTL` seconds and which the leader renews. So a job's
-    keys disappear by themselves, but a job that has lost all its nodes can be resumed before then.
+    The key has a separate lease, which outlives the nodes by `RUN_TTL` seconds and which the leader renews. A
+    job's keys therefore disappear on their own, but a job that has lost all its nodes can be resumed before then.
     """
 
     def __init__(self, client: EtcdClient, key: bytes, clock: Clock) -> None:

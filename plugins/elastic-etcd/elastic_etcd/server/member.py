@@ -168,7 +168,7 @@ class ServedCluster:
             self._over.wait(_PAUSES.pause(attempts := attempts + 1))
         self._left, self._leaving = left, False
         if not left and reason:
-            get_logger().info("etcd member waits", member=self.own.address, reason=f"it could not leave: {reason}")
+            get_logger().info("etcd member waits", member=self.own.address, reason=f"could not leave: {reason}")
         return left
 
     def _leave(self, own: Place, answers: Sequence[Answer]) -> bool:

@@ -126,14 +126,15 @@ def _expect_program(path: str) -> str:
 
 class ServerProcess:
     """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises
-    OSError if the keeper process cannot be started. `pid` is the server's process id, 0 until it is known. `end`
-    describes how it ended, empty while it runs. `reports_loss`: log an error when it ends by itself.
+    OSError if the keeper process cannot be started. `pid` is the server's process id, or 0 until it is known.
+    `end` describes how the server ended, and is empty while it runs. With `reports_loss`, an error is logged if the
+    server ends on its own.
 
     Args:
         client, peer: the URLs for clients and for other members; where to listen, and what to advertise.
         cluster: the value of `--initial-cluster`.
         more: additional flags.
-        temporary: remove the folder at the end.
+        temporary: whether to remove the folder at the end.
         stderr: receives the output in addition to the log (default: only the log does).
     """
 

@@ -57,7 +57,7 @@ class EtcdServer:
     Args:
         data_dir: folder for the server's data and log, created if missing. It is kept for another server to use
             (default: a private folder, removed at the end).
-        host: address of this machine to listen on; by default only this machine can connect.
+        host: address of this machine to listen on (default: loopback, so only this machine can connect).
         port: port to listen on (0: any free port).
     """
 
@@ -136,7 +136,7 @@ class EtcdServer:
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def failure(self) -> str | None:
-        """Describe how it ended by itself, with the end of its log. Returns None if it is running or was not
+        """Describe how the server ended on its own, with the end of its log. Returns None if it is running or was not
         started."""
         if self._process is None or not self._process.end:
             return None

@@ -108,8 +108,8 @@ class Reader:
 
 
 class _Missing(Reflector):
-    """Missing keys of a store, none of which existed at `revision`. A key that was found once remains found. `read`
-    returns a revision and those of the given keys that exist."""
+    """Missing keys of a store, none of which existed at `revision`. A key that has been found once remains found.
+    `read` returns a revision, and the subset of the given keys that exist."""
 
     def __init__(
         self,
