@@ -54,7 +54,8 @@ class RunProcsResult:
     """How the processes ended. Keys are local ranks.
 
     `return_values` contains the values that functions returned (None for commands). `failures` contains only processes
-    that failed by themselves. `stdouts` and `stderrs` contain the paths of the output files, empty if there is no file.
+    that failed on their own. `stdouts` and `stderrs` contain the paths of the output files; a path is empty if there is
+    no file.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)

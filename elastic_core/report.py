@@ -96,8 +96,8 @@ def _configuration(error: ConfigurationError) -> str:
 def failure_lines(
     failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = MappingProxyType({})
 ) -> Iterable[str]:
-    """Return the root cause with its stderr tail, and the failures that followed from it. Empty if there are no
-    failures."""
+    """Return the root cause with its stderr tail, and the failures that followed from it. The result is empty if
+    there are no failures."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 

@@ -54,7 +54,7 @@ def should_stop(step: int) -> bool:
 
 def stopped(step: int) -> None:
     """Report that this worker has saved and needs no more time. A worker that exits need not call this: it is for
-    programs that do not end by themselves after they have saved."""
+    programs that do not exit on their own after they have saved."""
     _WHOLE.pack_into(_page or _open_page(), _SAVED, step)
 
 

@@ -22,7 +22,7 @@ class WorkerState(str, enum.Enum):
     """The state of a worker group, shared by all its workers. The names are torch's.
 
     UNKNOWN: the agent has lost track; INIT: starting; HEALTHY: running; UNHEALTHY: running, but the group has failed;
-    STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
+    STOPPED: ended by the agent; SUCCEEDED, FAILED: exited on their own.
     """
 
     UNKNOWN = "UNKNOWN"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerProcesses
 
-# Seconds that helpers of ended workers (such as multiprocessing's resource tracker) get to end by themselves. After a
-# failure they delay the restart; at the end of the job they may take longer.
+# Seconds that helpers of ended workers (such as multiprocessing's resource tracker) get to exit on their own. After a
+# failure, they delay the restart; at the end of the job, they may take longer.
 AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
 _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the workers that they served were killed
@@ -117,7 +117,7 @@ class GroupStop:
         saving: CommonStep | None = None,
     ) -> None:
         """End the processes, and then read the rest of their output. In a finished round, only processes that the
-        workers left behind must be ended. They get `afterglow` seconds to end by themselves. With `saving`, workers
+        workers left behind must be ended. They get `afterglow` seconds to exit on their own. With `saving`, workers
         that call `should_stop` get up to half of the grace period to save before the first signal.
 
         Raises:
@@ -137,7 +137,7 @@ class GroupStop:
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
         """Return the processes that must be ended: all of them if workers are running. Otherwise, first wait for
-        processes to end by themselves; a signal cuts this wait short."""
+        processes to exit on their own; a signal cuts this wait short."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():

@@ -203,8 +203,8 @@ class AgentView(Protocol):
         waiting for events, this is the current time."""
 
     def watchdog_fault(self) -> str:
-        """Return why the configured watchdog is not watching the workers. Empty if it is watching, or if none is
-        configured."""
+        """Return why the configured watchdog is not watching the workers. The result is empty if it is watching,
+        or if none is configured."""
 
     def template_pid(self) -> int | None:
         """Return the id of the process from which `--warm-start` forks workers, or None while there is none."""

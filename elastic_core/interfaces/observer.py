@@ -44,8 +44,8 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """A worker of this node has ended by itself. `exitcode` is as in `subprocess`. Reported as soon as the agent
-    notices."""
+    """A worker of this node has exited on its own. `exitcode` is as in `subprocess`. The event is reported as soon as
+    the agent notices."""
 
     run_id: str
     round: int

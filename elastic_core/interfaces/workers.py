@@ -192,7 +192,7 @@ class WorkerProcesses(Protocol):
     def kill_workers(self) -> None:
         """Send SIGKILL to all processes of this round's workers except helpers. A helper is a process that a worker
         started and that ignores or blocks both SIGINT and SIGTERM, such as multiprocessing's resource tracker, which
-        exits by itself after the processes that it serves and removes their shared memory."""
+        removes the shared memory of the processes that it serves, and exits on its own after them."""
 
     def samples(self) -> list[WorkerSample]:
         """Return one sample for each running worker."""
@@ -212,8 +212,8 @@ class WorkerProcesses(Protocol):
         """Return this round's remaining processes, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """Return descriptors, one of which becomes ready when a leftover has ended. Empty if the platform cannot
-        provide any."""
+        """Return descriptors, one of which becomes ready when a leftover has ended. The result is empty if the platform
+        cannot provide any."""
 
     def drain(self) -> int | None:
         """Read the rest of the round's output after all its processes have ended. Returns a descriptor that becomes

@@ -211,9 +211,9 @@ class RosterLog:
             return 0
 
     def _append(self, store: Store, key: str, own: _Own) -> int:
-        """Write the record into a new slot, and return `base`. Takes the next slot if a reader has voided this one, if
-        something else has written to it, or if it is before `base`, which shows that it was void and was deleted before
-        this node filled it. The older record stays for readers that have not read this far."""
+        """Write the record into a new slot, and return `base`. Move on to the next slot if a reader has voided this
+        one, if something else has written to it, or if it precedes `base`. (A slot before `base` was voided and deleted
+        before this node could fill it.) The older record stays for readers that have not read this far."""
         own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
             slot = add(store, self._keys.slots, 1)

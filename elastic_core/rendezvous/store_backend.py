@@ -68,11 +68,11 @@ class StoreBackend(RosterBackend):
     """A backend over any key-value store.
 
     The backend makes up to three connections, when it first needs them: one for operations, and one for each of the two
-    waits. It notices that the store was restarted empty when it connects or, because some clients reconnect by
-    themselves, when counters have fallen. The backend then forgets everything, and the next heartbeat raises
+    waits. It notices that the store was restarted empty when it connects or, because some clients reconnect on
+    their own, when counters have fallen. The backend then forgets everything, and the next heartbeat raises
     EntryDroppedError. The same happens if the store came back with older data or something else has written
-    contradictory data; the nodes then begin a new epoch. The backend announces this node's entries again by itself only
-    if another node has taken over the store with its data.
+    contradictory data; the nodes then begin a new epoch. The backend announces this node's entries again of its own
+    accord only if another node has taken over the store with its data.
 
     Args:
         connector: makes the connections; this backend closes it.

@@ -219,7 +219,7 @@ class Channel:
 
     @property
     def destination(self) -> int | None:
-        """The descriptor of the file or, without a file, of the console. None if output goes to neither."""
+        """The descriptor of the file or, if there is no file, of the console; None if output goes to neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 

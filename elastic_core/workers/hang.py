@@ -347,7 +347,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that has not ended by itself, together with everything that it started."""
+    """Kill a program that has not exited on its own, together with everything that it started."""
     if process.poll() is None:
         sessions.send_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -265,8 +265,8 @@ def _has(pid: int, masks: tuple[bytes, ...], signum: int) -> bool:
 
 
 def end(leaders: dict[int, int]) -> None:
-    """Send SIGKILL to the sessions until no processes are left in them or one evidently will not die. Helpers get some
-    time to end by themselves before they are killed."""
+    """Send SIGKILL to the sessions until no processes are left in them, or it is clear that one of them will not die.
+    Helpers get some time to exit on their own before they are killed."""
     until = time.monotonic() + _HELPERS_GRACE_S
     while kill_all_but_helpers(leaders) and time.monotonic() < until:
         select.poll().poll(_PAUSE_MS)
