@@ -199,8 +199,8 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
 
 
 def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
-    """Create a TCPStore client and, with `is_host`, the server in this process (None: if the endpoint can be bound).
-    The server runs as long as the store exists.
+    """Create a TCPStore client and, if `is_host` is true, the server in this process. If it is None, create the server
+    if the endpoint can be bound. The server runs as long as the store exists.
 
     Raises:
         RendezvousConnectionError: the store could not be created within `timeout` seconds.

@@ -17,7 +17,7 @@ class Endpoint:
     Args:
         host: the first host, without brackets.
         rest: other addresses that may host the store; a new store starts at the first one.
-        is_open: other machines reach the store under another name, although the host is loopback.
+        is_open: whether other machines reach the store under another name, although the host is loopback.
     """
 
     host: str

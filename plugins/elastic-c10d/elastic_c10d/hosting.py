@@ -8,9 +8,9 @@ If the name has addresses of several machines, each of them could try its own ad
 machine with the first address, in an order that is the same everywhere, hosts the store, and only if no other machine
 does. If the endpoint has several hosts, a new store starts at the first one, and only if no other host answers.
 
-If a store hosted by an agent is lost, any agent that can bind the same address, and so is on the same machine, may host
-it again. If that machine is alive and refuses connections, the node that would host a new store may host it. `elastic
-serve` writes no nonce, so agents never replace its stores. A host that leaves hands the store over (see
+If a store hosted by an agent is lost, any agent that can bind the same address, and is therefore on the same machine,
+may host it again. If that machine is alive and refuses connections, the node that would host a new store may host it.
+`elastic serve` writes no nonce, so agents never replace its stores. A host that leaves hands the store over (see
 `rendezvous.handover`): the next host's server may be at any address, and servers at the endpoint point to it.
 """
 
@@ -69,12 +69,12 @@ def in_order(address: Address) -> tuple[int, bytes]:
 
 
 class HostElection:
-    """One node's part in the decision, and then the server, if this node hosts it.
+    """One node's part in choosing the store's host, and then the server, if this node hosts the store.
 
     Args:
         endpoint: the address of the store.
-        is_host: whether this node must host the store (True) or must not (False); None: it hosts if it can bind the
-            address.
+        is_host: whether this node must host the store (True) or must not (False). If None, it hosts the store if it
+            can bind the address.
         max_nodes: number of nodes to size the server for.
         probe: returns whether a program listens at another machine's address.
         reservation: the reservation of the endpoint's port, if this process has chosen the port.
@@ -160,9 +160,9 @@ class HostElection:
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
         """Host a new store if an agent on another machine, which is still alive, hosted the lost one, and if `offer`
-        would have chosen this node at the first contact. Otherwise, no node might host: new nodes leave that to the
-        endpoint's first host, whose node may have joined while the store was elsewhere. Returns whether a server was
-        started. Messages worth reporting are added to `answers`."""
+        would have chosen this node at the first contact. Without this, possibly no node would host a store: new nodes
+        leave hosting to the endpoint's first host, whose node may have joined while the store was elsewhere. Returns
+        whether a server was started. Messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None

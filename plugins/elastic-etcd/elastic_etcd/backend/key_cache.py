@@ -2,7 +2,7 @@
 leader's key.
 
 Any client with write access can write anything to these keys. An invalid record is logged once and ignored, and so is
-every record beyond the first `MOST_KEYS`. So memory is bounded, and a bad record blocks nothing.
+every record beyond the first `MOST_KEYS`. Memory is therefore bounded, and a bad record blocks nothing.
 """
 
 from __future__ import annotations

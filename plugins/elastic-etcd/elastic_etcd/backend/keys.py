@@ -8,7 +8,7 @@
 All nodes watch `round/`, and the leader also watches `nodes/`.
 
 A write of the state names the mod_revision that it replaces, and etcd carries it out only if that revision is still
-current. So a node that was suspended cannot overwrite a newer state with an old decision.
+current. A node that was suspended therefore cannot overwrite a newer state with an old decision.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StateKey:
         self._renewed: Instant | None = None
 
     def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
-        """The state in this value, and its token. Raises ForeignStateError if the value has another format."""
+        """Return the state in this value, and its token. Raises ForeignStateError if the value has another format."""
         token = version_of(pair)
         if pair.value[_MARK : _MARK + 1] != b":":
             raise ForeignStateError(
@@ -111,9 +111,9 @@ class StateKey:
         """Replace the state that `token` identifies. Returns the key's current value, and whether this call wrote it.
 
         The random mark at the beginning of each value distinguishes two nodes that write the same state, and shows a
-        node whose answer was lost that its write succeeded. `lost`: the store was wiped or restored since the last
-        write. The state then gets a new lease, so that no old token is valid by chance: etcd compares revisions and
-        leases, but not marks.
+        node whose answer was lost that its write succeeded. `lost` is true if the store was wiped or restored
+        since the last write. In that case, the state gets a new lease, so that no old token is valid by chance: etcd
+        compares revisions and leases, but not marks.
         """
         value = secrets.token_hex(_MARK // 2).encode() + b":" + state
         self._lease = 0 if lost else self._lease

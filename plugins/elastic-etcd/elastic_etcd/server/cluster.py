@@ -77,7 +77,8 @@ class Cluster:
 
 
 class Member(NamedTuple):
-    """One member as the cluster reports it. `serves`: it has served at least once. `learner`: it has no vote yet."""
+    """One member as the cluster reports it. `serves` is true if it has served at least once, and `learner` is true if
+    it has no vote yet."""
 
     id: str
     name: str
@@ -87,8 +88,8 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A place's answer, by default an unusable one. `refused`: its machine refuses connections. `members`: the cluster
-    as the place's member knows it. `healthy`: this member has a quorum."""
+    """The answer from a place (default: an unusable one). `refused` is true if the place's machine refuses connections,
+    `members` is the cluster as the place's member knows it, and `healthy` is true if this member has a quorum."""
 
     place: Place
     refused: bool = False

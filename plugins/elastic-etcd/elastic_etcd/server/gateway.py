@@ -104,7 +104,7 @@ class Gateway:
 
 
 def _refuses_everywhere(place: Place) -> bool:
-    """Return whether every address refuses. A silent one proves nothing, whatever the others do."""
+    """Return whether every address refuses connections. A silent one proves nothing, whatever the others do."""
     try:
         addresses = resolve_host(place.host, place.peer_port)
     except OSError:

@@ -1,9 +1,9 @@
-"""A process that runs an etcd server for its owner, and stops the server when the owner lets go or dies in any way.
+"""A process that runs an etcd server for its owner, and stops the server when the owner closes its input or dies.
 
 This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it stops the server
-and removes the folder SCRATCH (empty: none). It prints `started PID`, `failed WHY` and `exited CODE`, one per line. It
-uses only the standard library and runs in its own session, so that a signal to the owner's group does not reach it.
-"""
+and removes the folder SCRATCH (unless this is empty). It prints `started PID`, `failed WHY` and `exited CODE`, one per
+line. It uses only the standard library and runs in its own session, so that a signal to the owner's group does not
+reach it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def version_in(output: bytes) -> str:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that programs need to start, without variables meant for others, such as passwords."""
+    """Return the environment that programs need to start, without variables for other programs, such as passwords."""
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 

@@ -51,8 +51,8 @@ class EtcdServerError(RendezvousConnectionError):
 
 
 class EtcdServer:
-    """A context manager that starts and stops an etcd server, a cluster of one. It ends with this process, however that
-    ends.
+    """A context manager that starts and stops an etcd server, a cluster of one. The server ends with this process,
+    however the process ends.
 
     Args:
         data_dir: folder for the server's data and log, created if missing. It is kept for another server to use

@@ -23,8 +23,8 @@ Found = dict[bytes, "KeyValue"]
 
 
 class Reader:
-    """Reads for one store. Thread-safe. While no member answers, reads are retried until the deadline. `name` converts
-    a key to the user's name for it, and `closed` ends every wait."""
+    """Performs the reads from one store. Thread-safe. While no member answers, reads are retried until the deadline.
+    `name` converts a key to the user's name for it, and `closed` ends every wait."""
 
     def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client

@@ -2,9 +2,9 @@
 
 `reader.py` reads and waits, and `writer.py` makes every write count once. `add` and `append` write on the condition
 that the value is unchanged, and otherwise try again with the current value. After the second lost race, a client waits
-a random time before each attempt, up to a common bound. So early clients soon catch up with newcomers, and etcd is not
-flooded with failing attempts. In a measurement, 128 concurrent additions took about 8 transactions each, instead of 64
-without waiting.
+a random time before each attempt, up to a common bound. As a result, early clients soon catch up with newcomers, and
+etcd is not flooded with failing attempts. In a measurement, 128 concurrent additions took about 8 transactions each,
+instead of 64 without waiting.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class KeyStore:
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Write all values. The write is atomic for at most 120 keys and 1.5 MiB. Larger writes take several such
-        steps; others may read between the steps, and an error may leave some undone."""
+        steps. Other clients may read between the steps, and after an error, some steps may not have taken
+        effect."""
         if len(keys) != len(values):
             raise ValueError(f"expected as many keys as values, found {len(keys)} and {len(values)}")
         pairs = dict(zip(keys, values, strict=True))

@@ -1,14 +1,14 @@
 """Writes that count once, even if an answer is lost.
 
-A write without an answer may have been carried out, may not, or may be carried out later by a member that was stopped.
-Simply repeating it could make it count twice. So every write also writes a *write marker*, a key that only this writer
-uses, on the condition that the marker is unchanged since the previous write:
+A write without an answer may have been carried out, may not, or may be carried out later by a member that had stalled.
+Simply repeating it could make it count twice. Every write therefore also writes a *write marker*, a key that only this
+writer uses, on the condition that the marker is unchanged since the previous write:
 
 - At most one copy of a write finds the marker unchanged; other copies do nothing.
 - A writer that sends a copy and finds the marker changed knows that an earlier copy was carried out.
-- If a write fails because of its own conditions while copies may still be on their way, a stopped member could carry
-  one out once the conditions hold again, after the failure was reported. So the writer first changes the marker, which
-  *fences off* the copies.
+- If a write fails because of its own conditions while copies may still be on their way, a stalled member could carry
+  one out later, once the conditions hold again. Before the writer reports the failure, it therefore changes the marker,
+  which *fences off* the copies.
 
 This costs no round trip, because condition and marker are part of the transaction. A marker serves one write at a time,
 and concurrent threads use different ones. A write that was given up without an answer retires its marker. Every marker
@@ -64,7 +64,7 @@ class Marker:
 
 
 class Deadline:
-    """The time limit for an operation, which begins now and tries again while no member answers, until `closed` is set.
+    """The time limit for an operation that begins now and is retried while no member answers, until `closed` is set.
     `patience` returns the limit. It is called once and only if needed, because torch's C++ side is slow to return a
     timeout."""
 
@@ -113,9 +113,9 @@ class Writer:
 
     def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
         """Carry out the transaction's writes exactly once if its conditions hold, trying again until the deadline while
-        no member answers. Otherwise nothing is written, now or later, and the result has the answers to `otherwise`.
-        Raises EtcdUnreachable if the write was not confirmed in time (with `landed`, it may have taken effect, or may
-        still do so), EtcdRefused, or EtcdClosed."""
+        no member answers. If they do not hold, nothing is written, now or later, and the result has the answers to
+        `otherwise`. Raises EtcdUnreachable if the write was not confirmed in time (with `landed`, it may have taken
+        effect, or may still do so), EtcdRefused, or EtcdClosed."""
         lease = self._lease(deadline) if self._lease else 0
         if lease:
             then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
