@@ -79,7 +79,7 @@ REFUSED = [
     ),
     Refusal(
         "--standalone --nnodes=2 worker.py",
-        "--standalone and --nnodes=2:2 exclude each other",
+        "--standalone and --nnodes=2:2 are mutually exclusive",
         "becomes 1, and `2` is an error",
     ),
     Refusal(

@@ -46,19 +46,19 @@ def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], 
         "--module",
         {"run_path", "module", "no_python"},
         not (settings.module and settings.no_python),
-        "--module and --no-python exclude each other; a module needs an interpreter",
+        "--module and --no-python are mutually exclusive; a module needs an interpreter",
     )
     yield (
         "--warm-start",
         {"warm_start", "worker_starter"},
         not settings.warm_start or settings.worker_starter in (None, choices.WARM_STARTER),
-        f"--warm-start and --worker-starter={settings.worker_starter} exclude each other; remove one of the two",
+        f"--warm-start and --worker-starter={settings.worker_starter} are mutually exclusive; remove one of the two",
     )
     yield (
         "--standalone",
         {"standalone", "nnodes"},
         not (settings.standalone and several),
-        f"--standalone and --nnodes={nnodes} exclude each other; remove one of the two",
+        f"--standalone and --nnodes={nnodes} are mutually exclusive; remove one of the two",
     )
     yield (
         "--rdzv-id",

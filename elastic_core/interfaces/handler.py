@@ -122,8 +122,8 @@ class RendezvousStoreInfo:
 
         Args:
             local_addr: rank 0's address; defaults to its fully qualified host name.
-            server_port: the port of a server that already runs on rank 0; None picks a free port without reserving it.
-                To reserve one, pass the port of an `elastic_core.plugin.PortReservation`.
+            server_port: the port of a server that is already running on rank 0; None picks a free port without
+                reserving it. To reserve one, pass the port of an `elastic_core.plugin.PortReservation`.
 
         Raises:
             RendezvousStateError: the store holds an invalid address or port.

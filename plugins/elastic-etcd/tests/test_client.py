@@ -162,7 +162,7 @@ def test_closed_client_raises_etcd_closed(etcd):
     client.close()
     calls = (lambda: client.read(b"a"), lambda: client.grant(5), lambda: client.renew(1), lambda: client.revoke(1))
     for call in (*calls, lambda: put(client, b"a", b"")):
-        with pytest.raises(EtcdClosed, match=f"the client of {etcd.endpoint} is closed"):
+        with pytest.raises(EtcdClosed, match=f"the client for {etcd.endpoint} is closed"):
             call()
 
 

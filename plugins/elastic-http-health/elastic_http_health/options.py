@@ -113,7 +113,7 @@ def read_options(values: Mapping[str, Any]) -> Options:
     token_file = None
     try:
         if token is not None and file is not None:
-            raise ValueError("token and token_file exclude each other; remove one")
+            raise ValueError("token and token_file are mutually exclusive; remove one")
         if file is not None:
             token_file = FromFiles([file], lambda: _token_in(file))
         elif token is not None:

@@ -68,7 +68,7 @@ def test_reading_a_token_file_disables_core_dumps(tmp_path):
 
 def test_all_problems_are_reported_together():
     found = problems(host="", token="a", token_file="b")
-    for part in ("host must not be empty", "exclude each other"):
+    for part in ("host must not be empty", "are mutually exclusive"):
         assert part in found
 
 

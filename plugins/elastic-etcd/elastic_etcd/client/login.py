@@ -45,7 +45,7 @@ class Tokens:
         if self._login is None:
             return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):
-            raise Failure("DEADLINE_EXCEEDED", "logging in takes too long")
+            raise Failure("DEADLINE_EXCEEDED", "logging in took too long")
         try:
             known = self.at_hand
             if known is None:

@@ -130,7 +130,7 @@ class Member:
 
     def _expect_open(self) -> None:
         if self.closed:
-            raise EtcdClosed(f"the client of {self.endpoint} is closed")
+            raise EtcdClosed(f"the client for {self.endpoint} is closed")
 
 
 class Members:
@@ -214,7 +214,7 @@ class Members:
 
     def _expect_open(self) -> None:
         if self._closing.is_set():
-            raise EtcdClosed(f"the client of {self.where} is closed")
+            raise EtcdClosed(f"the client for {self.where} is closed")
 
 
 def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | None:

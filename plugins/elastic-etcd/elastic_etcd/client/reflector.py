@@ -233,7 +233,7 @@ class Reflector:
         with self._changed:
             if member is None:
                 stream.end()
-                self._report(stream, EtcdClosed(f"the client of {self._client.where} is closed"))
+                self._report(stream, EtcdClosed(f"the client for {self._client.where} is closed"))
             elif member is stream.on:
                 stream.give_up()
 

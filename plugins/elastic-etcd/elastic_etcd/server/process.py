@@ -72,7 +72,7 @@ def find_binary() -> Binary:
         found.append(own)
     if not found:
         ignored = f" (ignoring {', '.join(unsafe)}, which every user may write to)" if unsafe else ""
-        raise ConfigurationError(Problem(VARIABLE, f"there is no etcd to start{ignored}; {_WAYS}"))
+        raise ConfigurationError(Problem(VARIABLE, f"no etcd binary was found{ignored}; {_WAYS}"))
     return max((Binary(path, version_of(path)) for path in found), key=lambda binary: binary.numbers)
 
 

@@ -87,7 +87,7 @@ class EtcdServer:
             stderr: receives the output in addition to the log in the server's folder (default: only the log does).
         """
         if self._process is not None:
-            raise RuntimeError("the server already runs; stop it first")
+            raise RuntimeError("the server is already running; stop it first")
         if stderr in (subprocess.PIPE, subprocess.STDOUT):
             raise ValueError("stderr must be a file or DEVNULL, because nothing would read a pipe; give a file")
         binary, address = find_binary(), self._address()
