@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
         CommandRecord as CommandRecord, HealthCheckRecord as HealthCheckRecord,
-        HealthEndpointRecord as HealthEndpointRecord, Option as Option,
+        HealthEndpointRecord as HealthEndpointRecord, NoticeRecord as NoticeRecord, Option as Option,
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RestartDecided as RestartDecided, RoundFormed as RoundFormed, WorkerExited as WorkerExited,
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
+    from elastic_core.interfaces.notices import Notice as Notice, Notices as Notices, Pause as Pause
     from elastic_core.hooks.context import Context as Context
     from elastic_core.events import Event as Event, register_handler as register_handler
     from elastic_core.interfaces.node import (
@@ -132,7 +133,7 @@ _HOMES = {
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
-        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord"
+        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord NoticeRecord"
     ),
     "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
     "elastic_core.hooks.options": "find_option type_options",
@@ -148,6 +149,7 @@ _HOMES = {
     "elastic_core.interfaces.observer": (
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),
+    "elastic_core.interfaces.notices": "Notice Notices Pause",
     "elastic_core.hooks.context": "Context",
     "elastic_core.events": "Event register_handler",
     # rendezvous backends and stores

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from elastic_core.agent.event_queue import EventQueue
+from elastic_core.agent.event_queue import Departure, EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
 from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, join, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, error_in_words, state_after
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from elastic_core.agent.supervise import Decision
     from elastic_core.clock import Clock
     from elastic_core.interfaces.handler import RendezvousInfo
+    from elastic_core.interfaces.notices import Notice
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Expiry
@@ -130,6 +131,17 @@ class SimpleElasticAgent(ElasticAgent):
         grace period. Any thread or signal handler may call this method. Raises ValueError for an invalid signal
         number."""
         self._events.signalled(signal.Signals(signum))
+
+    def receive_notice(self, source: str, notice: Notice | None) -> None:
+        """Record a notice of this source, which replaces its previous one; None withdraws it. The agent leaves when the
+        time left is only just enough to stop the workers. Any thread may call this method."""
+        departure = None
+        if notice is not None:
+            now = self._clock.now()
+            until = None if notice.at is None else later(now, notice.at - self._clock.timestamp())
+            due = now if until is None else later(until, -self._stop_timeout())
+            departure = Departure(due, until, notice.reason)
+        self._events.noticed(source, departure)
 
     def timer_expired(self, expiry: Expiry) -> None:
         """Report a hung worker. Any thread may call this method."""
@@ -217,7 +229,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _observe(self) -> Observation:
         verdict = self._link.verdict(WorkerState.is_running(self._result.state) and not self._result_complete)
-        return Observation(self._result, self._events.request, verdict, self._result_complete)
+        return Observation(self._result, self._events.why, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
         """Perform the decision. Returns the outcome if the run has ended. A restart is left to `_restart_workers`,
@@ -351,12 +363,14 @@ class SimpleElasticAgent(ElasticAgent):
         """Leave without closing the rendezvous, so that the other nodes can continue. The other nodes are notified
         before the workers stop, because their own workers then fail, and that must use no restart."""
         signum = self._events.request or signal.SIGTERM
-        self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
-        self._announce_leave(f"received {signum.name}")
-        self._shutdown(signum, self._shutdown_timeout)
+        self._reporter.phase(AgentPhase.DRAINING, self._events.why)
+        self._announce_leave(self._events.why)
+        self._shutdown(signum, self._grace())
         if self._worker_group.state is WorkerState.FAILED:
             self._complete()
         self._worker_group.state = WorkerState.STOPPED
+        if self._events.departure:
+            raise DrainedError(self._events.why)
         signum = self._events.request or signum  # SIGTERM may have followed within the same request
         raise SignalException(f"stopped by {signum.name}", signum)
 
@@ -481,6 +495,12 @@ class SimpleElasticAgent(ElasticAgent):
     def _stop_timeout(self) -> Duration:
         """Return how many seconds stopping the workers may take at most."""
         return self._shutdown_timeout
+
+    def _grace(self) -> Duration:
+        """Return how many seconds the workers get until SIGKILL, of which a notice may leave fewer than configured."""
+        until = self._events.departure.until if self._events.departure else None
+        left = self._shutdown_timeout if until is None else max(until - self._clock.now(), 0.0)
+        return min(left, self._shutdown_timeout)
 
     def _end_hung_workers(self) -> None:
         """Kill hung workers, so that `_monitor_workers` finds them failed. This class detects no hangs."""

@@ -10,16 +10,16 @@ import os
 import select
 import signal
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import Duration, Instant
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from elastic_core.clock import Clock
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.watchdog import Expiry
 
 _LONGEST_WAIT: Duration = 3600.0  # bounded, so that a lost wake-up costs an hour at most
@@ -28,14 +28,25 @@ _LONGEST_WAIT: Duration = 3600.0  # bounded, so that a lost wake-up costs an hou
 _SAME_REQUEST: Duration = 0.5
 
 
+@dataclass(frozen=True)
+class Departure:
+    """A notice that this node must leave: at `due`, it must begin to stop its workers, which get no more time after
+    `until` (None means no limit)."""
+
+    due: Instant
+    until: Instant | None
+    reason: str
+
+
 class EventQueue:
-    """The agent's event queue. Any thread or signal handler may call `wake`, `signalled`, `expired` and `alive_at`;
-    only the agent's thread may call the rest. After `close`, events are dropped.
+    """The agent's event queue. Any thread or signal handler may call `wake`, `signalled`, `noticed`, `expired` and
+    `alive_at`; only the agent's thread may call the rest. After `close`, events are dropped.
 
     Attributes:
-        signals: all signals that asked the agent to leave, in order.
+        signals: all signals that asked the agent to leave, in order. A notice that is due counts as SIGTERM.
         request: the signal to send to the workers: SIGTERM if the first request contains it, otherwise the first
             signal; None if there was none.
+        departure: the notice that made this node leave, if one did so before any signal.
         urged: whether a second request has come, which ends the grace period.
     """
 
@@ -50,10 +61,12 @@ class EventQueue:
         self._lock = threading.RLock()
         self._waiting = False
         self._waited_at = clock.timestamp()
-        self._asked_at = Instant(0.0)
+        self._asked_at: Instant | None = None
+        self._notices: dict[str, Departure] = {}
         self._expired: list[Expiry] = []
         self.signals: list[signal.Signals] = []
         self.request: signal.Signals | None = None
+        self.departure: Departure | None = None
         self.urged = False
 
     def wake(self) -> None:
@@ -63,6 +76,10 @@ class EventQueue:
     def signalled(self, signum: signal.Signals) -> None:
         """Record a signal that asks the agent to leave, and its time, because the agent may handle it much later."""
         self._put(partial(self._take_signal, signum, self._clock.now()))
+
+    def noticed(self, source: str, departure: Departure | None) -> None:
+        """Record a source's notice, which replaces its previous one; None withdraws it."""
+        self._put(partial(self._take_notice, source, departure))
 
     def expired(self, expiry: Expiry) -> None:
         """Record a hung worker that a watchdog has found."""
@@ -84,7 +101,7 @@ class EventQueue:
         self._waiting = True
         try:
             with _woken_by_signals(self._writer):
-                readable = poll.poll(self._milliseconds(until))
+                readable = poll.poll(self._milliseconds((*until, self._next_due())))
         finally:
             # In this order, so that a thread that sees that the agent is not waiting also sees when this wait ended.
             self._waited_at = self._clock.timestamp()
@@ -135,13 +152,41 @@ class EventQueue:
             pass
         while self._events:
             self._events.popleft()()
+        due = self._next_due()
+        if due is not None and due <= self._clock.now():
+            self.departure = min(self._notices.values(), key=lambda notice: notice.due)
+            get_logger().warning("notice due", reason=self.departure.reason)
+            self.request = signal.SIGTERM
+            self.signals.append(self.request)
+
+    @property
+    def why(self) -> str:
+        """Why the agent has to leave; empty if nothing has asked it to."""
+        if self.departure is not None:
+            return self.departure.reason
+        return f"received {self.request.name}" if self.request else ""
+
+    def _next_due(self) -> Instant | None:
+        """Return when the next notice is due. After a request to leave, notices are ignored."""
+        return min((notice.due for notice in self._notices.values()), default=None) if self.request is None else None
+
+    def _take_notice(self, source: str, departure: Departure | None) -> None:
+        before = self._notices.pop(source, None)
+        if departure is not None:
+            self._notices[source] = departure
+            if before is None or before.reason != departure.reason:
+                seconds = round(max(departure.due - self._clock.now(), 0.0), 1)
+                get_logger().warning("notice received", source=source, reason=departure.reason, leaves_in=seconds)
+        elif before is not None:
+            get_logger().info("notice withdrawn", source=source, reason=before.reason)
 
     def _take_signal(self, signum: signal.Signals, at: Instant) -> None:
         # A user who has pressed Ctrl-C needs no warning.
         log = get_logger().info if signum is signal.SIGINT else get_logger().warning
         log("signal received", signal=signum.name)
-        if self.request is None:
-            self._asked_at, self.request = at, signum
+        if self._asked_at is None:
+            self._asked_at = at
+            self.request = self.request or signum
         elif at - self._asked_at >= _SAME_REQUEST:
             self.urged = True
         elif signum is signal.SIGTERM:

@@ -17,7 +17,6 @@ from elastic_core.agent.interface import WorkerState
 from elastic_core.interfaces.handler import Outcome, Verdict, no_restart_left
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Mapping
 
     from elastic_core.agent.interface import RunResult
@@ -37,7 +36,7 @@ class Order(enum.Enum):
 
     The other orders end the run, or may do so. SUCCEED: notify the other nodes, wait for them, and end successfully.
     RETIRE: end successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job or this node
-    is drained. LEAVE: notify the other nodes, stop the workers, and end, as a signal requested.
+    is drained. LEAVE: notify the other nodes, stop the workers, and end, as a signal or a notice requested.
     """
 
     REPORT = "report"
@@ -90,13 +89,13 @@ class Observation:
 
     Args:
         result: the state of the workers.
-        signum: the signal that asks the agent to leave, if any.
+        request: why the agent was asked to leave; empty if it was not.
         verdict: the handler's verdict, if the round is over.
         complete: whether no workers are running any more, and `result` holds all that can be known about them.
     """
 
     result: RunResult
-    signum: signal.Signals | None = None
+    request: str = ""
     verdict: Verdict | None = None
     complete: bool = False
 
@@ -143,12 +142,12 @@ class Decision:
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """Decide what to do while a group runs or after it has ended. A signal comes first, then a failure that is yet to
-    be reported. Success takes precedence over the round's verdict, because the group's work is done. The end of the
-    job, of this node's part in it, or of its connection precedes failures, because they may be consequences. A failure
-    precedes a membership change, because a restart adopts the change anyway."""
-    if seen.signum is not None:
-        return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget, orderly=True)
+    """Decide what to do while a group runs or after it has ended. A request to leave comes first, then a failure that
+    is yet to be reported. Success takes precedence over the round's verdict, because the group's work is done. The end
+    of the job, of this node's part in it, or of its connection precedes failures, because they may be consequences. A
+    failure precedes a membership change, because a restart adopts the change anyway."""
+    if seen.request:
+        return Decision((Order.LEAVE,), seen.request, budget, orderly=True)
     if seen.failed and not seen.complete:
         return Decision((Order.REPORT, Order.STOP, Order.REPORT), _what_failed(seen.result), budget)
     if seen.result.state is WorkerState.SUCCEEDED:
@@ -173,8 +172,8 @@ def await_others(
     """Decide what to do after this node's workers have succeeded and while other nodes' workers are running. The node
     waits, so that it can rejoin if another node fails. Its own work is done, so the wait ends in failure only if the
     whole job fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
-    if seen.signum is not None:
-        return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
+    if seen.request:
+        return Decision((Order.LEAVE,), seen.request, budget)
     if verdict := seen.found(Outcome.CLOSED):
         if verdict.succeeded:
             return Decision((Order.RETIRE,), f"{_DONE}; {closed(verdict)}", budget)

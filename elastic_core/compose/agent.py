@@ -16,7 +16,14 @@ from elastic_core.config import SPECS
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
-from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, health_checks, watchdog_notifier
+from elastic_core.hooks.calls import (
+    Contexts,
+    Notifier,
+    contributed_environment,
+    health_checks,
+    watchdog_notifier,
+    watching_notices,
+)
 from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.health import CheckMoment
 from elastic_core.interfaces.node import Node, generated_name
@@ -120,6 +127,7 @@ def composed(
         )
         stack.callback(agent.close)
         parts.attach(agent)
+        stack.enter_context(watching_notices(plan.manager, plan.contexts, agent.receive_notice))
         yield agent
 
 

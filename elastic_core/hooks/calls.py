@@ -3,6 +3,8 @@ in a plugin is logged, and affects neither the job nor other plugins."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks.context import Context
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
-from elastic_core.hooks.records import HealthCheckRecord, kind_of
+from elastic_core.hooks.records import HealthCheckRecord, NoticeRecord, kind_of
 from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import HealthCheck
+from elastic_core.interfaces.notices import Notice
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
@@ -28,13 +31,14 @@ from elastic_core.interfaces.watchdog import WatchedWorker
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from elastic_core.config import Settings
     from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.health import CheckMoment
+    from elastic_core.interfaces.notices import Notices, Pause
     from elastic_core.interfaces.observer import Fact, Observer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
@@ -136,6 +140,41 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
         for item in manager.records(HealthCheckRecord)
         if not item.record.when or moment in item.record.when
     ]
+
+
+@contextlib.contextmanager
+def watching_notices(
+    manager: PluginManager, contexts: Contexts, receive: Callable[[str, Notice | None], object]
+) -> Iterator[None]:
+    """Run the plugins' notice sources, each in a thread, until the context ends. `receive` gets the source's name and
+    each notice.
+
+    Raises:
+        PluginError, ConfigurationError: a source cannot be created.
+    """
+    over = threading.Event()
+    pause: Pause = lambda seconds: not over.wait(seconds)  # noqa: E731
+    try:
+        for item in manager.records(NoticeRecord):
+            notices = attributed(item, kind_of(NoticeRecord)).factory(contexts.of(item.source), pause)
+            name = item.record.name
+            threading.Thread(
+                target=_pass_on, args=(notices, name, receive), name=f"notices-{name}", daemon=True
+            ).start()
+        yield
+    finally:
+        over.set()
+
+
+def _pass_on(notices: Notices, name: str, receive: Callable[[str, Notice | None], object]) -> None:
+    try:
+        for notice in notices:
+            if not (notice is None or isinstance(notice, Notice)):
+                raise InvalidPlugin(f"expected a Notice or None, found {notice!r}")
+            receive(name, notice)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
+        reason = f"raised {described_error(error)}; it is no longer watched"
+        _log.warning("plugin failed", part=f"notice source {name}", reason=reason, exc_info=error)
 
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import AgentView, CheckMoment, CheckResult, HealthCheckServer
     from elastic_core.interfaces.node import RankPolicy
+    from elastic_core.interfaces.notices import Notices, Pause
     from elastic_core.interfaces.store import Store, StoreServer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import Starter, Work
@@ -194,6 +195,14 @@ class HealthCheckRecord(Record):
 
 
 @dataclass(frozen=True)
+class NoticeRecord(Record):
+    """A source of notices that this node must leave. All installed sources run; users do not select them. The record
+    must not have options. `factory` also receives a function to wait with, and returns the notices."""
+
+    factory: Callable[[Context, Pause], Notices]
+
+
+@dataclass(frozen=True)
 class RecordKind:
     """One kind of record. `flag` selects a record by its name. `made` names the methods that the factory's result must
     have. `homes` maps known names to the distributions that provide them."""
@@ -249,6 +258,7 @@ KINDS: tuple[RecordKind, ...] = (
     ),
     RecordKind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     RecordKind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
+    RecordKind(NoticeRecord, "elastic_notices", "notice source", "notice source", ("__next__",)),
     RecordKind(CommandRecord, "elastic_commands", "command", "command", homes=choices.COMMAND_HOMES),
 )
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         CommandRecord,
         HealthCheckRecord,
         HealthEndpointRecord,
+        NoticeRecord,
         Option,
         RankPolicyRecord,
         RendezvousBackendRecord,
@@ -294,11 +295,48 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 
 
 @hookspec
+def elastic_notices() -> list[NoticeRecord]:  # type: ignore[empty-body]
+    """Register notice sources, which find out in advance that this node must leave the job.
+
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
+    `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows it.
+
+    The factories of all records are called once per agent, in the agent's thread, before the first rendezvous. If one
+    raises, the launch ends with exit code 2 and an error that names the plugin. A factory returns an iterator of
+    notices (usually, it is a generator function), which the core reads in a separate thread. Each notice replaces the
+    source's previous one, and None withdraws it. When the time left is only just enough to stop the workers
+    (`--shutdown-timeout` plus `--kill-timeout`), the agent stops them as it does after SIGTERM: they can save after the
+    same step, the node leaves, and the other nodes continue. A notice that is withdrawn before then has no effect.
+
+    `pause` waits, and returns false when the agent ends; the iterator must then end as well. If the iterator raises,
+    the error is logged, and the source is no longer watched.
+
+    A complete plugin::
+
+        import os
+
+        from elastic_core.plugin import Notice, NoticeRecord, hookimpl
+
+        def maintenance(context, pause):
+            known = False
+            while pause(5.0):
+                found = os.path.exists("/run/maintenance")
+                if found != known:
+                    yield Notice("the machine goes into maintenance") if found else None
+                known = found
+
+        @hookimpl
+        def elastic_notices():
+            return [NoticeRecord("maintenance", "the file /run/maintenance exists", maintenance)]
+    """
+
+
+@hookspec
 def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
     """Register commands, which users call as `elastic NAME`. A plugin cannot replace a built-in command.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows it.
+    `elastic_notices`. An exception disables only this plugin, and `elastic plugins` shows it.
 
     The record's factory runs the command in the main thread. The output of `elastic NAME --help` comes from the record.
     If the factory raises a ConfigurationError, the exit code is 2; other elastic-core errors have the same exit

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.hooks.discovery import InvalidPlugin
-from elastic_core.hooks.records import CommandRecord, HealthCheckRecord, Option
+from elastic_core.hooks.records import CommandRecord, HealthCheckRecord, NoticeRecord, Option
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def _record_problems(record: Any) -> Iterator[str]:
             yield f"{name} of {record.name!r} is not callable"
     if isinstance(record, CommandRecord):
         yield from _command_problems(record)
-    if isinstance(record, HealthCheckRecord) and record.options:
-        yield f"the health check {record.name!r} has options, which users cannot set; use elastic_add_options"
+    if isinstance(record, (HealthCheckRecord, NoticeRecord)) and record.options:
+        yield f"{record.name!r} has options, which users cannot set; use elastic_add_options"
     if isinstance(record, HealthCheckRecord) and not (isinstance(record.timeout, (int, float)) and record.timeout > 0):
         yield f"expected a timeout above 0 seconds for {record.name!r}, found {record.timeout!r}"
     if isinstance(record, HealthCheckRecord) and not isinstance(record.when, (tuple, list, set, frozenset)):

@@ -109,20 +109,20 @@ def test_second_signal_ends_saving_and_then_the_grace_period():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "signum", "state", "orderly"),
+    ("verdict", "asked", "state", "orderly"),
     [
-        (None, TERM, WorkerState.HEALTHY, True),
-        (Verdict(Outcome.DRAINED, "asked"), None, WorkerState.HEALTHY, True),
-        (Verdict(Outcome.RESTART, "b joined"), None, WorkerState.HEALTHY, True),
-        (Verdict(Outcome.RESTART, "b was lost", lost=True), None, WorkerState.HEALTHY, False),
-        (Verdict(Outcome.RESTART, "b failed", failed=True), None, WorkerState.HEALTHY, False),
-        (Verdict(Outcome.FENCED, "no store"), None, WorkerState.HEALTHY, False),
-        (Verdict(Outcome.CLOSED, "failed"), None, WorkerState.HEALTHY, False),
-        (None, None, WorkerState.FAILED, False),
+        (None, "received SIGTERM", WorkerState.HEALTHY, True),
+        (Verdict(Outcome.DRAINED, "asked"), "", WorkerState.HEALTHY, True),
+        (Verdict(Outcome.RESTART, "b joined"), "", WorkerState.HEALTHY, True),
+        (Verdict(Outcome.RESTART, "b was lost", lost=True), "", WorkerState.HEALTHY, False),
+        (Verdict(Outcome.RESTART, "b failed", failed=True), "", WorkerState.HEALTHY, False),
+        (Verdict(Outcome.FENCED, "no store"), "", WorkerState.HEALTHY, False),
+        (Verdict(Outcome.CLOSED, "failed"), "", WorkerState.HEALTHY, False),
+        (None, "", WorkerState.FAILED, False),
     ],
 )
-def test_only_requests_and_changes_of_membership_are_orderly(verdict, signum, state, orderly):
-    seen = Observation(RunResult(state), signum, verdict)
+def test_only_requests_and_changes_of_membership_are_orderly(verdict, asked, state, orderly):
+    seen = Observation(RunResult(state), asked, verdict)
     assert supervise(RestartBudget(3, shared=True), seen).orderly is orderly
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 from elastic_testing import Background, FakeClock, eventually
 
-from elastic_core.agent.event_queue import EventQueue
+from elastic_core.agent.event_queue import Departure, EventQueue
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.watchdog import Expiry
 
@@ -261,3 +261,69 @@ def test_signal_delivered_to_another_thread_ends_the_wait(queue):
         over.set()
         for thread in (sender, other):
             thread.join()
+
+
+# Notices
+
+
+def departure(clock, seconds, reason="the machine goes"):
+    due = later(clock.now(), seconds)
+    return Departure(due, later(due, 40.0), reason)
+
+
+def test_notice_counts_as_sigterm_when_it_is_due(queue):
+    begun = SystemClock().now()
+    queue.noticed("cloud", departure(SystemClock(), 0.1))
+    while queue.request is None and SystemClock().now() - begun < 60:
+        queue.wait((), in_a_minute())
+    assert SystemClock().now() - begun < 50
+    assert (queue.request, queue.signals, queue.why, queue.urged) == (TERM, [TERM], "the machine goes", False)
+
+
+def test_earliest_notice_is_the_reason(make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.noticed("cloud", departure(clock, 50.0))
+    queue.noticed("scheduler", departure(clock, 20.0, "the time limit"))
+    queue.wait((), clock.now())
+    assert queue.why == ""
+    clock.advance(30.0)
+    queue.wait((), clock.now())
+    assert queue.why == "the time limit"
+
+
+@pytest.mark.parametrize("later_notice", [None, 90.0])
+def test_withdrawn_or_postponed_notice_has_no_effect(later_notice, make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.noticed("cloud", departure(clock, 20.0))
+    queue.wait((), clock.now())
+    queue.noticed("cloud", None if later_notice is None else departure(clock, later_notice))
+    clock.advance(30.0)
+    queue.wait((), clock.now())
+    assert (queue.request, queue.signals) == (None, [])
+
+
+def test_first_signal_after_a_notice_is_not_urgent(make_queue):
+    """A node that is drained on Kubernetes gets its notice first and SIGTERM later."""
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.noticed("cloud", departure(clock, 0.0))
+    queue.wait((), clock.now())
+    clock.advance(5.0)
+    queue.signalled(TERM)
+    queue.wait((), clock.now())
+    assert (queue.urged, queue.why) == (False, "the machine goes")
+    clock.advance(5.0)
+    queue.signalled(TERM)
+    queue.wait((), clock.now())
+    assert queue.urged
+
+
+def test_notice_after_a_signal_is_ignored(make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.signalled(INT)
+    queue.noticed("cloud", departure(clock, 0.0))
+    queue.wait((), clock.now())
+    assert (queue.request, queue.why) == (INT, "received SIGINT")

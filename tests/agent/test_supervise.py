@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
 import pytest
@@ -36,7 +35,7 @@ FRESH = RestartBudget(1)
 SPENT = RestartBudget(1, failures=1)
 NONE = RestartBudget(0)
 SHARED = RestartBudget(1, failures=1, shared=True)
-TERM = signal.SIGTERM
+TERM = "received SIGTERM"
 NODES_WAITING = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
 HUNG_ELSEWHERE = Verdict(Outcome.RESTART, "rank 0 on node2: hang: no progress", failed=True, failures=HUNG.failures)
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
@@ -59,24 +58,24 @@ REPORT_AND_STOP = "report stop report"
 RESTART, REJOIN = "stop join", "join"
 
 WORKERS_RUN = [
-    # budget, result, signal, verdict -> orders, cause, reason
-    (FRESH, RUNS, None, None, "", None, "workers run"),
-    (FRESH, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SPENT, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, RUNS, None, NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, RUNS, None, PEER_FAILED, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, RUNS, None, NODE_FAILED, RESTART, NODE_LOST, "lost node2: no heartbeat for 5 s"),
-    (SHARED, RUNS, None, UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
-    (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
-    (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: requested by the operator"),
-    (SHARED, RUNS, None, JOB_DONE, "stop yield", None, BY_NODE2 + NOT_HERE),
-    (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
-    (SHARED, RUNS, None, CLOSED_ANONYMOUSLY, "stop yield", None, "the job was closed by another node: enough"),
+    # budget, result, asked, verdict -> orders, cause, reason
+    (FRESH, RUNS, "", None, "", None, "workers run"),
+    (FRESH, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SPENT, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, RUNS, "", PEER_FAILED, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, RUNS, "", NODE_FAILED, RESTART, NODE_LOST, "lost node2: no heartbeat for 5 s"),
+    (SHARED, RUNS, "", UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
+    (SHARED, RUNS, "", HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
+    (SHARED, RUNS, "", FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
+    (SHARED, RUNS, "", DRAINED, "depart stop yield", None, "drained: requested by the operator"),
+    (SHARED, RUNS, "", JOB_DONE, "stop yield", None, BY_NODE2 + NOT_HERE),
+    (SHARED, RUNS, "", CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
+    (SHARED, RUNS, "", CLOSED_ANONYMOUSLY, "stop yield", None, "the job was closed by another node: enough"),
 ]
 
 HAVE_SUCCEEDED = [
-    (budget, DONE, None, verdict, "collect", None, "every worker succeeded")
+    (budget, DONE, "", verdict, "collect", None, "every worker succeeded")
     for budget in (FRESH, SHARED)
     for verdict in VERDICTS
 ]
@@ -90,42 +89,42 @@ SIGNALLED = [
 
 HAVE_FAILED = [
     *((SHARED, BROKEN, None, verdict, REPORT_AND_STOP, None, "rank 0: exit code 3") for verdict in VERDICTS),
-    (FRESH, BROKEN, None, None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
-    (SPENT, BROKEN, None, None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
-    (FRESH, INCURABLE, None, None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
-    (FRESH, AFTER_HANG, None, None, REPORT_AND_STOP, None, "rank 0: hang: no progress"),
-    (FRESH, failed(), None, None, REPORT_AND_STOP, None, "the group is FAILED"),
-    (FRESH, UNKNOWN, None, None, REPORT_AND_STOP, None, "the group is UNKNOWN"),
-    (FRESH, UNHEALTHY, None, None, REPORT_AND_STOP, None, "the group is UNHEALTHY"),
+    (FRESH, BROKEN, "", None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
+    (SPENT, BROKEN, "", None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
+    (FRESH, INCURABLE, "", None, REPORT_AND_STOP, None, "rank 0: exit code 3"),
+    (FRESH, AFTER_HANG, "", None, REPORT_AND_STOP, None, "rank 0: hang: no progress"),
+    (FRESH, failed(), "", None, REPORT_AND_STOP, None, "the group is FAILED"),
+    (FRESH, UNKNOWN, "", None, REPORT_AND_STOP, None, "the group is UNKNOWN"),
+    (FRESH, UNHEALTHY, "", None, REPORT_AND_STOP, None, "the group is UNHEALTHY"),
 ]
 
 ARE_COMPLETE = [
-    (FRESH, DONE, None, None, "succeed", None, "every worker succeeded"),
+    (FRESH, DONE, "", None, "succeed", None, "every worker succeeded"),
     *((SHARED, DONE, None, verdict, "succeed", None, "every worker succeeded") for verdict in VERDICTS),
     (FRESH, DONE, TERM, None, "leave", None, "received SIGTERM"),
-    (FRESH, BROKEN, None, None, REJOIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
-    (FRESH, BROKEN, None, NODES_WAITING, REJOIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
-    (FRESH, HUNG, None, None, REJOIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
-    (FRESH, AFTER_HANG, None, None, REJOIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
-    (FRESH, failed(), None, None, REJOIN, FAILURE, "the group is FAILED; restart 1 of 1"),
-    (FRESH, UNKNOWN, None, None, REJOIN, FAILURE, "the group is UNKNOWN; restart 1 of 1"),
-    (FRESH, UNHEALTHY, None, None, REJOIN, FAILURE, "the group is UNHEALTHY; restart 1 of 1"),
+    (FRESH, BROKEN, "", None, REJOIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, BROKEN, "", NODES_WAITING, REJOIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, HUNG, "", None, REJOIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, AFTER_HANG, "", None, REJOIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, failed(), "", None, REJOIN, FAILURE, "the group is FAILED; restart 1 of 1"),
+    (FRESH, UNKNOWN, "", None, REJOIN, FAILURE, "the group is UNKNOWN; restart 1 of 1"),
+    (FRESH, UNHEALTHY, "", None, REJOIN, FAILURE, "the group is UNHEALTHY; restart 1 of 1"),
     (NONE, UNHEALTHY, None, None, "fail", None, "the group is UNHEALTHY; no restart is allowed (--max-restarts=0)"),
-    (SPENT, BROKEN, None, None, "fail", None, USED_UP),
+    (SPENT, BROKEN, "", None, "fail", None, USED_UP),
     (NONE, BROKEN, None, None, "fail", None, NOT_ALLOWED),
-    (FRESH, INCURABLE, None, None, "fail", None, INCURABLE_REASON),
+    (FRESH, INCURABLE, "", None, "fail", None, INCURABLE_REASON),
     # a shared budget: the handler decides what ended the round and whether it costs a restart
-    (SHARED, BROKEN, None, None, REJOIN, FAILURE, "rank 0: exit code 3"),
-    (SHARED, INCURABLE, None, None, REJOIN, FAILURE, "rank 0: exit code 3"),
-    (SHARED, HUNG, None, None, REJOIN, HANG, "rank 0: hang: no progress"),
-    (SHARED, BROKEN, None, PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, HUNG, None, PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, BROKEN, None, HUNG_ELSEWHERE, REJOIN, HANG, "rank 0 on node2: hang: no progress"),
-    (SHARED, BROKEN, None, NODES_WAITING, REJOIN, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, BROKEN, None, FENCED, REJOIN, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
-    (SHARED, BROKEN, None, JOB_DONE, "fail", None, BY_NODE2 + NOT_HERE),
-    (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: requested by the operator"),
+    (SHARED, BROKEN, "", None, REJOIN, FAILURE, "rank 0: exit code 3"),
+    (SHARED, INCURABLE, "", None, REJOIN, FAILURE, "rank 0: exit code 3"),
+    (SHARED, HUNG, "", None, REJOIN, HANG, "rank 0: hang: no progress"),
+    (SHARED, BROKEN, "", PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, HUNG, "", PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, BROKEN, "", HUNG_ELSEWHERE, REJOIN, HANG, "rank 0 on node2: hang: no progress"),
+    (SHARED, BROKEN, "", NODES_WAITING, REJOIN, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, BROKEN, "", FENCED, REJOIN, MEMBERSHIP, "the store has not answered for 30 s"),
+    (SHARED, BROKEN, "", CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
+    (SHARED, BROKEN, "", JOB_DONE, "fail", None, BY_NODE2 + NOT_HERE),
+    (SHARED, BROKEN, "", DRAINED, "depart yield", None, "drained: requested by the operator"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
 ]
 
@@ -139,9 +138,9 @@ def orders_in_words(decision):
     return " ".join(order.value for order in decision.orders)
 
 
-@pytest.mark.parametrize(("complete", "budget", "result", "signum", "verdict", "orders", "cause", "reason"), TABLE)
-def test_decisions_match_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
-    decision = supervise(budget, Observation(result, signum, verdict, complete))
+@pytest.mark.parametrize(("complete", "budget", "result", "asked", "verdict", "orders", "cause", "reason"), TABLE)
+def test_decisions_match_the_table(complete, budget, result, asked, verdict, orders, cause, reason):
+    decision = supervise(budget, Observation(result, asked, verdict, complete))
     assert (orders_in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
     used = decision.budget.failures - budget.failures
     assert used == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
@@ -219,7 +218,7 @@ def supervised(max_restarts, story):
     for what, waiting in story:
         seen = Observation(
             RESULTS[what],
-            signal.SIGTERM if what == "signal" else None,
+            TERM if what == "signal" else "",
             NODES_WAITING if waiting else None,
             complete=False,
         )

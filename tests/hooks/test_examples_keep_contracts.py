@@ -1,13 +1,13 @@
-"""The hooks' examples of starters, rank policies and health checks fulfill the contracts of their interfaces."""
+"""The hooks' examples of starters, rank policies, health checks and notice sources fulfill the contracts of their interfaces."""
 
 from __future__ import annotations
 
 import pytest
-from elastic_testing import HealthCheckContract, RankPolicyContract, StarterContract
+from elastic_testing import HealthCheckContract, NoticeContract, RankPolicyContract, StarterContract
 from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks import HealthCheckRecord, RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks import HealthCheckRecord, NoticeRecord, RankPolicyRecord, WorkerStarterRecord
 from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
@@ -53,3 +53,23 @@ class TestData(HealthCheckContract):
     def check(self, selected):
         record = selected("elastic_health_checks", HealthCheckRecord, "data")
         return lambda: record.factory(Context())
+
+
+class TestMaintenance(NoticeContract):
+    @pytest.fixture
+    def file(self, tmp_path):
+        return tmp_path / "maintenance"
+
+    @pytest.fixture
+    def source(self, file, install_plugin):
+        points = install_plugin("example", example_of("elastic_notices").replace("/run/maintenance", str(file)))
+        record = PluginManager.load({}, builtins=(), entry_points=points).select(NoticeRecord, "maintenance")
+        return lambda pause: record.factory(Context(), pause)
+
+    @pytest.fixture
+    def announce(self, file):
+        return file.touch
+
+    @pytest.fixture
+    def withdraw(self, file):
+        return file.unlink

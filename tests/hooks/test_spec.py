@@ -67,6 +67,7 @@ def test_hooks_are_in_the_order_of_a_launch():
         "elastic_worker_starters",
         "elastic_rank_policies",
         "elastic_health_checks",
+        "elastic_notices",
         "elastic_commands",
         "elastic_round_formed",
         "elastic_contribute_environment",

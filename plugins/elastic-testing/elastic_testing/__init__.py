@@ -49,6 +49,7 @@ from elastic_testing.installed import (
 from elastic_testing.small_contracts import (
     EventHandlerContract,
     HealthCheckContract,
+    NoticeContract,
     RankPolicyContract,
     StarterContract,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "FakeAgentView",
     "FakeClock",
     "HealthCheckContract",
+    "NoticeContract",
     "HealthContract",
     "MemoryBackend",
     "RankPolicyContract",

@@ -1,5 +1,5 @@
-"""The contracts for worker starters, rank policies, event handlers and health checks, written as tests. Each test class
-needs only a few lines:
+"""The contracts for worker starters, rank policies, event handlers, health checks and notice sources, written as tests.
+Each test class needs only a few lines:
 
 class TestMyStarter(StarterContract):
     @pytest.fixture
@@ -23,6 +23,19 @@ class TestMyCheck(HealthCheckContract):
     @pytest.fixture
     def check(self):
         return lambda: my_check(Context())
+
+class TestMyNotices(NoticeContract):
+    @pytest.fixture
+    def source(self, server):
+        return lambda pause: my_source(Context(options={"url": server.url}), pause)
+
+    @pytest.fixture
+    def announce(self, server):
+        return server.announce
+
+    @pytest.fixture
+    def withdraw(self, server):
+        return server.withdraw
 """
 
 from __future__ import annotations
@@ -41,6 +54,7 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.events import Event, EventSource
 from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.interfaces.node import Candidate, Node
+from elastic_core.interfaces.notices import Notice
 from elastic_core.interfaces.workers import Launch
 from elastic_testing.waiting import eventually
 
@@ -49,6 +63,7 @@ if TYPE_CHECKING:
 
     from elastic_core.events import EventHandler, EventMetadataValue
     from elastic_core.interfaces.node import RankPolicy
+    from elastic_core.interfaces.notices import Notices, Pause
     from elastic_core.interfaces.workers import Child, Starter
 
     StarterFor = Callable[[tuple[str, ...]], Starter]
@@ -288,3 +303,25 @@ class HealthCheckContract:
 
     def test_check_is_repeatable(self, check: Callable[[], CheckResult]) -> None:
         assert check().level is check().level
+
+
+class NoticeContract:
+    """See `NoticeRecord`. For pytest: inherit from this class, and define three fixtures, which are functions. `source`
+    starts the source with a given `pause`. `announce` lets the source find that this node must leave, and `withdraw`
+    undoes that. In these tests, `pause` does not wait."""
+
+    def test_notice_is_announced_and_withdrawn(
+        self, source: Callable[[Pause], Notices], announce: Callable[[], object], withdraw: Callable[[], object]
+    ) -> None:
+        until = later(SystemClock().now(), _LONG)
+        found = source(lambda seconds: SystemClock().now() < until)
+        announce()
+        notice = next(found)
+        assert isinstance(notice, Notice)
+        assert notice.reason.strip() == notice.reason.rstrip(".") != ""
+        assert notice.at is None or isinstance(notice.at, (int, float))
+        withdraw()
+        assert next(found) is None
+
+    def test_source_ends_with_the_agent(self, source: Callable[[Pause], Notices]) -> None:
+        assert list(source(lambda seconds: False)) == []
