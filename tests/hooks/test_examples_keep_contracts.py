@@ -1,4 +1,4 @@
-"""The hooks' examples of starters, rank policies, health checks and notice sources fulfill the contracts of their interfaces."""
+"""The hooks' examples fulfill the contracts of their interfaces."""
 
 from __future__ import annotations
 

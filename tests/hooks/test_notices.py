@@ -49,9 +49,9 @@ def test_notices_of_all_sources_arrive_until_the_end(install_plugin):
     eventually(lambda: not threads())
 
 
-@pytest.mark.parametrize("body", ['yield Notice("goes")\nraise OSError("no route")', 'yield Notice("goes")\nyield "now"'])
-def test_broken_source_is_logged_and_its_last_notice_stays(body, install_plugin, log_lines):
-    manager = installed(install_plugin, a=body)
+@pytest.mark.parametrize("then", ['raise OSError("no route")', 'yield "now"'])
+def test_broken_source_is_logged_and_its_last_notice_stays(then, install_plugin, log_lines):
+    manager = installed(install_plugin, a=f'yield Notice("goes")\n{then}')
     seen = []
     with watching_notices(manager, Contexts(manager), lambda name, notice: seen.append(notice)):
         eventually(lambda: not threads())
@@ -63,7 +63,7 @@ def test_broken_source_is_logged_and_its_last_notice_stays(body, install_plugin,
 def test_source_that_cannot_be_created_ends_the_launch(install_plugin):
     manager = installed(install_plugin, a='raise RuntimeError("no such cloud")')
     with (
-        pytest.raises(PluginError, match="'a' of a .*no such cloud"),
+        pytest.raises(PluginError, match=r"'a' of a .*no such cloud"),
         watching_notices(manager, Contexts(manager), lambda name, notice: None),
     ):
         pass
